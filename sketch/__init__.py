@@ -1,0 +1,52 @@
+"""What is measured and how it merges: the ground floor. NumPy and ml_dtypes only; no I/O.
+
+The one rule of this room: a sketch is a monoid. There is one merge, and what cannot be merged
+(a mean, a norm, a quantile) is derived at the end.
+"""
+
+from .derive import MAIN, STATISTICS, derive, main_statistics
+from .elements import BLOCK, element_hash
+from .errors import (
+    AddressError,
+    BusyError,
+    NotARunError,
+    ProtocolError,
+    RankscopeError,
+    SettingError,
+    StoreError,
+)
+from .formats import FORMATS, NumberFormat, number_format
+from .ranges import Bounded, overflow, quantile, subnormal, underflow
+from .reference import sketch_array
+from .table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS, SketchTable
+
+__all__ = [
+    "BINS",
+    "BLOCK",
+    "COUNTS",
+    "FIRST_EXPONENT",
+    "FORMATS",
+    "LAST_EXPONENT",
+    "MAIN",
+    "MOMENTS",
+    "STATISTICS",
+    "AddressError",
+    "Bounded",
+    "BusyError",
+    "NotARunError",
+    "NumberFormat",
+    "ProtocolError",
+    "RankscopeError",
+    "SettingError",
+    "SketchTable",
+    "StoreError",
+    "derive",
+    "element_hash",
+    "main_statistics",
+    "number_format",
+    "overflow",
+    "quantile",
+    "sketch_array",
+    "subnormal",
+    "underflow",
+]

@@ -1,0 +1,44 @@
+"""The pseudo-random key of an element: what checksum and projection are keyed by.
+
+The key depends on the element's index in the whole (global) tensor alone, so that the sums merge
+over shards, tell swapped shards apart, and can be compared between layouts.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .table import Words
+
+BLOCK = 8192
+"""Elements a block: the key of an element is a table of this length, xor a word of its block."""
+
+
+def element_hash(start: int, length: int) -> NDArray[np.uint32]:
+    """uint32 [length]: the keys of the elements `start … start + length - 1`.
+
+    key(i) = within(i mod BLOCK) xor block(i div BLOCK). The element's checksum weight is
+    key | 1, its projection sign is -1 where the top bit of the key is set.
+    """
+    index = np.arange(start, start + length, dtype=np.uint64)
+    return WITHIN[index % np.uint64(BLOCK)] ^ block_key(index // np.uint64(BLOCK))
+
+
+def block_key(block: Words) -> NDArray[np.uint32]:
+    """uint32: the upper half of splitmix64 (Steele, Lea and Flood 2014) of the block's number."""
+    with np.errstate(over="ignore"):
+        z = block + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(32)).astype(np.uint32)
+
+
+def _lowbias32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The 32-bit mixer lowbias32 of C. Wellons (2018)."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+WITHIN: NDArray[np.uint32] = _lowbias32(np.arange(1, BLOCK + 1, dtype=np.uint32))
+"""uint32 [BLOCK]: the part of the key that repeats from block to block."""

@@ -1,0 +1,38 @@
+"""The errors that rankscope raises on purpose, as one tree.
+
+RankscopeError
+├── SettingError        an argument, variable or option that cannot be used
+├── AddressError        a network address that cannot be bound or understood
+├── ProtocolError       a message that breaks the wire protocol
+└── StoreError          a store that cannot be opened, read or written
+    ├── NotARunError    the path holds something else, or nothing
+    └── BusyError       another writer holds the store
+"""
+
+
+class RankscopeError(Exception):
+    """What went wrong, with the value, and what to do about it, in one sentence."""
+
+
+class SettingError(RankscopeError, ValueError):
+    """An argument, environment variable or option has a value that cannot be used."""
+
+
+class AddressError(RankscopeError):
+    """A network address cannot be bound, reached or understood."""
+
+
+class ProtocolError(RankscopeError):
+    """A message from the network is malformed, oversized, foreign or of an unknown version."""
+
+
+class StoreError(RankscopeError):
+    """A store cannot be opened, read or written."""
+
+
+class NotARunError(StoreError):
+    """A path was opened as a run but holds something else, or nothing."""
+
+
+class BusyError(StoreError):
+    """Another process is already writing to this store."""

@@ -1,0 +1,106 @@
+"""Facts about number formats: where they end, from ml_dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from math import frexp
+
+import ml_dtypes
+import numpy as np
+
+from .errors import SettingError
+
+FORMATS = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3",
+    "float8_e3m4",
+    "float6_e3m2fn",
+    "float6_e2m3fn",
+    "float4_e2m1fn",
+)
+"""The formats that can be asked for by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberFormat:
+    """Where a floating-point format begins and ends."""
+
+    name: str
+    bits: int
+    """Width of one element in bits."""
+    mantissa: int
+    """Stored bits of the significand."""
+    max: float
+    """Largest finite number."""
+    smallest_normal: float
+    smallest_subnormal: float
+    saturates: bool
+    """Whether a cast clips to `max` (formats without infinity and NaN) and so cannot overflow."""
+
+    @property
+    def overflow_threshold(self) -> float:
+        """The smallest |x| that rounds past `max`: half a unit in the last place beyond it."""
+        return self.max + 2.0 ** (_floor_log2(self.max) - self.mantissa - 1)
+
+    @property
+    def flush_threshold(self) -> float:
+        """The largest |x| that rounds to zero, to nearest even: half the smallest subnormal."""
+        return self.smallest_subnormal / 2
+
+
+@cache
+def number_format(name: str) -> NumberFormat:
+    """The facts of the format called `name`, spelled as its dtype.
+
+    Raises:
+        SettingError: no such format; the message lists near names.
+    """
+    if name not in FORMATS:
+        near = get_close_matches(name, FORMATS, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(FORMATS)}."
+        raise SettingError(f"There is no number format {name!r}; {hint}")
+    info = ml_dtypes.finfo(dtype_named(name))
+    return NumberFormat(
+        name=name,
+        bits=info.bits,
+        mantissa=info.nmant,
+        max=float(info.max),
+        smallest_normal=float(info.smallest_normal),
+        smallest_subnormal=float(info.smallest_subnormal),
+        saturates=name.startswith(("float6_", "float4_")),
+    )
+
+
+def dtype_named(name: str) -> np.dtype[np.generic]:
+    """The NumPy dtype called `name`, those of ml_dtypes among them.
+
+    Raises:
+        SettingError: neither NumPy nor ml_dtypes knows the name.
+    """
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise SettingError(f"There is no dtype {name!r} in NumPy or ml_dtypes.") from None
+
+
+def smallest_normal(dtype: np.dtype[np.generic]) -> float:
+    """The smallest normal number of `dtype`; 0 for integers and booleans, which have no subnormals."""
+    if dtype.kind in "iub":
+        return 0.0
+    return float(ml_dtypes.finfo(dtype).smallest_normal)
+
+
+def _floor_log2(x: float) -> int:
+    return frexp(x)[1] - 1
+
+

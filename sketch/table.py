@@ -1,0 +1,201 @@
+"""The mergeable summary of tensors: many sketches as columns, one row a site, and the one merge.
+
+Every process of the pipeline (device, rank, relay, collector, query) holds sketches in this type
+and unites them with this merge. Counts are exact int64, moments are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+FIRST_EXPONENT = -149
+"""Exponent of the first histogram bin: the smallest subnormal of float32 is 2^-149."""
+LAST_EXPONENT = 127
+"""Exponent of the last histogram bin: float32 ends just below 2^128."""
+BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
+
+COUNTS = (
+    "count",
+    "nan",
+    "pos_inf",
+    "neg_inf",
+    "zero",
+    "negative",
+    "subnormal",
+    "under",
+    "over",
+)
+"""Columns of `SketchTable.counts`. `negative` and `subnormal` count finite non-zero elements;
+`under` and `over` are the finite ones whose exponent lies outside the histogram (float64 only)."""
+
+MOMENTS = ("sum", "l1", "m2", "m3", "m4", "s8", "projection", "min", "max", "abs_min")
+"""Columns of `SketchTable.moments`, over finite elements.
+
+`m2`, `m3`, `m4` are central: Σ(x - mean)^k. `s8` is Σ(x / 2^e)^8 with e the exponent of the
+largest magnitude, so that it neither overflows nor underflows. `projection` is Σ ±x with the sign
+of `element_hash`. `abs_min` is over non-zero elements. The extremes of no element are the identity
+of their merge: min and abs_min +inf, max -inf."""
+
+COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, SUBNORMAL, UNDER, OVER = range(len(COUNTS))
+SUM, L1, M2, M3, M4, S8, PROJECTION, MIN, MAX, ABS_MIN = range(len(MOMENTS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SketchTable:
+    """Sketches of `rows` tensors, as columns.
+
+    A value is never changed by `merge` or `take`; `merge_at` and `clear` work in place, for the
+    step table that an agent fills.
+    """
+
+    counts: Ints
+    """int64 [rows, len(COUNTS)]"""
+    moments: Floats
+    """float64 [rows, len(MOMENTS)]"""
+    checksum: Words
+    """uint64 [rows]: Σ bits x hash(global index) modulo 2^64, over the raw bits of all elements."""
+    histogram: Ints
+    """int64 [rows, BINS]: bin e - FIRST_EXPONENT counts the elements with 2^e <= |x| < 2^(e+1)."""
+
+    @classmethod
+    def empty(cls, rows: int) -> SketchTable:
+        """The identity of `merge`, `rows` times."""
+        table = cls(
+            np.empty((rows, len(COUNTS)), np.int64),
+            np.empty((rows, len(MOMENTS))),
+            np.empty(rows, np.uint64),
+            np.empty((rows, BINS), np.int64),
+        )
+        table.clear()
+        return table
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[SketchTable]) -> SketchTable:
+        """All rows of all `tables`, in order."""
+        if not tables:
+            return cls.empty(0)
+        return cls(
+            np.concatenate([table.counts for table in tables]),
+            np.concatenate([table.moments for table in tables]),
+            np.concatenate([table.checksum for table in tables]),
+            np.concatenate([table.histogram for table in tables]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all columns agree bit for bit."""
+        return isinstance(other, SketchTable) and all(
+            mine.shape == theirs.shape and mine.tobytes() == theirs.tobytes()
+            for mine, theirs in zip(self.columns(), other.columns(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays that may change
+
+    def columns(self) -> tuple[Ints, Floats, Words, Ints]:
+        """The four arrays: counts, moments, checksum, histogram."""
+        return self.counts, self.moments, self.checksum, self.histogram
+
+    def clear(self) -> None:
+        """Make every row the identity again, in place."""
+        self.counts.fill(0)
+        self.moments.fill(0.0)
+        self.moments[:, [MIN, ABS_MIN]] = np.inf
+        self.moments[:, MAX] = -np.inf
+        self.checksum.fill(0)
+        self.histogram.fill(0)
+
+    def take(self, rows: NDArray[np.intp] | slice | Sequence[int]) -> SketchTable:
+        """The chosen rows, as a new table."""
+        return SketchTable(*(column[rows] for column in self.columns()))
+
+    def finite(self) -> Ints:
+        """int64 [rows]: how many elements are finite."""
+        counts = self.counts
+        return counts[:, COUNT] - counts[:, NAN] - counts[:, POS_INF] - counts[:, NEG_INF]
+
+    def magnitude(self) -> Floats:
+        """float64 [rows]: the largest finite |x|, 0 where there is none."""
+        largest = np.maximum(-self.moments[:, MIN], self.moments[:, MAX])
+        return np.where(self.finite() > 0, largest, 0.0)
+
+    def merge(self, other: SketchTable) -> SketchTable:
+        """Row by row, the sketch of the union: associative, commutative, with `empty` as identity.
+
+        Counts, extremes and checksum are exact. Central moments follow Chan, Golub and LeVeque
+        1979 and Pebay 2008 (SAND2008-6212, eq. 2.1 to 2.5).
+
+        Raises:
+            ValueError: the tables differ in their number of rows.
+        """
+        if len(self) != len(other):
+            raise ValueError(f"Only tables of equal length merge, got {len(self)} and {len(other)} rows.")
+        return SketchTable(
+            self.counts + other.counts,
+            _merge_moments(self, other),
+            self.checksum + other.checksum,
+            self.histogram + other.histogram,
+        )
+
+    def merge_at(self, rows: NDArray[np.intp], other: SketchTable) -> None:
+        """Merge row i of `other` into row `rows[i]`, in place; a row may be named several times."""
+        left = np.arange(len(rows))
+        while len(left):
+            _, first = np.unique(rows[left], return_index=True)
+            now = left[first]
+            merged = self.take(rows[now]).merge(other.take(now))
+            for mine, new in zip(self.columns(), merged.columns(), strict=True):
+                mine[rows[now]] = new
+            left = np.delete(left, first)
+
+
+def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
+    na, nb = a.finite().astype(np.float64), b.finite().astype(np.float64)
+    n = np.maximum(na + nb, 1.0)
+    p, q = a.moments, b.moments
+    merged = np.empty_like(p)
+    merged[:, [SUM, L1, PROJECTION]] = p[:, [SUM, L1, PROJECTION]] + q[:, [SUM, L1, PROJECTION]]
+    merged[:, MIN] = np.minimum(p[:, MIN], q[:, MIN])
+    merged[:, MAX] = np.maximum(p[:, MAX], q[:, MAX])
+    merged[:, ABS_MIN] = np.minimum(p[:, ABS_MIN], q[:, ABS_MIN])
+    with np.errstate(all="ignore"):
+        d = q[:, SUM] / np.maximum(nb, 1.0) - p[:, SUM] / np.maximum(na, 1.0)
+        d = np.where((na > 0) & (nb > 0), d, 0.0)
+        dn, weight = d / n, na * nb / n
+        merged[:, M2] = p[:, M2] + q[:, M2] + d * d * weight
+        merged[:, M3] = (
+            p[:, M3]
+            + q[:, M3]
+            + d * dn * d * weight * (na - nb)
+            + 3 * dn * (na * q[:, M2] - nb * p[:, M2])
+        )
+        merged[:, M4] = (
+            p[:, M4]
+            + q[:, M4]
+            + d * dn * dn * d * weight * (na * na - na * nb + nb * nb)
+            + 6 * dn * dn * (na * na * q[:, M2] + nb * nb * p[:, M2])
+            + 4 * dn * (na * q[:, M3] - nb * p[:, M3])
+        )
+    mine, theirs = scale_exponent(a.magnitude()), scale_exponent(b.magnitude())
+    common = np.maximum(mine, theirs)
+    merged[:, S8] = np.ldexp(p[:, S8], 8 * (mine - common)) + np.ldexp(q[:, S8], 8 * (theirs - common))
+    return merged
+
+
+def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:
+    """int32 [rows]: floor(log2) of the largest magnitude, in whose eighth power `s8` is scaled.
+
+    A row without a non-zero element gives -1200, below every float64, so that the other side of a
+    merge decides.
+    """
+    exponent = np.frexp(magnitude)[1] - 1
+    return np.where(magnitude > 0, exponent, -1200).astype(np.int32)

@@ -1,0 +1,99 @@
+"""What a writer hands to the store: sites, attempts and records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.table import SketchTable
+
+SPREAD = ("min", "max", "argmin", "argmax")
+"""Last axis of the spread: the extremes over ranks of a main statistic, and the ranks they are of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteInfo:
+    """One observed thing: (kind, name, slot, occurrence), and facts about it."""
+
+    kind: str
+    name: str
+    slot: str = ""
+    occurrence: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    module: str = ""
+    """Type of the module, where there is one."""
+    order: int = 0
+    """Place in the order of first execution within a step."""
+    placement: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By mesh axis: shard, replicate or partial."""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The unique name of the site within its run."""
+        slot = f"[{self.slot}]" if self.slot else ""
+        occurrence = f"#{self.occurrence}" if self.occurrence else ""
+        return f"{self.kind}:{self.name}{slot}{occurrence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """One rank of an attempt, as it introduced itself."""
+
+    rank: int
+    host: str = ""
+    process: int = 0
+    device: str = ""
+    coordinates: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By mesh axis."""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One recorded step of one attempt, merged over ranks; the unit of the store's long axis."""
+
+    index: int
+    """Place on the long axis. The next free one appends; an earlier one patches that record."""
+    step: int
+    attempt: int
+    time_ns: int
+    """Wall clock when the first rank ended the step, nanoseconds since 1970."""
+    ranks: tuple[int, ...]
+    """The ranks whose sketches it holds, ascending."""
+    complete: bool
+    """Whether all ranks of the attempt are in it."""
+    partial: bool
+    """Whether a rank's step had not ended (a hang, a crash)."""
+    final: bool
+    """Whether this is the state after the last step."""
+    sites: NDArray[np.intp]
+    """intp [rows]: index into the run's sites, strictly increasing."""
+    merged: SketchTable
+    """One row a site, merged over cells."""
+    spread: NDArray[np.float32]
+    """float32 [rows, len(MAIN), len(SPREAD)], NaN where no rank has a number."""
+    by_rank: Mapping[int, NDArray[np.float32]]
+    """float32 [rows, len(MAIN)] for each rank that is kept; NaN where the rank lacks the site."""
+    training: Mapping[int, Mapping[str, float]]
+    """Training statistics by rank."""
+    health: Mapping[int, Mapping[str, float]]
+    """The agents' counters by rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the pipeline and belongs to the run: a gap, a report, a late rank."""
+
+    kind: str
+    """`gap`, `report`, `late`, `rank-lost`, `rank-joined`, …"""
+    attempt: int
+    rank: int
+    step: int
+    text: str
+    """One sentence for people."""
+    time_ns: int = 0

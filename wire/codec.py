@@ -1,0 +1,244 @@
+"""Messages to bytes and back, with every size bounded before it is allocated.
+
+A frame is two parts: its header, and a blob of columns back to back, little-endian, in the order of
+`COLUMNS`. Histograms travel as windows: of each row the bins from the first to the last non-zero
+one. Whatever is wrong with bytes from outside ends in a `ProtocolError`, never in another exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, Literal
+from zlib import crc32
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.errors import ProtocolError
+from ..sketch.table import BINS, COUNTS, MOMENTS, SketchTable
+from .messages import (
+    MAX_SITES,
+    Column,
+    FrameHeader,
+    FromAgent,
+    FromCollector,
+    Gap,
+    Message,
+    Schema,
+    Site,
+)
+
+MAX_HEADER_BYTES = 32 << 20
+MAX_BLOB_BYTES = 256 << 20
+
+COLUMNS = (
+    Column(name="site", dtype="u4", width=1, merge="sum"),
+    Column(name="counts", dtype="i8", width=len(COUNTS), merge="sum"),
+    Column(name="moments", dtype="f8", width=len(MOMENTS), merge="moments"),
+    Column(name="checksum", dtype="u8", width=1, merge="sum"),
+    Column(name="first_bin", dtype="u2", width=1, merge="histogram"),
+    Column(name="bin_count", dtype="u2", width=1, merge="histogram"),
+    Column(name="bins", dtype="u1|u2|u4|u8", width=0, merge="histogram"),
+)
+"""The columns of a frame's blob. The width of the integers in `bins` is in the frame's header."""
+
+_FIXED = ("<u4", "<i8", "<f8", "<u8", "<u2", "<u2")
+_ROW_BYTES = sum(
+    np.dtype(dtype).itemsize * column.width for dtype, column in zip(_FIXED, COLUMNS, strict=False)
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_from_agent = msgspec.msgpack.Decoder(FromAgent)
+_from_collector = msgspec.msgpack.Decoder(FromCollector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What one rank says about one step, in memory."""
+
+    sequence: int
+    """Number of the frame in its stream, from 0 without holes."""
+    step: int
+    time_ns: int
+    """Wall clock at the step's end, nanoseconds since 1970."""
+    sites: NDArray[np.uint32]
+    """uint32 [rows]: index into the schema's sites, strictly increasing."""
+    table: SketchTable
+    """One row a site."""
+    training: dict[str, float] = field(default_factory=dict[str, float])
+    health: dict[str, float] = field(default_factory=dict[str, float])
+    reports: list[str] = field(default_factory=list[str])
+    gaps: list[Gap] = field(default_factory=list[Gap])
+    partial: bool = False
+    """The step had not ended when this was sent."""
+    final: bool = False
+    """The state after the last step, taken when the run was closed."""
+
+
+def make_schema(sites: Sequence[Site]) -> Schema:
+    """The schema of frames over these sites; its hash is over columns and sites."""
+    body = _encoder.encode((COLUMNS, tuple(sites)))
+    return Schema(
+        hash=blake2b(body, digest_size=16).digest(), columns=list(COLUMNS), sites=list(sites)
+    )
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of any message; of a frame only its header, see `encode_frame`."""
+    return _encoder.encode(message)
+
+
+def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> Any:
+    """The message in `part`, which must be one that `sender` may send.
+
+    Raises:
+        ProtocolError: not msgpack, not in the vocabulary, a field out of bounds, or too large.
+    """
+    if len(part) > MAX_HEADER_BYTES:
+        raise ProtocolError(
+            f"A message of {len(part)} bytes is above the limit of {MAX_HEADER_BYTES}."
+        )
+    decoder = _from_agent if sender == "agent" else _from_collector
+    try:
+        message = decoder.decode(part)
+    except (msgspec.DecodeError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"A message from an {sender} cannot be read: {error}.") from None
+    if isinstance(message, Schema):
+        _check_schema(message)
+    return message
+
+
+def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
+    """Header and blob of `frame`, whose sites are those of the schema with hash `schema`."""
+    first, width, bins = _windows(frame.table.histogram)
+    columns = (
+        frame.sites.astype("<u4"),
+        frame.table.counts.astype("<i8", copy=False),
+        frame.table.moments.astype("<f8", copy=False),
+        frame.table.checksum.astype("<u8", copy=False),
+        first,
+        width,
+        bins,
+    )
+    blob = b"".join(np.ascontiguousarray(column).data.cast("B") for column in columns if column.size)
+    header = FrameHeader(
+        sequence=frame.sequence,
+        schema=schema,
+        step=frame.step,
+        time_ns=frame.time_ns,
+        rows=len(frame.table),
+        bins=bins.size,
+        bin_dtype=bins.dtype.str[1:],  # pyright: ignore[reportArgumentType]  # one of u1 u2 u4 u8
+        crc32=crc32(blob),
+        partial=frame.partial,
+        final=frame.final,
+        training=frame.training,
+        health=frame.health,
+        reports=frame.reports,
+        gaps=frame.gaps,
+    )
+    return _encoder.encode(header), blob
+
+
+def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> Frame:
+    """The frame of a header and its blob.
+
+    Raises:
+        ProtocolError: the blob's size, checksum or contents do not fit the header and the schema.
+    """
+    rows = header.rows
+    bin_bytes = header.bins * np.dtype(header.bin_dtype).itemsize
+    expected = rows * _ROW_BYTES + bin_bytes
+    if expected > MAX_BLOB_BYTES or len(blob) != expected:
+        raise ProtocolError(
+            f"A frame of {rows} rows and {header.bins} bins takes {expected} bytes "
+            f"(at most {MAX_BLOB_BYTES}), got {len(blob)}."
+        )
+    if crc32(blob) != header.crc32:
+        raise ProtocolError("A frame's checksum does not match: it was damaged on the way.")
+    site, counts, moments, checksum, first, width, bins = _split(header, blob)
+    _check_rows(site, counts, len(schema.sites))
+    table = SketchTable(
+        counts.astype(np.int64).reshape(rows, len(COUNTS)),
+        moments.astype(np.float64).reshape(rows, len(MOMENTS)),
+        checksum.astype(np.uint64),
+        _histogram(first, width, bins),
+    )
+    return Frame(
+        sequence=header.sequence,
+        step=header.step,
+        time_ns=header.time_ns,
+        sites=site.astype(np.uint32),
+        table=table,
+        training=header.training,
+        health=header.health,
+        reports=header.reports,
+        gaps=header.gaps,
+        partial=header.partial,
+        final=header.final,
+    )
+
+
+def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
+    lengths = [header.rows * column.width for column in COLUMNS[:-1]] + [header.bins]
+    dtypes = [np.dtype(name) for name in (*_FIXED, f"<{header.bin_dtype}")]
+    ends = np.cumsum([0] + [n * dtype.itemsize for n, dtype in zip(lengths, dtypes, strict=True)])
+    return [
+        np.frombuffer(blob[begin:end], dtype)
+        for (begin, end), dtype in zip(pairwise(ends.tolist()), dtypes, strict=True)
+    ]
+
+
+def _windows(
+    histogram: NDArray[np.int64],
+) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[Any]]:
+    """First bin and length of each row's window, and all windows back to back."""
+    filled = histogram != 0
+    some = filled.any(axis=1)
+    first = np.where(some, filled.argmax(axis=1), 0)
+    last = BINS - filled[:, ::-1].argmax(axis=1)
+    width = np.where(some, last - first, 0)
+    place = np.arange(BINS)
+    inside = (place >= first[:, None]) & (place < (first + width)[:, None])
+    values = histogram[inside]
+    largest = int(values.max(initial=0))
+    size = next(size for size in (1, 2, 4, 8) if largest < 1 << (8 * size))
+    return first.astype("<u2"), width.astype("<u2"), values.astype(f"<u{size}")
+
+
+def _histogram(
+    first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any]
+) -> NDArray[np.int64]:
+    first, width = first.astype(np.int64), width.astype(np.int64)
+    if np.any(first + width > BINS) or width.sum() != bins.size:
+        raise ProtocolError(f"A frame's histogram windows do not fit {BINS} bins.")
+    if bins.size and int(bins.max()) > 2**62:
+        raise ProtocolError("A frame's histogram counts more than 2^62 elements.")
+    dense = np.zeros((len(first), BINS), np.int64)
+    starts = np.cumsum(width) - width
+    column = np.arange(bins.size) - np.repeat(starts - first, width)
+    dense[np.repeat(np.arange(len(first)), width), column] = bins
+    return dense
+
+
+def _check_rows(site: NDArray[Any], counts: NDArray[Any], known: int) -> None:
+    if site.size and int(site[-1]) >= known:
+        raise ProtocolError(f"A frame names site {int(site[-1])}, its schema has {known}.")
+    if np.any(site[1:] <= site[:-1]):
+        raise ProtocolError("A frame's sites must be strictly increasing.")
+    if counts.size and (counts.min() < 0 or counts.max() > 2**62):
+        raise ProtocolError("A frame holds a count that is negative or above 2^62.")
+
+
+def _check_schema(schema: Schema) -> None:
+    if tuple(schema.columns) != COLUMNS:
+        names = ", ".join(column.name for column in schema.columns)
+        raise ProtocolError(f"A schema's columns are not those of this protocol: {names[:200]}.")
+    if len(schema.sites) > MAX_SITES:
+        raise ProtocolError(f"A schema of {len(schema.sites)} sites is above {MAX_SITES}.")
+    if make_schema(schema.sites).hash != schema.hash:
+        raise ProtocolError("A schema's hash does not match its contents.")

@@ -1,0 +1,210 @@
+"""The closed vocabulary of the wire: every message that may cross between processes.
+
+A message is a msgpack array whose first element is its tag, typed and validated by msgspec. Fields
+are only ever appended, with defaults, so that neighbouring versions understand each other. Identity
+(run, stream, rank) is said once, in `Hello`; it never rides on ZeroMQ's routing ids.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+PROTOCOL = 1
+"""The version of this vocabulary."""
+
+MAX_NAME = 1024
+MAX_SITES = 100_000
+MAX_ENTRIES = 4096
+MAX_RANKS = 1_000_000
+
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Numbers = Annotated[dict[Name, float], msgspec.Meta(max_length=MAX_ENTRIES)]
+Texts = Annotated[list[Name], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+Kind = Literal[
+    "input",
+    "activation",
+    "activation_gradient",
+    "weight",
+    "weight_gradient",
+    "local_weight_gradient",
+    "optimizer_state",
+    "update",
+    "tap",
+    "tap_gradient",
+]
+"""What is observed, see the table of words in README."""
+
+Placement = Literal["shard", "replicate", "partial"]
+"""How a rank's piece relates to the whole along one mesh axis."""
+
+MergeOperation = Literal["sum", "minimum", "maximum", "moments", "histogram"]
+
+
+class Message(
+    msgspec.Struct, frozen=True, array_like=True, kw_only=True, forbid_unknown_fields=False
+):
+    """What all messages share."""
+
+
+class MeshAxis(Message):
+    """One axis of the device mesh, and where this rank stands on it."""
+
+    name: Name
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+    coordinate: Rank
+
+
+class Hello(Message, tag="hello"):
+    """An agent introduces its stream of frames; answered by `Welcome` or `Reject`."""
+
+    protocol_min: int
+    protocol_max: int
+    run: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    launch: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    """Token that rank 0 mints for each start of the job: one attempt of the run."""
+    stream: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    """Unique name of this agent process's stream."""
+    rank: Rank
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+    mesh: Annotated[list[MeshAxis], msgspec.Meta(max_length=16)]
+    host: Name = ""
+    process: int = 0
+    device: Name = ""
+    facts: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
+    """Versions and settings worth keeping with the run."""
+
+
+class Welcome(Message, tag="welcome"):
+    """The collector accepts a stream."""
+
+    protocol: int
+    attempt: Count
+    """Number of this start of the job within the run, from 0."""
+    committed: int
+    """Sequence number of the last frame of this stream that is durable, -1 for none."""
+    credit_frames: Annotated[int, msgspec.Meta(ge=1)]
+    credit_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    """How much may be under way without an `Ack` that says it was received."""
+
+
+class Reject(Message, tag="reject"):
+    """The collector refuses a message, and says why in one sentence."""
+
+    code: Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
+    reason: Name
+    retry_s: float | None = None
+    """Seconds after which trying again makes sense; None: never."""
+
+
+class Column(Message):
+    """One column of a frame's blob."""
+
+    name: Name
+    dtype: Name
+    width: Annotated[int, msgspec.Meta(ge=0, le=65536)]
+    """Values a row; 0 where it varies (the windows of the histogram)."""
+    merge: MergeOperation
+
+
+class Site(Message):
+    """One observed thing: (kind, name, slot, occurrence), and facts about it."""
+
+    kind: Kind
+    name: Name
+    slot: Name = ""
+    """Element path of a nested output, or the optimizer's key."""
+    occurrence: Count = 0
+    """Number of the call within one forward of the observed root."""
+    dtype: Name = ""
+    shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
+    """Of the rank's local tensor, when first seen."""
+    module: Name = ""
+    """Type of the module, where there is one."""
+    order: Count = 0
+    """Place in the order of first execution within a step."""
+    placement: Annotated[dict[Name, Placement], msgspec.Meta(max_length=16)] = {}
+    """By mesh axis; an axis that is not named is `replicate`."""
+    aliases: Texts = []
+    """Other names of the same tensor (tied weights)."""
+
+
+class Schema(Message, tag="schema"):
+    """What the frames that carry `hash` hold; sent before the first of them."""
+
+    hash: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    columns: Annotated[list[Column], msgspec.Meta(max_length=64)]
+    sites: Annotated[list[Site], msgspec.Meta(max_length=MAX_SITES)]
+
+
+class Gap(Message):
+    """Steps of a stream that will never come, and why."""
+
+    first_step: int
+    last_step: int
+    frames: Count
+    cause: Name
+
+
+class FrameHeader(Message, tag="frame"):
+    """What one rank says about one step; the columns follow in the second part."""
+
+    sequence: Count
+    schema: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    step: int
+    time_ns: Count
+    """Wall clock at the step's end, nanoseconds since 1970."""
+    rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_SITES)]
+    bins: Annotated[int, msgspec.Meta(ge=0)]
+    """Length of the last column: the histogram windows of all rows, back to back."""
+    bin_dtype: Literal["u1", "u2", "u4", "u8"]
+    crc32: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    partial: bool = False
+    """The step had not ended: a hang, a crash, or the block was left."""
+    final: bool = False
+    """The state at the end of the run: weights after the last update."""
+    training: Numbers = {}
+    """Loss, learning rate and the like, as given to `scope.step`."""
+    health: Numbers = {}
+    """The agent's own counters and cost."""
+    reports: Texts = []
+    """Sentences about what went wrong inside the agent."""
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+
+
+class Ack(Message, tag="ack"):
+    """The collector's word on a stream: what arrived, and what is durable."""
+
+    received: int
+    """Highest sequence number received in order; gives credit back."""
+    committed: int
+    """Highest sequence number that is durable; only this frees the sender's window."""
+
+
+class NeedSchema(Message, tag="need-schema"):
+    """A frame named a schema that the collector does not hold: send it, then the frame again."""
+
+    hash: bytes
+
+
+class State(Message, tag="state"):
+    """A sign of life between frames, with the agent's counters and its last site."""
+
+    step: int
+    site: Name
+    health: Numbers = {}
+
+
+class Goodbye(Message, tag="goodbye"):
+    """The stream has ended; answered by an `Ack` once all up to `last` is durable."""
+
+    last: int
+    reason: Name = ""
+
+
+FromAgent = Hello | Schema | FrameHeader | State | Goodbye
+FromCollector = Welcome | Reject | Ack | NeedSchema
