@@ -35,7 +35,6 @@ Kind = Literal[
     "optimizer_state",
     "update",
     "tap",
-    "tap_gradient",
 ]
 """What is observed, see the table of words in README."""
 

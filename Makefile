@@ -1,0 +1,86 @@
+# Everything a contributor runs. `make demo` and `make test` need only Python 3.11 and a network.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean .venv names chromium
+
+# The first of these that is new enough, unless PYTHON says which.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; \
+	done)
+BIN := .venv/bin
+
+# uv reads neither pip's settings nor pip's separator.
+empty :=
+space := $(empty) $(empty)
+comma := ,
+PIP_FIND_LINKS ?=
+UV_FIND_LINKS ?= $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
+export UV_FIND_LINKS
+
+# PyPI's torch for Linux brings gigabytes of CUDA. Unless a build is offered in a local folder, take
+# the CPU one from pytorch.org. `make test UV_TORCH_BACKEND=auto` takes what suits the GPU.
+ifeq ($(shell uname -s),Linux)
+ifeq ($(wildcard $(addsuffix /torch-*.whl,$(subst $(comma),$(space),$(UV_FIND_LINKS)))),)
+UV_TORCH_BACKEND ?= cpu
+export UV_TORCH_BACKEND
+endif
+endif
+
+help: ## Show this list (the default)
+	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "ARGS passes options on: make demo ARGS=--help, make test ARGS='-k merge -x'"
+
+.venv: .venv/installed ## Make the virtual environment with all that development needs
+
+# A stamp, for the folder itself is newer than its inputs even when the installation failed.
+.venv/installed: pyproject.toml deploy/constraints.txt
+	@test -n "$(PYTHON)" || { echo "rankscope needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -c deploy/constraints.txt uv
+	@# Plain pip is slow, but knows the indexes in pip's own configuration, which uv does not read.
+	$(BIN)/uv pip install --python $(BIN)/python -c deploy/constraints.txt -e '.[dev]' || \
+		{ echo "uv failed; trying pip" >&2; \
+		$(BIN)/python -m pip install -c deploy/constraints.txt -e '.[dev]'; }
+	@touch $@
+
+demo: .venv/installed ## Train a small model and watch it in the browser
+	$(BIN)/rankscope demo $(ARGS)
+
+test: .venv/installed chromium ## Run the tests
+	$(BIN)/python -m pytest --timeout 300 $(ARGS)
+
+check: .venv/installed names ## Check format, lint and types; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+format: .venv/installed ## Format the code and fix what lint can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/installed ## Run the benchmarks, one after the other
+	@for benchmark in $(wildcard benchmarks/*.py); do \
+		echo "== $$benchmark"; $(BIN)/python "$$benchmark" $(ARGS); done
+
+clean: ## Remove all that make and the tools made; runs are kept
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The type checker finds `rankscope` through links to its parts, for it does not follow the editable
+# install. One link each: a link to the root would lead back into .venv.
+names:
+	@rm -rf .venv/names && mkdir -p .venv/names/rankscope
+	@for part in py.typed *.py */__init__.py; do \
+		test ! -e "$$part" || ln -s "../../../$${part%/__init__.py}" .venv/names/rankscope/; done
+
+# The browser tests skip without a browser, so this never fails.
+chromium:
+	@command -v chromium chromium-browser google-chrome >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing chromium for the browser tests"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium && exit 0; \
+	fi; \
+	echo "The browser tests will skip: no chromium. Install it: sudo apt-get install chromium" >&2

@@ -1,0 +1,123 @@
+"""The command line: one command a room, its module imported only when it is asked for."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyCommand:
+    """Where a command lives, and what is said of it before it is loaded."""
+
+    target: str
+    """The room's module and the command in it, as `room.command:function`."""
+    extra: str
+    """What stands in the brackets of `pip install 'rankscope[...]'`."""
+    summary: str
+    """The line in `rankscope --help`."""
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "demo": LazyCommand(
+        target="examples.command:demo",
+        extra="torch,collector,viewer",
+        summary="Train a small model and watch it in the browser.",
+    ),
+    "collect": LazyCommand(
+        target="collector.command:collect",
+        extra="collector",
+        summary="Receive what the ranks of a job measure and store it.",
+    ),
+    "runs": LazyCommand(
+        target="store.command:runs",
+        extra="collector",
+        summary="List stored runs, look into one, export it.",
+    ),
+    "view": LazyCommand(
+        target="viewer.command:view",
+        extra="viewer",
+        summary="Show a run in the browser, live or finished.",
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that reads its commands from a table and imports the one that is called."""
+
+    def __init__(
+        self,
+        # click passes its own settings (name, help, callback, params, ...) through.
+        *args: Any,
+        table: Mapping[str, LazyCommand] = COMMANDS,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        try:
+            return load(self.table[cmd_name].target)
+        except ModuleNotFoundError as error:
+            self.name_the_extra(error, cmd_name)
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own version loads every command to read its help.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in self.table.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # whatever the command returns
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            self.name_the_extra(error, ctx.invoked_subcommand)
+            raise
+        except Exception as error:
+            # Imported late: this loads NumPy, which `--help` does not need.
+            from .sketch.errors import RankscopeError
+
+            if isinstance(error, RankscopeError):
+                raise click.ClickException(str(error)) from error
+            raise
+
+    def name_the_extra(self, error: ModuleNotFoundError, command: str | None) -> None:
+        """Say which extra is missing; return if none is: a module of ours that is gone is a bug."""
+        known = self.table.get(command or "")
+        theirs = error.name is not None and error.name.partition(".")[0] != "rankscope"
+        if known and theirs:
+            raise click.ClickException(
+                f"`rankscope {command}` needs {error.name}, which is not installed. "
+                f"Install it with: pip install 'rankscope[{known.extra}]'"
+            ) from error
+
+
+def load(target: str) -> click.Command:
+    """Import the command at `room.command:function`."""
+    module_name, _, function = target.partition(":")
+    command = getattr(importlib.import_module(f".{module_name}", "rankscope"), function)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"`{target}` must be a click command, got {type(command).__name__}.")
+    return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rankscope", prog_name="rankscope")
+def cli() -> None:
+    """Watch the numbers inside a neural network while it trains."""
+
+
+def main() -> None:
+    """Run the command line; the console script `rankscope` starts here."""
+    cli.main(prog_name="rankscope")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,484 @@
+"""The CPU kernel: sketches of a whole list of tensors in one call that holds no lock, with numba.
+
+It agrees with `sketch.reference` bit for bit in counts, extremes, histogram and checksum. Tensors
+are given as addresses, so that no framework is needed here. A chunk of 8192 elements stays in the
+first-level cache through all its passes; 16- and 8-bit types are widened to float32 there.
+
+Measured on this design (statistics.md, part II): the histogram costs 0.33 ns an element with four
+interleaved tables (one table alone conflicts on equal values), integer keys keep the extremes
+vectorised, and `reassoc` is the only freedom that the sums need. Never numba's parallel layer: it
+changes torch's thread count.
+"""
+
+# The kernels take numba's typed values; their Python annotations would say nothing.
+# pyright: basic, reportUnusedFunction=false
+# ruff: noqa: SIM108
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import ml_dtypes
+import numba
+import numpy as np
+from numba import njit
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from ..sketch.elements import BLOCK, WITHIN, block_key
+from ..sketch.formats import dtype_named, smallest_normal
+from ..sketch.table import (
+    ABS_MIN,
+    COUNT,
+    FIRST_EXPONENT,
+    L1,
+    M2,
+    M3,
+    M4,
+    MAX,
+    MIN,
+    NAN,
+    NEG_INF,
+    NEGATIVE,
+    POS_INF,
+    PROJECTION,
+    S8,
+    SUBNORMAL,
+    SUM,
+    ZERO,
+    SketchTable,
+)
+
+PIECE = 1 << 20
+"""Elements of a work item: larger tensors are cut, so that threads can share them."""
+
+DTYPES = (
+    "float32",
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+)
+"""What the kernel reads; the index is the `code` of a work item."""
+
+SUBNORMALS = 23
+"""Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
+
+_INF = np.uint32(0x7F800000)
+_MAX_KEY = np.int32(0x7F7FFFFF)
+"""Order-preserving key of float32's largest number; that of its negative is `_MIN_KEY`."""
+_MIN_KEY = np.int32(-0x7F800000)
+NO_SMALLEST = np.int32(0x7FFFFFFF)
+"""What `_extremes` gives for the smallest where all elements are zero."""
+_ABS = np.uint32(0x7FFFFFFF)
+
+
+def _widening_tables() -> NDArray[np.uint32]:
+    """float32 bits of every 8-bit and float16 value: 256 for each code, float16 behind them."""
+    tables = np.zeros(FLOAT16_TABLE + 65536, np.uint32)
+    with np.errstate(invalid="ignore"):
+        for code, name in enumerate(DTYPES):
+            if name.startswith("float8"):
+                values = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name))
+                tables[code * 256 : (code + 1) * 256] = values.astype(np.float32).view(np.uint32)
+        values = np.arange(65536, dtype=np.uint16).view(np.float16)
+        tables[FLOAT16_TABLE:] = values.astype(np.float32).view(np.uint32)
+    return tables
+
+
+FLOAT16_TABLE = 256 * len(DTYPES)
+_TABLES = _widening_tables()
+_FIRST_NORMAL = np.array(
+    [
+        int(np.log2(smallest_normal(dtype_named(name)))) - FIRST_EXPONENT
+        for name in DTYPES
+    ],
+    np.int64,
+)
+"""Bin of the smallest normal number of each dtype: what lies below is subnormal."""
+
+
+@intrinsic
+def _address(typing_context, number):
+    """An integer as the address of memory."""
+    from numba.core import cgutils, types
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(number), codegen
+
+
+def _compiled(*, reorder: bool = False, inline: bool = False):
+    """The numba decorator of this file: no lock held, cached on disk."""
+    return njit(
+        nogil=True,
+        cache=True,
+        fastmath={"reassoc", "nsz", "contract"} if reorder else False,
+        inline="always" if inline else "never",
+    )
+
+
+@_compiled()
+def _widen(address, start, length, code, tables, bits):
+    """The elements as float32 bits: by table, since arithmetic could flush float32 subnormals."""
+    if code == 1:
+        half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
+        for i in range(length):
+            bits[i] = np.uint32(half[i]) << np.uint32(16)
+    elif code == 2:
+        half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
+        for i in range(length):
+            bits[i] = tables[FLOAT16_TABLE + half[i]]
+    else:
+        byte = numba.carray(_address(address + start), (length,), np.uint8)
+        for i in range(length):
+            bits[i] = tables[code * 256 + byte[i]]
+
+
+@_compiled()
+def _count_exponents(bits, tables):
+    """Sign and exponent of each element, counted in four tables in turn."""
+    shift = np.uint32(23)
+    n = bits.size
+    whole = n & ~3
+    for i in range(0, whole, 4):
+        tables[0, bits[i] >> shift] += np.uint32(1)
+        tables[1, bits[i + 1] >> shift] += np.uint32(1)
+        tables[2, bits[i + 2] >> shift] += np.uint32(1)
+        tables[3, bits[i + 3] >> shift] += np.uint32(1)
+    for i in range(whole, n):
+        tables[0, bits[i] >> shift] += np.uint32(1)
+
+
+@_compiled()
+def _extremes(signed):
+    """Order-preserving keys of minimum and maximum; bits of the smallest non-zero |x|, less one."""
+    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+    small = NO_SMALLEST
+    for i in range(signed.size):
+        u = signed[i]
+        key = np.int32(u ^ ((u >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        low, high = min(low, key), max(high, key)
+        magnitude = np.int32(u & np.int32(0x7FFFFFFF))
+        small = min(small, np.int32(np.int32(magnitude - np.int32(1)) & np.int32(0x7FFFFFFF)))
+    return low, high, small
+
+
+@_compiled(reorder=True)
+def _plain_sum(values):
+    total = 0.0
+    for i in range(values.size):
+        total += np.float64(values[i])
+    return total
+
+
+@_compiled(reorder=True)
+def _power_sums(values, pivot, unit):
+    """Σd, Σd², Σd³, Σd⁴ about the pivot, Σ|x|, Σ(x·unit)⁸."""
+    s1 = s2 = s3 = s4 = l1 = s8 = 0.0
+    for i in range(values.size):
+        v = np.float64(values[i])
+        l1 += abs(v)
+        d = v - pivot
+        square = d * d
+        s1 += d
+        s2 += square
+        s3 += square * d
+        s4 += square * square
+        u = v * unit
+        u *= u
+        u *= u
+        s8 += u * u
+    return s1, s2, s3, s4, l1, s8
+
+
+@_compiled(reorder=True)
+def _keyed_sum(values, within, key):
+    """Σ ±x, the sign of each element by the top bit of its key."""
+    total = 0.0
+    for i in range(values.size):
+        sign = np.int32(within[i] ^ key) >> np.int32(31)
+        total += np.float64(values[i]) * np.float64(sign | np.int32(1))
+    return total
+
+
+@_compiled()
+def _keyed_words(words, within, key):
+    """Σ bits x (key | 1) modulo 2^64."""
+    total = np.uint64(0)
+    for i in range(words.size):
+        total += np.uint64(words[i]) * np.uint64((within[i] ^ key) | np.uint32(1))
+    return total
+
+
+@_compiled()
+def _compress_finite(bits, key, within, kept, keys):
+    """Copy the finite elements and their keys to the front of `kept` and `keys`; how many, and the NaNs by sign."""
+    n = nan = negative_nan = 0
+    for i in range(bits.size):
+        magnitude = bits[i] & _ABS
+        if magnitude < _INF:
+            kept[n] = bits[i]
+            keys[n] = within[i] ^ key
+            n += 1
+        elif magnitude > _INF:
+            nan += 1
+            negative_nan += np.int64(bits[i] >> np.uint32(31))
+    return n, nan, negative_nan
+
+
+@_compiled()
+def _count_subnormals(bits, histogram):
+    """Exact bins of the float32 subnormals (rare); how many of them are negative."""
+    negative = 0
+    for i in range(bits.size):
+        magnitude = bits[i] & _ABS
+        if magnitude != np.uint32(0) and magnitude < np.uint32(0x800000):
+            exponent = 0
+            while (magnitude >> np.uint32(exponent)) > np.uint32(1):
+                exponent += 1
+            histogram[exponent] += 1
+            negative += np.int64(bits[i] >> np.uint32(31))
+    return negative
+
+
+@_compiled()
+def _float_of_key(key, word):
+    """The float32 of an order-preserving key."""
+    word.view(np.int32)[0] = key ^ ((key >> np.int32(31)) & np.int32(0x7FFFFFFF))
+    return np.float64(word.view(np.float32)[0])
+
+
+@_compiled()
+def _exponent(magnitude):
+    """floor(log2) of a magnitude; -1200 for zero, as `sketch.table.scale_exponent`."""
+    return math.frexp(magnitude)[1] - 1 if magnitude > 0.0 else -1200
+
+
+@_compiled()
+def _merge_moments(a, na, b, nb):
+    """Merge the moments `b` of nb finite elements into `a` of na: the merge of `SketchTable`."""
+    if nb == 0:
+        return
+    if na == 0:
+        a[:] = b
+        return
+    n = np.float64(na + nb)
+    na, nb = np.float64(na), np.float64(nb)
+    d = b[SUM] / nb - a[SUM] / na
+    dn, weight = d / n, na * nb / n
+    a[M4] += (
+        b[M4]
+        + d * dn * dn * d * weight * (na * na - na * nb + nb * nb)
+        + 6 * dn * dn * (na * na * b[M2] + nb * nb * a[M2])
+        + 4 * dn * (na * b[M3] - nb * a[M3])
+    )
+    a[M3] += b[M3] + d * dn * d * weight * (na - nb) + 3 * dn * (na * b[M2] - nb * a[M2])
+    a[M2] += b[M2] + d * d * weight
+    mine, theirs = _exponent(max(-a[MIN], a[MAX])), _exponent(max(-b[MIN], b[MAX]))
+    common = max(mine, theirs)
+    a[S8] = math.ldexp(a[S8], 8 * (mine - common)) + math.ldexp(b[S8], 8 * (theirs - common))
+    a[SUM] += b[SUM]
+    a[L1] += b[L1]
+    a[PROJECTION] += b[PROJECTION]
+    a[MIN], a[MAX] = min(a[MIN], b[MIN]), max(a[MAX], b[MAX])
+    a[ABS_MIN] = min(a[ABS_MIN], b[ABS_MIN])
+
+
+@_compiled()
+def _chunk_moments(values, within, key, extremes, known_mean, known, word, moments):
+    """The moments of finite elements, as one chunk about the known mean, or one of its own."""
+    n = values.size
+    low, high, small = extremes
+    moments[MIN], moments[MAX] = _float_of_key(low, word), _float_of_key(high, word)
+    moments[ABS_MIN] = np.inf
+    if small != NO_SMALLEST:
+        moments[ABS_MIN] = _float_of_key(np.int32(small + np.int32(1)), word)
+    unit = 1.0
+    if small != NO_SMALLEST:
+        unit = math.ldexp(1.0, -_exponent(max(-moments[MIN], moments[MAX])))
+    pivot = known_mean if known else _plain_sum(values) / n
+    s1, s2, s3, s4, moments[L1], moments[S8] = _power_sums(values, pivot, unit)
+    shift = s1 / n
+    moments[SUM] = s1 + n * pivot
+    moments[M2] = max(s2 - s1 * shift, 0.0)
+    moments[M3] = s3 - 3 * shift * s2 + 2 * n * shift**3
+    moments[M4] = max(s4 - 4 * shift * s3 + 6 * shift * shift * s2 - 3 * n * shift**4, 0.0)
+    moments[PROJECTION] = _keyed_sum(values, within, key)
+
+
+@_compiled()
+def _checksum(address, start, length, code, within, key):
+    """The checksum of raw elements, whatever their width."""
+    if code == 0:
+        return _keyed_words(
+            numba.carray(_address(address + 4 * start), (length,), np.uint32), within, key
+        )
+    if code <= 2:
+        return _keyed_words(
+            numba.carray(_address(address + 2 * start), (length,), np.uint16), within, key
+        )
+    return _keyed_words(numba.carray(_address(address + start), (length,), np.uint8), within, key)
+
+
+@_compiled()
+def _sketch_item(
+    address, start, length, code, within, keys, widening, scratch, tables, counts, moments, histogram
+):
+    """One work item into its row; returns the checksum."""
+    wide, kept, kept_keys, chunk_moments, word = scratch
+    tables[:] = 0
+    checksum = np.uint64(0)
+    finite = nan = negative_nan = negative_subnormals = 0
+    for begin in range(start, start + length, BLOCK):
+        n = min(BLOCK, start + length - begin)
+        if code == 0:
+            bits = numba.carray(_address(address + 4 * begin), (n,), np.uint32)
+        else:
+            bits = wide[:n]
+            _widen(address, begin, n, code, widening, bits)
+        key = keys[begin // BLOCK]
+        checksum += _checksum(address, begin, n, code, within[:n], key)
+        _count_exponents(bits, tables)
+        extremes = _extremes(bits.view(np.int32))
+        if extremes[2] < np.int32(0x7FFFFF):
+            negative_subnormals += _count_subnormals(bits, histogram)
+        m, chunk_keys = n, within[:n]
+        if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
+            m, more, negative = _compress_finite(bits, key, within[:n], kept, kept_keys)
+            nan += more
+            negative_nan += negative
+            bits, chunk_keys, key = kept[:m], kept_keys[:m], np.uint32(0)
+            extremes = _extremes(bits.view(np.int32))
+        if m:
+            mean, known = (moments[SUM] / finite, True) if finite else (0.0, False)
+            _chunk_moments(
+                bits.view(np.float32), chunk_keys, key, extremes, mean, known, word, chunk_moments
+            )
+        _merge_moments(moments, finite, chunk_moments, m)
+        finite += m
+    _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram)
+    return checksum
+
+
+@_compiled()
+def _fill_counts(
+    length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram
+):
+    """Counts and normal bins from the four tables of signs and exponents."""
+    subnormals = 0
+    for i in range(SUBNORMALS):
+        subnormals += histogram[i]
+    negative = negative_subnormals
+    for e in range(1, 255):
+        positives = negatives = 0
+        for t in range(4):
+            positives += np.int64(tables[t, e])
+            negatives += np.int64(tables[t, 256 + e])
+        histogram[SUBNORMALS + e - 1] = positives + negatives
+        negative += negatives
+    ends = np.zeros(4, np.int64)
+    for t in range(4):
+        ends[0] += np.int64(tables[t, 0])
+        ends[1] += np.int64(tables[t, 256])
+        ends[2] += np.int64(tables[t, 255])
+        ends[3] += np.int64(tables[t, 511])
+    counts[COUNT] = length
+    counts[NAN] = nan
+    counts[POS_INF] = ends[2] - (nan - negative_nan)
+    counts[NEG_INF] = ends[3] - negative_nan
+    counts[ZERO] = ends[0] + ends[1] - subnormals
+    counts[NEGATIVE] = negative
+    below = 0
+    for i in range(_FIRST_NORMAL[code]):
+        below += histogram[i]
+    counts[SUBNORMAL] = below
+
+
+@_compiled()
+def _sketch_items(items, within, keys, widening, counts, moments, checksum, histogram):
+    """Every work item (address, start, length, code) into its own row, one after the other."""
+    wide = np.empty(BLOCK, np.uint32)
+    kept = np.empty(BLOCK, np.uint32)
+    kept_keys = np.empty(BLOCK, np.uint32)
+    scratch = (wide, kept, kept_keys, np.empty(moments.shape[1]), np.empty(1, np.uint32))
+    tables = np.empty((4, 512), np.uint32)
+    for i in range(items.shape[0]):
+        address, start, length, code = items[i, 0], items[i, 1], items[i, 2], items[i, 3]
+        checksum[i] = _sketch_item(
+            address,
+            start,
+            length,
+            code,
+            within,
+            keys,
+            widening,
+            scratch,
+            tables,
+            counts[i],
+            moments[i],
+            histogram[i],
+        )
+
+
+@_compiled()
+def _absorb(rows, keep, leaf_counts, leaf_moments, leaf_checksum, leaf_histogram, counts, moments, checksum, histogram):
+    for i in range(rows.size):
+        if not keep[i]:
+            continue
+        r = rows[i]
+        mine = counts[r, COUNT] - counts[r, NAN] - counts[r, POS_INF] - counts[r, NEG_INF]
+        theirs = (
+            leaf_counts[i, COUNT]
+            - leaf_counts[i, NAN]
+            - leaf_counts[i, POS_INF]
+            - leaf_counts[i, NEG_INF]
+        )
+        _merge_moments(moments[r], mine, leaf_moments[i], theirs)
+        for j in range(counts.shape[1]):
+            counts[r, j] += leaf_counts[i, j]
+        checksum[r] += leaf_checksum[i]
+        for j in range(histogram.shape[1]):
+            histogram[r, j] += leaf_histogram[i, j]
+
+
+_keys = block_key(np.arange(1024, dtype=np.uint64))
+
+
+def sketch_items(items: NDArray[np.int64]) -> SketchTable:
+    """Sketch tensors by their addresses, which must stay valid during the call.
+
+    Args:
+        items: int64 [n, 4]: address of the tensor's first element, index of the item's first
+            element (a multiple of `PIECE`), number of elements, index into `DTYPES`.
+
+    Returns:
+        A table of n rows.
+    """
+    global _keys
+    table = SketchTable.empty(len(items))
+    if len(items):
+        blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
+        if blocks > len(_keys):
+            _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
+        _sketch_items(items, WITHIN, _keys, _TABLES, *table.columns())
+    return table
+
+
+def absorb(
+    table: SketchTable, rows: NDArray[np.int64], leaf: SketchTable, keep: NDArray[np.bool_]
+) -> None:
+    """`table.merge_at(rows[keep], leaf.take(keep))`, without its temporaries."""
+    _absorb(rows, keep, *leaf.columns(), *table.columns())
+
+
+def cut(address: int, elements: int, code: int) -> Sequence[tuple[int, int, int, int]]:
+    """The work items of one contiguous tensor: pieces of at most `PIECE` elements."""
+    return [
+        (address, start, min(PIECE, elements - start), code)
+        for start in range(0, elements, PIECE)
+    ]

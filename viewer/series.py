@@ -1,0 +1,166 @@
+"""Lines over steps as data: training statistics, and one site on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import words
+from .grid import pool_of
+
+if TYPE_CHECKING:
+    from ..store import Run
+
+Floats = NDArray[np.float64]
+
+MOST_LINES = 16
+"""More ranks than this are drawn as an envelope with the worst rank on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lines:
+    """Lines over the same steps."""
+
+    name: str
+    steps: NDArray[np.int64]
+    """int64 [steps]"""
+    values: dict[int, Floats]
+    """By rank, float64 [steps]; NaN where the rank has no number there."""
+    low: Floats
+    """float64 [steps]: least over ranks."""
+    high: Floats
+    """float64 [steps]: greatest over ranks."""
+    bad: list[tuple[int, int]]
+    """(step, rank) of what is not finite."""
+    worst: int | None = None
+    """The rank to look at."""
+    why: str = ""
+    """Why that rank."""
+
+    @property
+    def drawn(self) -> list[int]:
+        """The ranks that get a line of their own; the worst comes last, above the others."""
+        shown = list(self.values) if len(self.values) <= MOST_LINES else []
+        worst = [self.worst] if self.worst in self.values else []
+        return [rank for rank in shown if rank != self.worst] + [r for r in worst if r is not None]
+
+
+def training_names(run: Run) -> list[str]:
+    """The training statistics of a run, the loss first."""
+    names = [str(name) for name in run.training()["name"].values]
+    return sorted(names, key=lambda name: (name != "loss", "loss" not in name, name))
+
+
+def load_training(run: Run, name: str) -> Lines:
+    """One training statistic on each rank that reported it."""
+    found = run.training()
+    empty = np.empty(0)
+    if name not in found["name"].values:
+        steps = np.empty(0, np.int64)
+        return Lines(name=name, steps=steps, values={}, low=empty, high=empty, bad=[])
+    table = found.sel(name=name).transpose("rank", "step")
+    values = np.asarray(table.values, float)
+    steps = np.asarray(table["step"].values, np.int64)
+    ranks = [int(rank) for rank in table["rank"].values]
+    heard = [i for i in range(len(ranks)) if not np.isnan(values[i]).all() or len(ranks) == 1]
+    values, ranks = values[heard], [ranks[i] for i in heard]
+    # An infinite loss has no place on the axis; it is marked instead.
+    at = np.argwhere(np.isinf(values))
+    bad = [(int(steps[column]), ranks[row]) for row, column in at]
+    values = np.where(np.isfinite(values), values, np.nan)
+    low, high = envelope(values)
+    by_rank = dict(zip(ranks, values, strict=True))
+    return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad)
+
+
+def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Lines:
+    """One site over steps on each rank that the store keeps, the worst rank at `step` named."""
+    table = run.ranks(statistic, site=site).transpose("rank", "step")
+    counts = run.ranks("nonfinite", site=site).transpose("rank", "step")
+    steps = np.asarray(table["step"].values, np.int64)
+    ranks = [int(rank) for rank in table["rank"].values]
+    values = np.asarray(table.values, float)
+    wrong = np.nan_to_num(np.asarray(counts.values, float)) > 0
+    bad = [(int(steps[column]), ranks[row]) for row, column in np.argwhere(wrong)]
+    least = run.scalar(statistic, sites=[site], view="min")
+    most = run.scalar(statistic, sites=[site], view="max")
+    worst, why = worst_rank(run, statistic, site=site, step=step, bad=bad)
+    return Lines(
+        name=statistic,
+        steps=steps,
+        values=dict(zip(ranks, values, strict=True)),
+        low=on_steps(least, steps),
+        high=on_steps(most, steps),
+        bad=bad,
+        worst=worst,
+        why=why,
+    )
+
+
+def worst_rank(
+    run: Run, statistic: str, *, site: str, step: int | None, bad: Sequence[tuple[int, int]]
+) -> tuple[int | None, str]:
+    """The rank to look at, and why: not finite at the step, or the extreme one of the spread."""
+    if step is None:
+        return None, ""
+    there = sorted(rank for at, rank in bad if at == step)
+    if there:
+        return there[0], f"{words.rank_words(there)} not finite at step {step}"
+    view = "argmin" if pool_of(statistic, "merged") == "min" else "argmax"
+    found = run.scalar(statistic, sites=[site], steps=slice(step, step), view=view)
+    if found.size == 0 or np.isnan(rank := float(found.values.ravel()[-1])):
+        return None, ""
+    word = "smallest" if view == "argmin" else "largest"
+    return int(rank), f"{word} on rank {int(rank)} at step {step}"
+
+
+# `found` is an xarray.DataArray, untyped here as all that comes from the query API.
+def on_steps(found: object, steps: NDArray[np.int64]) -> Floats:
+    """The only site's values at `steps`, NaN where there is none."""
+    aligned = found.isel(site=0).reindex(step=steps)  # type: ignore[attr-defined]
+    return np.asarray(aligned.values, float)
+
+
+def envelope(values: Floats) -> tuple[Floats, Floats]:
+    """Least and greatest over the first axis, NaN where there is no number."""
+    if not len(values):
+        return np.empty(0), np.empty(0)
+    return np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
+
+
+def thin(steps: NDArray[np.int64], values: Sequence[Floats], points: int) -> NDArray[np.intp]:
+    """Which steps to draw so that about `points` are left and no extreme of any line is lost."""
+    total = len(steps)
+    if total <= points or not values:
+        return np.arange(total)
+    buckets = np.array_split(np.arange(total), max(points // (2 * len(values) + 2), 1))
+    keep = {0, total - 1}
+    for bucket in buckets:
+        keep.add(int(bucket[0]))
+        for line in values:
+            part = line[bucket]
+            if np.isfinite(part).any():
+                keep.update((int(bucket[np.nanargmin(part)]), int(bucket[np.nanargmax(part)])))
+    return np.array(sorted(keep), np.intp)
+
+
+def describe(lines: Lines) -> str:
+    """The lines in one sentence, for those who do not see them."""
+    if not len(lines.steps) or not lines.values:
+        return f"No {lines.name} has been recorded yet."
+    last = {rank: line[-1] for rank, line in lines.values.items() if np.isfinite(line[-1])}
+    text = f"{lines.name} on {words.rank_words(list(lines.values))}"
+    if last:
+        low, high = min(last.values()), max(last.values())
+        span = words.number(low) if low == high else f"{words.number(low)} to {words.number(high)}"
+        text += f"; at step {int(lines.steps[-1])}: {span}"
+    if lines.why:
+        text += f"; {lines.why}"
+    if lines.bad:
+        ranks = sorted({rank for _, rank in lines.bad})
+        text += f"; not finite on {words.rank_words(ranks)} from step {min(s for s, _ in lines.bad)}"
+    return text + "."

@@ -1,0 +1,102 @@
+"""One site at one step as data: its histogram of exponents, and how it would fit the formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.formats import FORMATS, NumberFormat, number_format
+from . import words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..store import Run
+
+ASIDE = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
+"""What has no bin, in the order in which it is drawn."""
+ASIDE_NAMES = ("zero", "< 2⁻¹⁴⁹", "≥ 2¹²⁸", "−∞", "+∞", "NaN")
+NOT_FINITE = ("neg_inf", "pos_inf", "nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spectrum:
+    """The elements of one site at one step, counted by their exponent."""
+
+    site: str
+    step: int
+    exponents: NDArray[np.int64]
+    """int64 [bins]: from the first to the last bin that holds anything."""
+    counts: NDArray[np.int64]
+    """int64 [bins]: elements with 2^e <= |x| < 2^(e+1)."""
+    aside: dict[str, int]
+    """Elements without a bin, by `ASIDE`."""
+    total: int
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """float64 [bins]: parts of all elements."""
+        return self.counts / max(self.total, 1)
+
+
+def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
+    """The histogram of a site at a step, merged over ranks; None where it was not observed."""
+    found = run.exponents(sites=[site], steps=slice(step, step))
+    if found.sizes["step"] == 0 or found.sizes["site"] == 0:
+        return None
+    one = found.isel(step=-1, site=0)
+    counts = np.nan_to_num(np.asarray(one["count"].values)).astype(np.int64)
+    total = float(one["total"])
+    if not total > 0:
+        return None
+    exponents = np.asarray(one["exponent"].values, np.int64)
+    held = np.flatnonzero(counts)
+    span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
+    return Spectrum(
+        site=site,
+        step=step,
+        exponents=exponents[span],
+        counts=counts[span],
+        aside={name: int(one[name]) for name in ASIDE},
+        total=int(total),
+    )
+
+
+def site_format(dtype: str) -> NumberFormat:
+    """The format of a site's own dtype; float32 where that is no floating-point format we know."""
+    return number_format(dtype if dtype in FORMATS else "float32")
+
+
+def zones(spectrum: Spectrum, target: NumberFormat) -> list[str]:
+    """For each bin where it falls in a format: `normal`, `overflow`, `subnormal` or `flushed`."""
+    low = np.ldexp(1.0, spectrum.exponents)
+    zone = np.full(len(low), "normal", object)
+    zone[low < target.smallest_normal] = "subnormal"
+    zone[low < target.smallest_subnormal / 2] = "flushed"
+    zone[low > target.max] = "overflow"
+    return [str(name) for name in zone]
+
+
+def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
+    """How the site would fit each format, as the query API tells it; None where it was not observed."""
+    try:
+        return run.formats(site=site, step=step, formats=FORMATS)
+    except (KeyError, ValueError):
+        return None
+
+
+def describe(spectrum: Spectrum, target: NumberFormat) -> str:
+    """The histogram in one sentence, for those who do not see it."""
+    text = f"{words.count(spectrum.total, 'element')}"
+    if spectrum.counts.size:
+        low, high = int(spectrum.exponents[0]), int(spectrum.exponents[-1]) + 1
+        text += f" between {words.power(low)} and {words.power(high)}"
+        text += f", most near {words.power(int(spectrum.exponents[spectrum.counts.argmax()]))}"
+    names = dict(zip(ASIDE, ASIDE_NAMES, strict=True))
+    aside = [f"{n:,} {names[name]}".replace(",", " ") for name, n in spectrum.aside.items() if n]
+    if aside:
+        text += "; aside: " + ", ".join(aside)
+    return f"{text}. {target.name} holds {words.as_power(target.smallest_subnormal)} to {words.as_power(target.max)}."

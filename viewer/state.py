@@ -1,0 +1,79 @@
+"""What one page shows, as one value: widgets, figures and the address all follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import param
+
+KEYS: Mapping[str, str] = {
+    "kind": "kind",
+    "statistic": "stat",
+    "view": "view",
+    "pattern": "name",
+    "scale": "scale",
+    "site": "site",
+    "step": "step",
+    "format": "format",
+    "zoom": "zoom",
+    "training": "train",
+}
+"""Attribute of `Choice` to its key in the address."""
+
+
+class Choice(param.Parameterized):
+    """What is looked at. An empty string or None means: the natural default."""
+
+    kind = param.String("", doc="Which kind of site the heatmap shows.")
+    statistic = param.String("rms", doc="Which statistic the heatmap and the rank lines show.")
+    view = param.String("merged", doc="`merged`, `max`, `min`, `argmax`, `argmin` or a rank.")
+    pattern = param.String("", doc="A regular expression that names must match.")
+    scale = param.Selector(default="", objects=["", "log2", "linear"], doc="How values are shaded.")
+    site = param.String("", doc="Label of the selected site.")
+    step: int | None = param.Integer(None, allow_None=True, doc="The selected step.")
+    format = param.String("", doc="The number format to compare with; empty: the site's own.")
+    zoom: tuple[float, float] | None = param.NumericTuple(
+        None, length=2, allow_None=True, doc="The visible steps; None: all, and new ones as they come."
+    )
+    training = param.String("", doc="Which training statistic is drawn.")
+
+    def query(self) -> dict[str, str]:
+        """What differs from the defaults, by the keys of the address."""
+        found: dict[str, str] = {}
+        for attribute, key in KEYS.items():
+            value = getattr(self, attribute)
+            if value != self.param[attribute].default:
+                found[key] = _write(value)
+        return found
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> tuple[Choice, list[str]]:
+        """The choice that an address asks for, and a sentence for each part that cannot be used."""
+        choice, problems = cls(), list[str]()
+        for attribute, key in KEYS.items():
+            if key not in query:
+                continue
+            try:
+                setattr(choice, attribute, _read(attribute, query[key]))
+            except ValueError:
+                problems.append(f"The address says {key}={query[key]}, which cannot be used.")
+        return choice, problems
+
+
+# `Any`: the attributes of a param class have many types.
+def _write(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ":".join(f"{end:g}" for end in value)
+    return str(value)
+
+
+def _read(attribute: str, text: str) -> Any:
+    if attribute == "step":
+        return int(text)
+    if attribute == "zoom":
+        first, last = (float(end) for end in text.split(":"))
+        if not first < last:
+            raise ValueError(text)
+        return first, last
+    return text

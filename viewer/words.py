@@ -1,0 +1,85 @@
+"""Numbers, ranks and times as people read them. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import floor, isfinite, isinf, isnan, log2
+
+SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+
+
+def number(value: float) -> str:
+    """Four significant digits; NaN and infinities by name."""
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "+∞" if value > 0 else "−∞"
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3e}".replace("e-0", "e-").replace("e+0", "e+").replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
+
+
+def power(exponent: float) -> str:
+    """A power of two: 2⁻¹³, or 2⁻¹³·⁵ where the exponent is no integer."""
+    rounded = round(exponent, 1)
+    text = f"{rounded:.0f}" if rounded == floor(rounded) else f"{rounded:.1f}"
+    return "2" + text.translate(SUPERSCRIPT)
+
+
+def as_power(value: float) -> str:
+    """A positive number as a power of two."""
+    return power(log2(value)) if value > 0 and isfinite(value) else number(value)
+
+
+def share(part: float) -> str:
+    """A part of a whole as a percentage; below a hundredth of a percent as parts per million or less."""
+    if isnan(part):
+        return "–"
+    if part == 0:
+        return "0 %"
+    if part >= 0.9995:
+        return "100 %" if part == 1 else ">99.9 %"
+    if part >= 1e-4:
+        return f"{part * 100:.2g} %"
+    return f"{part * 1e6:.2g} ppm" if part >= 1e-7 else f"{part * 1e9:.2g} ppb"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks in runs: `0–2, 5`."""
+    parts: list[list[int]] = []
+    for rank in sorted(numbers):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in parts)
+
+
+def rank_words(numbers: Sequence[int]) -> str:
+    """`rank 2`, or `ranks 0–2, 5`."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {ranks(numbers)}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 site`, `24 sites`, with thousands apart."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", " ")
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit."""
+    if seconds < 2:
+        return "just now"
+    for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{count(int(seconds // 86400), 'day')} ago"
+
+
+def steps(first: int, last: int) -> str:
+    """`step 40`, or `steps 40–47`."""
+    return f"step {first}" if first == last else f"steps {first}–{last}"
+
+
+def shorten(name: str, length: int) -> str:
+    """The end of a name, which tells it from its neighbours, within `length` characters."""
+    return name if len(name) <= length else "…" + name[-(length - 1) :]
