@@ -7,16 +7,15 @@ axis, again keeping the worst, and each cell gets a state. Nothing is computed f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.pooling import Heatmap
+from ..store.query import Run
 from . import words
-
-if TYPE_CHECKING:
-    from ..store import Run
 
 NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING = range(5)
 """States of a cell. A number is painted by its shade; missing is left open to the hatch below."""
@@ -55,6 +54,10 @@ class Grid:
     def right(self) -> float:
         """Where the last column ends, in steps."""
         return self.left + self.stride * self.shade.shape[1]
+
+    def usual(self) -> NDArray[np.float32]:
+        """The shades that the colours are fitted to: those of cells that are all finite."""
+        return self.shade[self.state == NUMBER]
 
     def column(self, step: int) -> int | None:
         """The column that holds a step."""
@@ -97,27 +100,27 @@ def load_grid(
 ) -> Grid:
     """Ask the store for at most `width` × `height` cells and lay them out."""
     pool = pool_of(statistic, view)
-    found = run.heatmap(
-        statistic,
-        kind=kind,
-        name=pattern or None,
-        view=run_view(view),
-        steps=None if steps is None else slice(int(np.floor(steps[0])), int(np.ceil(steps[1]))),
-        width=width,
-        height=height,
-        pool=pool,
+    ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
+    question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
+    found = [
+        ask(**question, steps=span, width=columns, height=height)
+        for span, columns in spans(recorded_steps(run, steps), width)
+    ]
+    values, nonfinite, observed = (
+        np.concatenate([np.asarray(getattr(part, name)) for part in found], axis=1)
+        for name in ("values", "nonfinite", "observed")
     )
+    first = np.concatenate([part.column_first for part in found]).astype(np.int64)
+    last = np.concatenate([part.column_last for part in found]).astype(np.int64)
     logarithmic = is_logarithmic(statistic, view, scale)
-    values = np.asarray(found.values, np.float32)
-    state = states(values, np.asarray(found.observed), np.asarray(found.nonfinite), logarithmic)
-    first, last = np.asarray(found.column_first), np.asarray(found.column_last)
-    row_sites = [list(sites) for sites in found.row_sites]
-    left, stride, held = lay_out(first, last, width)
+    state = states(values, observed, nonfinite, logarithmic)
     shade = shades(values, state, logarithmic)
+    left, stride, held = lay_out(first, last, width)
     if held is not None:
         shade, state = pool_columns(shade, state, held, pool)
         first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
         last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
+    row_sites = [list(sites) for sites in found[0].row_sites]
     return Grid(
         shade=shade,
         state=state,
@@ -130,6 +133,71 @@ def load_grid(
         logarithmic=logarithmic,
         signed=not logarithmic and statistic in SIGNED and view not in RANK_VIEWS,
     )
+
+
+def rank_heatmap(
+    run: Run,
+    statistic: str,
+    *,
+    kind: str,
+    name: str | None,
+    view: str,
+    pool: str,
+    steps: slice,
+    width: int,
+    height: int,
+) -> Heatmap:
+    """Which rank is the extreme one: of several steps and sites in a cell, that of the worst."""
+    extreme = view.removeprefix("arg")
+    chosen = {"kind": kind, "name": name, "steps": steps}
+    worst = run.heatmap(statistic, **chosen, view=extreme, width=width, height=height, pool=extreme)
+    sign = -1.0 if extreme == "min" else 1.0
+    values = sign * np.asarray(run.scalar(statistic, **chosen, view=extreme).values, float)
+    ranks = np.asarray(run.scalar(statistic, **chosen, view=view).values, np.float32)
+    values = np.where(np.isnan(values), -np.inf, values)
+    lengths = [len(sites) for sites in worst.row_sites]
+    row_starts = np.cumsum([0, *lengths[:-1]])
+    column_starts = np.searchsorted(recorded_steps(run), worst.column_first)
+    column_starts -= column_starts[0] if len(column_starts) else 0
+    for starts in (column_starts, row_starts):
+        values, ranks = _rank_of_largest(values, ranks, starts)
+        values, ranks = values.T, ranks.T
+    return replace(worst, values=np.ascontiguousarray(ranks.T), view=view)
+
+
+def _rank_of_largest(
+    values: NDArray[np.float64], ranks: NDArray[np.float32], starts: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Of each group along the first axis the largest value, and the rank it is of."""
+    if len(starts) == len(values):
+        return values, ranks
+    ends = [*starts[1:], len(values)]
+    at = np.stack([a + values[a:b].argmax(axis=0) for a, b in zip(starts, ends, strict=True)])
+    return np.take_along_axis(values, at, 0), np.take_along_axis(ranks, at, 0)
+
+
+def recorded_steps(run: Run, limits: tuple[float, float] | None = None) -> NDArray[np.int64]:
+    """int64 [steps]: the steps that have a record, ascending, of all or between two limits."""
+    steps = np.unique(np.asarray(run.records()["step"], np.int64))
+    if limits is None:
+        return steps
+    return steps[(steps >= np.floor(limits[0])) & (steps <= np.ceil(limits[1]))]
+
+
+def spans(steps: NDArray[np.int64], width: int) -> list[tuple[slice, int]]:
+    """First and last step of each question to the store, and how many columns it shall give.
+
+    Every column but the last holds equally many steps, so that a new step changes only the last.
+    """
+    if not len(steps):
+        # Between two records: there is nothing, and the store says so with the right rows.
+        return [(slice(0, -1), 1)]
+    each = -(-len(steps) // max(width, 1))
+    head = len(steps) // each * each
+    asked = [(slice(int(steps[0]), int(steps[head - 1])), head // each)] if head else []
+    if head < len(steps):
+        asked.append((slice(int(steps[head]), int(steps[-1])), 1))
+    return asked
 
 
 def states(
@@ -169,13 +237,11 @@ def lay_out(
     """
     if len(first) == 0:
         return -0.5, 1.0, None
-    gaps = np.diff(first)
-    if len(first) == 1 or (gaps == gaps[0]).all():
-        stride = float(gaps[0]) if len(gaps) else float(last[0] - first[0] + 1)
-        within = (last[0] - first[0]) if len(gaps) else 0
-        recorded = stride / (within + 1) if within else stride
-        return float(first[0]) - min(recorded, stride) / 2 if within else first[0] - stride / 2, stride, None
-    usual = float(np.median(np.maximum(first[1:] - last[:-1], 1)))
+    spacings = first[1:] - last[:-1]
+    usual = float(np.median(spacings)) if len(spacings) else 1.0
+    if len(set(np.diff(first))) <= 1 and len(set(spacings)) <= 1:
+        stride = float(first[1] - first[0]) if len(spacings) else float(last[0] - first[0] + 1)
+        return float(first[0]) - usual / 2, stride, None
     left, right = first - usual / 2, last + usual / 2
     columns = int(np.clip(np.ceil((right[-1] - left[0]) / usual), 1, width))
     edges = np.linspace(left[0], right[-1], columns + 1)
@@ -234,3 +300,24 @@ def describe(grid: Grid, *, statistic: str, kind: str) -> str:
     if missing:
         text += f"; {words.share(missing / grid.state.size)} of the cells not observed"
     return text + "."
+
+
+def worst_of(
+    run: Run, *, sites: Sequence[str], first: int, last: int, statistic: str, view: str
+) -> tuple[str, int]:
+    """The site and step to look at among those of one cell: first the non-finite, then the extreme."""
+    if len(sites) == 1 and first == last:
+        return sites[0], first
+    chosen = {"sites": list(sites), "steps": slice(first, last)}
+    bad = np.asarray(run.scalar("nonfinite", **chosen).transpose("step", "site").values, float)
+    found = run.scalar(statistic, **chosen, view=run_view(view)).transpose("step", "site")
+    values = np.asarray(found.values, float)
+    if (bad > 0).any():
+        step, site = np.argwhere(bad > 0)[0]
+    elif np.isfinite(values).any():
+        pool = pool_of(statistic, view)
+        flat = np.nanargmin(values) if pool == "min" else np.nanargmax(values)
+        step, site = np.unravel_index(flat, values.shape)
+    else:
+        return sites[0], first
+    return str(found["site"].values[site]), int(found["step"].values[step])

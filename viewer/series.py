@@ -13,7 +13,7 @@ from . import words
 from .grid import pool_of
 
 if TYPE_CHECKING:
-    from ..store import Run
+    from ..store.query import Run
 
 Floats = NDArray[np.float64]
 
@@ -162,5 +162,7 @@ def describe(lines: Lines) -> str:
         text += f"; {lines.why}"
     if lines.bad:
         ranks = sorted({rank for _, rank in lines.bad})
-        text += f"; not finite on {words.rank_words(ranks)} from step {min(s for s, _ in lines.bad)}"
+        text += (
+            f"; not finite on {words.rank_words(ranks)} from step {min(s for s, _ in lines.bad)}"
+        )
     return text + "."

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS, NumberFormat, number_format
 from . import words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..store import Run
+    from ..store.query import Run
 
 ASIDE = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
@@ -48,9 +49,8 @@ def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
     if found.sizes["step"] == 0 or found.sizes["site"] == 0:
         return None
     one = found.isel(step=-1, site=0)
-    counts = np.nan_to_num(np.asarray(one["count"].values)).astype(np.int64)
-    total = float(one["total"])
-    if not total > 0:
+    counts = np.asarray(one["count"].values, np.int64)
+    if not bool(one["observed"]):
         return None
     exponents = np.asarray(one["exponent"].values, np.int64)
     held = np.flatnonzero(counts)
@@ -61,7 +61,7 @@ def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
         exponents=exponents[span],
         counts=counts[span],
         aside={name: int(one[name]) for name in ASIDE},
-        total=int(total),
+        total=int(one["total"]),
     )
 
 
@@ -84,7 +84,7 @@ def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
     """How the site would fit each format, as the query API tells it; None where it was not observed."""
     try:
         return run.formats(site=site, step=step, formats=FORMATS)
-    except (KeyError, ValueError):
+    except SettingError:
         return None
 
 

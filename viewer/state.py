@@ -34,7 +34,10 @@ class Choice(param.Parameterized):
     step: int | None = param.Integer(None, allow_None=True, doc="The selected step.")
     format = param.String("", doc="The number format to compare with; empty: the site's own.")
     zoom: tuple[float, float] | None = param.NumericTuple(
-        None, length=2, allow_None=True, doc="The visible steps; None: all, and new ones as they come."
+        None,
+        length=2,
+        allow_None=True,
+        doc="The visible steps; None: all, and new ones as they come.",
     )
     training = param.String("", doc="Which training statistic is drawn.")
 

@@ -4,16 +4,19 @@ The one rule of this room: nothing from the network is trusted. The vocabulary i
 bounded before they are allocated, and bad bytes end in a `ProtocolError`.
 """
 
+from .address import Address, parse_address
 from .codec import (
     COLUMNS,
     MAX_BLOB_BYTES,
     MAX_HEADER_BYTES,
     Frame,
+    PackedFrame,
     decode,
     decode_frame,
     encode,
     encode_frame,
     make_schema,
+    open_frame,
 )
 from .messages import (
     PROTOCOL,
@@ -41,6 +44,7 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "PROTOCOL",
     "Ack",
+    "Address",
     "Column",
     "Frame",
     "FrameHeader",
@@ -51,6 +55,7 @@ __all__ = [
     "MeshAxis",
     "Message",
     "NeedSchema",
+    "PackedFrame",
     "Placement",
     "Reject",
     "Schema",
@@ -62,4 +67,6 @@ __all__ = [
     "encode",
     "encode_frame",
     "make_schema",
+    "open_frame",
+    "parse_address",
 ]

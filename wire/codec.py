@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any, Literal
 from zlib import crc32
 
@@ -34,6 +33,8 @@ from .messages import (
 
 MAX_HEADER_BYTES = 32 << 20
 MAX_BLOB_BYTES = 256 << 20
+MAX_COUNT = 2**47
+"""Largest count of one row: such counts of 65,536 ranks add up without overflow."""
 
 COLUMNS = (
     Column(name="site", dtype="u4", width=1, merge="sum"),
@@ -46,9 +47,9 @@ COLUMNS = (
 )
 """The columns of a frame's blob. The width of the integers in `bins` is in the frame's header."""
 
-_FIXED = ("<u4", "<i8", "<f8", "<u8", "<u2", "<u2")
+_DTYPES = tuple(np.dtype("<" + column.dtype) for column in COLUMNS[:-1])
 _ROW_BYTES = sum(
-    np.dtype(dtype).itemsize * column.width for dtype, column in zip(_FIXED, COLUMNS, strict=False)
+    dtype.itemsize * column.width for dtype, column in zip(_DTYPES, COLUMNS, strict=False)
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -79,6 +80,55 @@ class Frame:
     """The state after the last step, taken when the run was closed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedFrame:
+    """A frame as it travels: checked, its columns views of the blob, its histograms windows."""
+
+    header: FrameHeader
+    sites: NDArray[np.uint32]
+    """uint32 [rows]: index into the schema's sites, strictly increasing."""
+    counts: NDArray[np.int64]
+    """int64 [rows, len(COUNTS)]"""
+    moments: NDArray[np.float64]
+    """float64 [rows, len(MOMENTS)]"""
+    checksum: NDArray[np.uint64]
+    """uint64 [rows]"""
+    first_bin: NDArray[np.uint16]
+    """uint16 [rows]: where each row's window of the histogram begins."""
+    bin_count: NDArray[np.uint16]
+    """uint16 [rows]: and how long it is."""
+    bins: NDArray[Any]
+    """unsigned: the windows of all rows, back to back."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the blob that this keeps alive."""
+        return len(self.sites) * _ROW_BYTES + self.bins.nbytes
+
+    def window_places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """intp [bins]: where each element of `bins` belongs in a flat [rows, BINS] histogram.
+
+        Args:
+            rows: the row of that histogram that each row of the frame goes to.
+        """
+        width = self.bin_count.astype(np.intp)
+        starts = np.cumsum(width) - width
+        places = np.repeat(rows * BINS + self.first_bin - starts, width)
+        places += np.arange(self.bins.size)
+        return places
+
+    def table(self) -> SketchTable:
+        """One row a site, with whole histograms, in native byte order."""
+        histogram = np.zeros((len(self.sites), BINS), np.int64)
+        histogram.reshape(-1)[self.window_places(np.arange(len(self.sites)))] = self.bins
+        return SketchTable(
+            self.counts.astype(np.int64),
+            self.moments.astype(np.float64),
+            self.checksum.astype(np.uint64),
+            histogram,
+        )
+
+
 def make_schema(sites: Sequence[Site]) -> Schema:
     """The schema of frames over these sites; its hash is over columns and sites."""
     body = _encoder.encode((COLUMNS, tuple(sites)))
@@ -105,7 +155,8 @@ def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> A
     decoder = _from_agent if sender == "agent" else _from_collector
     try:
         message = decoder.decode(part)
-    except (msgspec.DecodeError, RecursionError, OverflowError) as error:
+    # ValueError: text that is not UTF-8 is not a DecodeError to msgspec.
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
         raise ProtocolError(f"A message from an {sender} cannot be read: {error}.") from None
     if isinstance(message, Schema):
         _check_schema(message)
@@ -144,8 +195,8 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
     return _encoder.encode(header), blob
 
 
-def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> Frame:
-    """The frame of a header and its blob.
+def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> PackedFrame:
+    """The frame of a header and its blob, checked, without copying or unfolding its columns.
 
     Raises:
         ProtocolError: the blob's size, checksum or contents do not fit the header and the schema.
@@ -162,18 +213,32 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         raise ProtocolError("A frame's checksum does not match: it was damaged on the way.")
     site, counts, moments, checksum, first, width, bins = _split(header, blob)
     _check_rows(site, counts, len(schema.sites))
-    table = SketchTable(
-        counts.astype(np.int64).reshape(rows, len(COUNTS)),
-        moments.astype(np.float64).reshape(rows, len(MOMENTS)),
-        checksum.astype(np.uint64),
-        _histogram(first, width, bins),
+    _check_windows(first, width, bins)
+    return PackedFrame(
+        header=header,
+        sites=site,
+        counts=counts.reshape(rows, len(COUNTS)),
+        moments=moments.reshape(rows, len(MOMENTS)),
+        checksum=checksum,
+        first_bin=first,
+        bin_count=width,
+        bins=bins,
     )
+
+
+def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> Frame:
+    """The frame of a header and its blob, as `encode_frame` was given it.
+
+    Raises:
+        ProtocolError: the blob's size, checksum or contents do not fit the header and the schema.
+    """
+    packed = open_frame(header, blob, schema)
     return Frame(
         sequence=header.sequence,
         step=header.step,
         time_ns=header.time_ns,
-        sites=site.astype(np.uint32),
-        table=table,
+        sites=packed.sites.astype(np.uint32),
+        table=packed.table(),
         training=header.training,
         health=header.health,
         reports=header.reports,
@@ -184,13 +249,12 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
 
 
 def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
-    lengths = [header.rows * column.width for column in COLUMNS[:-1]] + [header.bins]
-    dtypes = [np.dtype(name) for name in (*_FIXED, f"<{header.bin_dtype}")]
-    ends = np.cumsum([0] + [n * dtype.itemsize for n, dtype in zip(lengths, dtypes, strict=True)])
-    return [
-        np.frombuffer(blob[begin:end], dtype)
-        for (begin, end), dtype in zip(pairwise(ends.tolist()), dtypes, strict=True)
-    ]
+    columns, offset = list[NDArray[Any]](), 0
+    lengths = (*(header.rows * column.width for column in COLUMNS[:-1]), header.bins)
+    for length, dtype in zip(lengths, (*_DTYPES, np.dtype(f"<{header.bin_dtype}")), strict=True):
+        columns.append(np.frombuffer(blob, dtype, length, offset))
+        offset += length * dtype.itemsize
+    return columns
 
 
 def _windows(
@@ -210,19 +274,13 @@ def _windows(
     return first.astype("<u2"), width.astype("<u2"), values.astype(f"<u{size}")
 
 
-def _histogram(
-    first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any]
-) -> NDArray[np.int64]:
-    first, width = first.astype(np.int64), width.astype(np.int64)
-    if np.any(first + width > BINS) or width.sum() != bins.size:
+def _check_windows(first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any]) -> None:
+    if first.size and int((first.astype(np.int64) + width).max()) > BINS:
         raise ProtocolError(f"A frame's histogram windows do not fit {BINS} bins.")
-    if bins.size and int(bins.max()) > 2**62:
-        raise ProtocolError("A frame's histogram counts more than 2^62 elements.")
-    dense = np.zeros((len(first), BINS), np.int64)
-    starts = np.cumsum(width) - width
-    column = np.arange(bins.size) - np.repeat(starts - first, width)
-    dense[np.repeat(np.arange(len(first)), width), column] = bins
-    return dense
+    if int(width.sum(dtype=np.int64)) != bins.size:
+        raise ProtocolError(f"A frame's histogram windows do not fit its {bins.size} bins.")
+    if bins.dtype.itemsize == 8 and bins.size and int(bins.max()) > MAX_COUNT:
+        raise ProtocolError("A frame's histogram counts more than 2^47 elements.")
 
 
 def _check_rows(site: NDArray[Any], counts: NDArray[Any], known: int) -> None:
@@ -230,8 +288,9 @@ def _check_rows(site: NDArray[Any], counts: NDArray[Any], known: int) -> None:
         raise ProtocolError(f"A frame names site {int(site[-1])}, its schema has {known}.")
     if np.any(site[1:] <= site[:-1]):
         raise ProtocolError("A frame's sites must be strictly increasing.")
-    if counts.size and (counts.min() < 0 or counts.max() > 2**62):
-        raise ProtocolError("A frame holds a count that is negative or above 2^62.")
+    # As unsigned a negative count is a large one: one pass sees both.
+    if counts.size and int(counts.view("<u8").max()) > MAX_COUNT:
+        raise ProtocolError("A frame holds a count that is negative or above 2^47.")
 
 
 def _check_schema(schema: Schema) -> None:

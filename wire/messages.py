@@ -21,6 +21,8 @@ MAX_RANKS = 1_000_000
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Step = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Of training; bounded to int64, in which the store keeps it."""
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 Numbers = Annotated[dict[Name, float], msgspec.Meta(max_length=MAX_ENTRIES)]
 Texts = Annotated[list[Name], msgspec.Meta(max_length=MAX_ENTRIES)]
@@ -72,7 +74,7 @@ class Hello(Message, tag="hello"):
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     mesh: Annotated[list[MeshAxis], msgspec.Meta(max_length=16)]
     host: Name = ""
-    process: int = 0
+    process: Count = 0
     device: Name = ""
     facts: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
     """Versions and settings worth keeping with the run."""
@@ -143,8 +145,8 @@ class Schema(Message, tag="schema"):
 class Gap(Message):
     """Steps of a stream that will never come, and why."""
 
-    first_step: int
-    last_step: int
+    first_step: Step
+    last_step: Step
     frames: Count
     cause: Name
 
@@ -154,7 +156,7 @@ class FrameHeader(Message, tag="frame"):
 
     sequence: Count
     schema: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    step: int
+    step: Step
     time_ns: Count
     """Wall clock at the step's end, nanoseconds since 1970."""
     rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_SITES)]
@@ -193,7 +195,7 @@ class NeedSchema(Message, tag="need-schema"):
 class State(Message, tag="state"):
     """A sign of life between frames, with the agent's counters and its last site."""
 
-    step: int
+    step: Step
     site: Name
     health: Numbers = {}
 

@@ -42,7 +42,9 @@ def blend(stops: Sequence[str], size: int = 256) -> list[str]:
     points = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops], float)
     at = np.linspace(0, len(stops) - 1, size)
     mixed = [np.interp(at, np.arange(len(stops)), points[:, channel]) for channel in range(3)]
-    return ["#{:02x}{:02x}{:02x}".format(*(round(v) for v in rgb)) for rgb in zip(*mixed, strict=True)]
+    return [
+        "#{:02x}{:02x}{:02x}".format(*(round(v) for v in rgb)) for rgb in zip(*mixed, strict=True)
+    ]
 
 
 RAMP = blend(RAMP_STOPS)
@@ -65,14 +67,19 @@ class Limits:
 
 
 def limits(values: NDArray[np.floating], *, diverging: bool = False) -> Limits:
-    """From the 1st to the 99th percentile of the finite values, so that one spike hides nothing."""
+    """Where nearly all finite values lie, with room above for what stands out.
+
+    By quantiles, so that one spike does not wash out the rest; it is painted as the ramp's end.
+    """
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Limits(low=0.0, high=1.0, diverging=diverging)
-    low, high = (float(v) for v in np.quantile(finite, [0.01, 0.99]))
+    low, high = (float(v) for v in np.quantile(finite, [0.02, 0.98]))
     if diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
+    else:
+        high = min(high + 0.6 * (high - low), float(finite.max()))
     if high - low < 1e-12 * max(abs(high), abs(low), 1e-30):
         low, high = low - 0.5, high + 0.5
     return Limits(low=low, high=high, diverging=diverging)

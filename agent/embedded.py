@@ -1,0 +1,82 @@
+"""The embedded collector: a process of its own, for jobs that name no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ..sketch.errors import RankscopeError, SettingError
+
+START_S = 60.0
+"""How long the collector may take to say its address."""
+
+
+def start_collector(run: str, directory: Path) -> str:
+    """Start a collector that ends by itself when all ranks have left; its address.
+
+    It has a session of its own, so that it outlives the rank that started it: launchers kill the
+    process groups of their workers. What it logs goes to `directory/run.log`.
+
+    Raises:
+        SettingError: `directory` cannot be written.
+        RankscopeError: it did not start; the message says what it said.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        log = (directory / f"{run}.log").open("ab")
+    except OSError as error:
+        raise SettingError(
+            f"Runs cannot be written to {directory}: {error.strerror}; "
+            "pass another `directory` to observe(), or set RANKSCOPE_DIR."
+        ) from None
+    command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
+    command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
+    begins = log.tell()
+    with log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env=_plain_environment(),
+        )
+    line = _first_line(process)
+    if not line:
+        said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
+        raise RankscopeError(_last_sentence(said) or "The embedded collector did not start.")
+    return str(json.loads(line)["address"])
+
+
+def _plain_environment() -> dict[str, str]:
+    """The environment without what belongs to a rank: threads of its own choosing, no rank."""
+    theirs = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "RANKSCOPE_TO")
+    return {name: value for name, value in os.environ.items() if name not in theirs}
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    """What the process says first, within `START_S`; empty if it ends or stays silent."""
+    assert process.stdout is not None
+    deadline, said = time.monotonic() + START_S, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while b"\n" not in said and selector.select(max(deadline - time.monotonic(), 0)):
+            part = os.read(process.stdout.fileno(), 4096)
+            if not part:
+                break
+            said += part
+    process.stdout.close()
+    if b"\n" not in said:
+        process.kill()
+        return b""
+    return said.partition(b"\n")[0]
+
+
+def _last_sentence(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ") if lines else ""

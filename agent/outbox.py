@@ -1,0 +1,403 @@
+"""The rim that owns the agent's socket: frames out, acknowledgements in, one thread.
+
+Nothing here waits for the network except `close`, and nothing raises after the start: what goes
+wrong is counted and told by `statistics`. One socket is one connection: when it breaks, a new one
+is made, says hello, and goes on after the last durable frame.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+from zmq.utils.monitor import recv_monitor_message
+
+from ..sketch.errors import ProtocolError, SettingError
+from ..sketch.table import SketchTable
+from ..wire.address import parse_address
+from ..wire.codec import (
+    MAX_BLOB_BYTES,
+    MAX_HEADER_BYTES,
+    Frame,
+    decode,
+    encode,
+    encode_frame,
+    make_schema,
+)
+from ..wire.messages import (
+    MAX_ENTRIES,
+    MAX_NAME,
+    Ack,
+    Goodbye,
+    Hello,
+    Message,
+    NeedSchema,
+    Reject,
+    Site,
+    State,
+    Welcome,
+)
+from .window import Entry, Window
+
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 5.0
+RETRY_GROWTH = 1.5
+HELLO_S = 5.0
+"""A hello that is not answered for so long is said again, on a new socket."""
+SILENCE_S = 30.0
+"""Frames that are under way for so long without a word are sent again, on a new socket."""
+BEAT_S = 2.0
+HEARTBEAT_MS = 5000
+HEARTBEAT_TIMEOUT_MS = 20_000
+FLUSH_MS = 200
+"""At most so long `close` lets the socket hand its last bytes to the kernel."""
+BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatistics:
+    """What became of the frames."""
+
+    sent: int
+    """Frames handed to the network, each counted once."""
+    resent: int
+    """Times that a frame was handed over again."""
+    acknowledged: int
+    """Frames that are durable."""
+    dropped_frames: int
+    """Frames that left the window, or could not enter it, without being durable."""
+    dropped_bytes: int
+    pending_frames: int
+    """Frames in the window."""
+    pending_bytes: int
+    connected: bool
+    """Whether a collector has said welcome on the present connection."""
+    rejected: str
+    """Why the collector refuses this stream, in its words; empty if it does not."""
+
+
+class Outbox:
+    """The frames of one rank on their way to the collector at `address`.
+
+    Args:
+        address: `tcp://host:port` or `ipc://path`.
+        hello: who this is; its stream must be new.
+        window_bytes: how much is kept until it is durable, at most.
+        window_frames: and how many frames.
+
+    Raises:
+        AddressError: the address cannot be understood.
+        SettingError: the window has no room.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hello: Hello,
+        *,
+        window_bytes: int = 16 << 20,
+        window_frames: int = 256,
+    ) -> None:
+        where = parse_address(address)
+        if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
+            raise SettingError(f"A collector's address has a host and a port, got {address!r}.")
+        if window_bytes < 1 or window_frames < 1:
+            raise SettingError(
+                "`window_bytes` and `window_frames` must be positive, "
+                f"got {window_bytes} and {window_frames}."
+            )
+        self._address = str(where)
+        self._is_ipv6 = where.is_ipv6
+        self._hello = hello
+        self._window = Window(window_bytes, window_frames)
+        self._process = os.getpid()
+        self._schemas: dict[bytes, bytes] = {}
+        self._schema = b""
+        self._next_sequence = 0
+        self._highest_sent = -1
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._opened = self._heard = self._retry_at = 0.0
+        self._retry_s = FIRST_RETRY_S
+        self._welcome: Welcome | None = None
+        self._known: set[bytes] = set()
+        self._next_beat = 0.0
+        self._sent = self._resent = self._acknowledged = 0
+        self._rejected = ""
+        self._stopped = False
+        self._answered = False
+        """Whether an acknowledgement came since goodbye was said."""
+        self.set_sites(())
+
+    def set_sites(self, sites: Sequence[Site]) -> None:
+        """Frames from now on are over these sites."""
+        schema = make_schema(sites)
+        used = self._window.schemas()
+        self._schemas = {name: body for name, body in self._schemas.items() if name in used}
+        self._schemas[schema.hash] = encode(schema)
+        self._schema = schema.hash
+
+    def send(
+        self,
+        *,
+        step: int,
+        time_ns: int,
+        sites: NDArray[np.uint32],
+        table: SketchTable,
+        training: Mapping[str, float],
+        health: Mapping[str, float],
+        reports: Sequence[str] = (),
+        partial: bool = False,
+        final: bool = False,
+    ) -> None:
+        """Number the frame, keep it until it is durable, and send it if that needs no waiting.
+
+        Args:
+            sites: which of the sites of `set_sites`, strictly increasing; one row of `table` each.
+        """
+        if self._is_inert():
+            return
+        gaps = self._window.take_gaps()
+        frame = Frame(
+            sequence=self._next_sequence,
+            step=step,
+            time_ns=time_ns,
+            sites=sites,
+            table=table,
+            training=dict(training),
+            health=dict(health),
+            reports=[report[:MAX_NAME] for report in reports[:MAX_ENTRIES]],
+            gaps=list(gaps),
+            partial=partial,
+            final=final,
+        )
+        parts = encode_frame(frame, self._schema)
+        entry = Entry(
+            sequence=frame.sequence, step=step, schema=self._schema, parts=parts, gaps=gaps
+        )
+        if len(parts[0]) > MAX_HEADER_BYTES or len(parts[1]) > MAX_BLOB_BYTES:
+            self._window.lose(step, entry.size_bytes, "it was too large for the wire", gaps)
+            return
+        self._next_sequence += 1
+        self._window.push(entry)
+        self._flush()
+
+    def poll(self, now: float) -> None:
+        """Read what the collector says, connect again if need be, send what may be sent."""
+        if self._is_inert() or self._stopped:
+            return
+        if self._socket is None:
+            if now >= self._retry_at:
+                self._open(now)
+            return
+        self._read(now)
+        if self._socket is not None and (self._is_broken() or self._is_silent(now)):
+            self._drop(now)
+        self._flush()
+
+    def beat(self, now: float, *, step: int, site: str, health: Mapping[str, float]) -> None:
+        """Say that this rank is alive, and where; at most every two seconds."""
+        if self._is_inert() or self._welcome is None or now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_S
+        self._put([encode(State(step=step, site=site[:MAX_NAME], health=dict(health)))])
+
+    def close(self, *, timeout_s: float) -> bool:
+        """Say goodbye, and wait at most `timeout_s` for all frames to be durable.
+
+        Returns:
+            Whether every frame that was ever given to `send` is durable.
+        """
+        if self._is_inert():
+            return False
+        deadline = time.monotonic() + timeout_s
+        done = self._take_leave(deadline)
+        self._shut(linger_ms=FLUSH_MS if self._welcome and timeout_s > 0 else 0)
+        return done and self._window.dropped_frames == 0
+
+    def statistics(self) -> OutboxStatistics:
+        """What became of the frames so far."""
+        return OutboxStatistics(
+            sent=self._sent,
+            resent=self._resent,
+            acknowledged=self._acknowledged,
+            dropped_frames=self._window.dropped_frames,
+            dropped_bytes=self._window.dropped_bytes,
+            pending_frames=len(self._window),
+            pending_bytes=self._window.size_bytes,
+            connected=self._welcome is not None,
+            rejected=self._rejected,
+        )
+
+    # Connection ----------------------------------------------------------------------------------
+
+    def _open(self, now: float) -> None:
+        try:
+            self._context = self._context or zmq.Context()
+            socket = self._socket = self._context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.ipv6 = self._is_ipv6
+            socket.reconnect_ivl = -1
+            socket.sndhwm = 256
+            socket.heartbeat_ivl = HEARTBEAT_MS
+            socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            self._monitor = socket.get_monitor_socket(BROKEN)
+            socket.connect(self._address)
+        except zmq.ZMQError as error:
+            self._rejected = f"The address {self._address} cannot be used: {error.strerror}."
+            self._drop(now)
+            return
+        self._opened = self._heard = now
+        self._put([encode(self._hello)])
+
+    def _drop(self, now: float, wait_s: float | None = None) -> None:
+        """Give the connection up; `poll` makes a new one after a while."""
+        if wait_s is None:
+            # Jitter, so that ranks whose collector died do not come back all at once.
+            wait_s = self._retry_s * random.uniform(0.7, 1.3)
+            self._retry_s = min(self._retry_s * RETRY_GROWTH, LAST_RETRY_S)
+        self._retry_at = now + wait_s
+        self._close_sockets(0)
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._welcome = None
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close(linger=linger_ms)
+        if self._monitor is not None:
+            self._monitor.close(linger=0)
+        self._socket = self._monitor = None
+
+    def _shut(self, linger_ms: int) -> None:
+        self._stopped = True
+        self._close_sockets(linger_ms)
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def _is_broken(self) -> bool:
+        monitor, broken = self._monitor, False
+        while monitor is not None and monitor.poll(0):
+            broken = True
+            recv_monitor_message(monitor)
+        return broken
+
+    def _is_silent(self, now: float) -> bool:
+        if self._welcome is None:
+            return now - self._opened > HELLO_S
+        return self._window.is_under_way and now - self._heard > SILENCE_S
+
+    def _is_inert(self) -> bool:
+        """Whether this is a forked child's copy: the socket is the parent's."""
+        return self._process != os.getpid()
+
+    # Messages ------------------------------------------------------------------------------------
+
+    def _read(self, now: float) -> None:
+        while self._socket is not None:
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                message = decode(parts[0], "collector")
+            except zmq.Again:
+                return
+            except (zmq.ZMQError, ProtocolError):
+                self._drop(now)
+                return
+            self._heard = now
+            self._take(message, now)
+
+    def _take(self, message: Message, now: float) -> None:
+        match message:
+            case Welcome():
+                self._welcome, self._known = message, set()
+                self._retry_s, self._rejected = FIRST_RETRY_S, ""
+                self._acknowledged += self._window.restart(message.committed)
+            case Ack():
+                count = self._window.acknowledge(message.received, message.committed)
+                self._acknowledged += count
+                self._answered = True
+            case NeedSchema():
+                self._known.discard(message.hash)
+                self._window.rewind(message.hash)
+            case Reject():
+                self._refused(message, now)
+            case _:
+                pass
+
+    def _refused(self, reject: Reject, now: float) -> None:
+        if reject.retry_s is None:
+            self._rejected, self._stopped = reject.reason, True
+            self._close_sockets(0)
+            return
+        if reject.code != "stream" or self._welcome is None:
+            self._rejected = reject.reason
+        self._drop(now, max(reject.retry_s, 0.05) * random.uniform(1.0, 1.3))
+
+    def _flush(self) -> None:
+        """Send what the credit allows and the socket takes without waiting."""
+        while (welcome := self._welcome) is not None:
+            entry = self._window.next(welcome.credit_frames, welcome.credit_bytes)
+            if entry is None or not self._send_entry(entry):
+                return
+            self._window.advance()
+            if entry.sequence > self._highest_sent:
+                self._highest_sent = entry.sequence
+                self._sent += 1
+            else:
+                self._resent += 1
+
+    def _send_entry(self, entry: Entry) -> bool:
+        if entry.schema not in self._known:
+            schema = self._schemas.get(entry.schema)
+            if schema is None or not self._put([schema]):
+                return False
+            self._known.add(entry.schema)
+        return self._put(entry.parts)
+
+    def _put(self, parts: Sequence[bytes]) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _take_leave(self, deadline: float) -> bool:
+        """Send all, say goodbye, wait for the answer; whether all is durable."""
+        told: Welcome | None = None
+        while True:
+            now = time.monotonic()
+            self.poll(now)
+            if self._stopped:
+                return False
+            if self._welcome is not None and not self._window.unsent:
+                if told is not self._welcome and self._put([self._goodbye()]):
+                    told = self._welcome
+                    self._answered = False
+                elif told is self._welcome and self._answered and not len(self._window):
+                    return True
+            if now >= deadline:
+                return False
+            self._wait(min(deadline - now, 0.05))
+
+    def _goodbye(self) -> bytes:
+        return encode(Goodbye(last=self._next_sequence - 1))
+
+    def _wait(self, seconds: float) -> None:
+        """Until something arrives or breaks, at most so long."""
+        poller = zmq.Poller()
+        for socket in (self._socket, self._monitor):
+            if socket is not None:
+                poller.register(socket, zmq.POLLIN)
+        if poller.sockets:
+            poller.poll(max(1, int(seconds * 1000)))
+        else:
+            time.sleep(max(seconds, 0.001))

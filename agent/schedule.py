@@ -1,0 +1,60 @@
+"""At which steps a kind is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import get_args
+
+from ..sketch.errors import SettingError
+from ..wire.messages import Kind
+
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Steps `offset`, `offset + every`, … that lie in one of the `ranges`."""
+
+    every: int = 1
+    """Distance in steps, at least 1."""
+    offset: int = 0
+    """First step, at least 0."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Inclusive (first, last) pairs of steps; none: all steps."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise SettingError(f"`every` must be a positive number of steps, got {self.every}.")
+        if self.offset < 0:
+            raise SettingError(f"`offset` must not be negative, got {self.offset}.")
+        for first, last in self.ranges:
+            if first > last:
+                raise SettingError(f"A range of steps must not end before it begins: ({first}, {last}).")
+
+    def due(self, step: int) -> bool:
+        """Whether `step` is measured."""
+        if step < self.offset or (step - self.offset) % self.every:
+            return False
+        return not self.ranges or any(first <= step <= last for first, last in self.ranges)
+
+
+def schedules_by_kind(
+    every: int, by_kind: Mapping[str, Schedule | int], kinds: tuple[str, ...]
+) -> dict[str, Schedule]:
+    """The schedule of each kind: its own, or every `every` steps.
+
+    Raises:
+        SettingError: a schedule cannot be used, or is for a kind that does not exist.
+    """
+    for kind in (*by_kind, *kinds):
+        if kind not in KINDS:
+            near = get_close_matches(kind, KINDS, n=3, cutoff=0.4) or list(KINDS)
+            raise SettingError(f"There is no kind {kind!r}; did you mean {', '.join(near)}?")
+    default = Schedule(every=every)
+    chosen = {kind: by_kind.get(kind, default) for kind in kinds}
+    return {
+        kind: Schedule(every=schedule) if isinstance(schedule, int) else schedule
+        for kind, schedule in chosen.items()
+    }

@@ -1,0 +1,125 @@
+"""From closed steps to frames, on the agent's thread: in order, and when their copies have arrived."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+import time
+
+import numpy as np
+import torch
+
+from ..outbox import Outbox
+from ..steptable import StepTable
+from .device import Copy, DeviceMeter
+from .recorder import Recorder, health_of
+
+HANG_S = 1.0
+"""After so long without a sign of training the open step is told as it is, in seconds."""
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A closed step, and what of it is still on its way from a device."""
+
+    step: StepTable
+    copies: list[tuple[DeviceMeter, Copy]]
+    numbers: list[tuple[str, torch.Tensor]] = field(default_factory=list[tuple[str, torch.Tensor]])
+    ready: torch.cuda.Event | None = None
+
+    def arrived(self) -> bool:
+        there = self.ready is None or self.ready.query()
+        return there and all(meter.arrived(copy) for meter, copy in self.copies)
+
+
+class Delivery:
+    """Sends each closed step as one frame."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        outbox: Outbox,
+        submit: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._recorder, self._outbox, self._submit = recorder, outbox, submit
+        self._parcels: deque[_Parcel] = deque()
+        self._known_sites = -1
+        self._told: StepTable | None = None
+
+    def send(
+        self, step: StepTable, training: Mapping[str, float | torch.Tensor] | None = None
+    ) -> None:
+        """From the training thread: start the copies of a closed step and leave the rest to the agent's."""
+        parcel = _Parcel(step, [])
+        for meter in self._recorder.meters():
+            if isinstance(meter, DeviceMeter) and (copy := meter.send_home()) is not None:
+                parcel.copies.append((meter, copy))
+        self._note_numbers(parcel, training or {})
+        self._submit(lambda: self._accept(parcel))
+
+    def attend(self, now: float) -> None:
+        """From the agent's thread, now and then: send what has arrived, and tell of a hang."""
+        while self._parcels and self._parcels[0].arrived():
+            self._send(self._parcels.popleft())
+        step = self._recorder.peek()
+        idle_s = now - self._recorder.touched
+        if step is not None and step is not self._told and idle_s > HANG_S and self._recorder.touched:
+            self._told = step
+            self._tell_open_step(step)
+
+    def _accept(self, parcel: _Parcel) -> None:
+        self._parcels.append(parcel)
+        self.attend(0.0)
+
+    def _send(self, parcel: _Parcel) -> None:
+        step = parcel.step
+        for meter in self._recorder.meters():
+            meter.settle()
+        for meter, copy in parcel.copies:
+            meter.receive(copy, step)
+        step.training.update({name: float(value) for name, value in parcel.numbers})
+        if step.present.any() or not step.partial:
+            self._frame(step, partial=step.partial)
+        self._told = None
+        self._recorder.release(step)
+
+    def _tell_open_step(self, step: StepTable) -> None:
+        for meter in self._recorder.meters():
+            meter.barrier()
+        if step is self._recorder.peek() and step.present.any():
+            self._recorder.report(f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}")
+            self._frame(step, partial=True)
+
+    def _frame(self, step: StepTable, *, partial: bool) -> None:
+        rows = np.flatnonzero(step.present)
+        sites = self._recorder.book.sites
+        if len(sites) != self._known_sites:
+            self._known_sites = len(sites)
+            self._outbox.set_sites(list(sites))
+        self._outbox.send(
+            step=step.step,
+            time_ns=step.time_ns or time.time_ns(),
+            sites=rows.astype(np.uint32),
+            table=step.table.take(rows),
+            training=step.training,
+            health=health_of(self._recorder),
+            reports=self._recorder.take_reports(),
+            partial=partial,
+            final=step.final,
+        )
+
+    @staticmethod
+    def _note_numbers(parcel: _Parcel, training: Mapping[str, float | torch.Tensor]) -> None:
+        for name, value in training.items():
+            if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+                host = torch.empty((), dtype=torch.float64, pin_memory=True)
+                host.copy_(value.detach().reshape(()), non_blocking=True)
+                parcel.numbers.append((name, host))
+                parcel.ready = torch.cuda.Event()
+            else:
+                parcel.step.training[name] = float(
+                    value.detach() if isinstance(value, torch.Tensor) else value
+                )
+        if parcel.ready is not None:
+            parcel.ready.record()

@@ -1,0 +1,120 @@
+"""Forward hooks: they find the site of each tensor and pass both to the recorder, and do no more.
+
+Activations are seen by forward hooks, their gradients by hooks on the output tensors. Never by
+full-backward hooks: those wrap the output, and an in-place operation on it then raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .names import named_modules
+from .nested import tensors_in
+from .recorder import Recorder
+
+
+def recomputing() -> bool:
+    """Whether a forward runs inside a backward: activation checkpointing computes it again.
+
+    Grad mode does not tell (non-reentrant checkpointing has it on both times); the id of the running
+    backward does, in both modes.
+    """
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+class ModuleHooks:
+    """Hooks on the chosen modules of `model` and on the gradients of their outputs.
+
+    Args:
+        model: the observed root, with its wrappers.
+        modules: classes, or names of classes, to observe; None for all.
+        recorder: takes what is seen.
+        training_only: whether forwards of a root in evaluation mode are left out.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        modules: Sequence[type | str] | None,
+        recorder: Recorder,
+        *,
+        training_only: bool,
+    ) -> None:
+        self._root, self._recorder, self._training_only = model, recorder, training_only
+        self._calls: dict[tuple[str, bool], int] = {}
+        self._handles = [model.register_forward_pre_hook(self._root_begins)]
+        for name, module in named_modules(model):
+            if _is_chosen(module, modules):
+                self._attach(name, module)
+
+    def remove(self) -> None:
+        """Take all hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+
+    def forget_calls(self) -> None:
+        """Count the calls of each module from 0 again."""
+        self._calls.clear()
+
+    def next_call(self, name: str) -> int:
+        """Number of this call of `name` within the forward of the root, recomputed calls apart."""
+        call = (name, recomputing())
+        occurrence = self._calls.get(call, 0)
+        self._calls[call] = occurrence + 1
+        return occurrence
+
+    def _attach(self, name: str, module: torch.nn.Module) -> None:
+        kind = type(module).__name__
+
+        def forward(_: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
+            if torch.compiler.is_compiling() or not self._recording():
+                return
+            try:
+                self._output_arrives(name, kind, inputs, keywords, output)
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report(f"The output of {name} could not be walked through", error)
+
+        self._handles.append(module.register_forward_hook(forward, with_kwargs=True))
+
+    def _recording(self) -> bool:
+        return self._recorder.is_open and (self._root.training or not self._training_only)
+
+    def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
+        if not torch.compiler.is_compiling() and self._recording() and not recomputing():
+            self._calls.clear()
+            try:
+                self._recorder.forward_begins()
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report("The weights could not be read", error)
+
+    def _output_arrives(
+        self, name: str, module: str, inputs: Any, keywords: Any, output: Any
+    ) -> None:
+        recorder, again = self._recorder, recomputing()
+        occurrence = self.next_call(name)
+        if recorder.due("input") and not again:
+            for slot, tensor in tensors_in((*inputs, keywords) if keywords else inputs):
+                recorder.measure(("input", name, slot, occurrence), tensor, module)
+        activation = recorder.due("activation") and not again
+        gradient = recorder.due("activation_gradient") and torch.is_grad_enabled()
+        if not (activation or gradient):
+            return
+        for slot, tensor in tensors_in(output):
+            if activation:
+                recorder.measure(("activation", name, slot, occurrence), tensor, module)
+            if gradient:
+                recorder.measure_gradient(
+                    ("activation_gradient", name, slot, occurrence), tensor, module
+                )
+
+
+def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:
+    if modules is None:
+        return True
+    return any(
+        type(module).__name__ == wanted if isinstance(wanted, str) else isinstance(module, wanted)
+        for wanted in modules
+    )

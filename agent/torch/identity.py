@@ -1,0 +1,137 @@
+"""Who this rank is in the job, and what the ranks of a launch share."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...sketch.errors import RankscopeError, SettingError
+from ...wire.messages import MeshAxis
+
+DATA_PARALLEL = "dp"
+"""The axis of a job that names none: all ranks hold the same model and see different samples."""
+
+_launches = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One rank of one launch."""
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    """Ranks on this host."""
+    mesh: tuple[MeshAxis, ...]
+    host: str
+
+
+def identify(model: torch.nn.Module) -> Identity:
+    """From the process group, else from the launcher's environment, else a job of one."""
+    if dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    return Identity(
+        rank=rank,
+        world_size=world_size,
+        local_world_size=_number("LOCAL_WORLD_SIZE", world_size),
+        mesh=tuple(_mesh(model, rank, world_size)),
+        host=socket.gethostname(),
+    )
+
+
+def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
+    """The mesh axes along which ranks see different samples."""
+    return tuple(axis.name for axis in mesh if axis.name not in ("tp", "pp", "ep"))
+
+
+class Rendezvous:
+    """What rank 0 says to all ranks of this launch, through the job's own key-value store.
+
+    No collective is involved: rank 0 sets a key, the others wait for it, once, when observing begins.
+
+    Raises:
+        SettingError: there are several ranks but no process group to share a store.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._prefix = f"rankscope/{next(_launches)}"
+        self._store: Any = None
+        if identity.world_size > 1:
+            if not dist.is_initialized():
+                raise SettingError(
+                    f"WORLD_SIZE is {identity.world_size}, but torch.distributed has no process group: "
+                    "call torch.distributed.init_process_group() before observe()."
+                )
+            self._store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+
+    def share(self, key: str, make: Callable[[], str]) -> str:
+        """The string that rank 0 made; if making it failed there, the same error on every rank.
+
+        Raises:
+            RankscopeError: rank 0 could not make it.
+        """
+        if self._store is None:
+            return make()
+        path = f"{self._prefix}/{key}"
+        if self._identity.rank == 0:
+            try:
+                value = make()
+            except RankscopeError as error:
+                self._store.set(path, f"error {error}")
+                raise
+            self._store.set(path, f"value {value}")
+            return value
+        word, _, value = bytes(self._store.get(path)).decode().partition(" ")
+        if word == "error":
+            raise RankscopeError(value)
+        return value
+
+
+def launch_token() -> str:
+    """A new token: one start of the job."""
+    return uuid.uuid4().hex
+
+
+def facts(model: torch.nn.Module) -> dict[str, str]:
+    """What is worth keeping about this rank's software."""
+    known = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "LOCAL_RANK")
+    return {
+        "torch": str(torch.__version__),
+        "model": type(model).__name__,
+        **{name.lower(): os.environ[name] for name in known if name in os.environ},
+    }
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise SettingError(f"{variable} must be a whole number, got {text!r}.") from None
+
+
+def _mesh(model: torch.nn.Module, rank: int, world_size: int) -> list[MeshAxis]:
+    """The mesh of the model's DTensor parameters, else one data-parallel axis over all ranks."""
+    for parameter in model.parameters():
+        mesh = getattr(parameter, "device_mesh", None)
+        coordinate = mesh.get_coordinate() if mesh is not None else None
+        if mesh is not None and coordinate is not None and mesh.size() == world_size:
+            names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
+            return [
+                MeshAxis(name=name, size=size, coordinate=place)
+                for name, size, place in zip(names, mesh.shape, coordinate, strict=True)
+            ]
+    return [MeshAxis(name=DATA_PARALLEL, size=world_size, coordinate=rank)]

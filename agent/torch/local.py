@@ -1,0 +1,61 @@
+"""From what a training job holds to the plain local tensor that can be read without a collective."""
+
+from __future__ import annotations
+
+import torch
+
+from ...wire.messages import Placement
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The rank's own elements as a plain floating-point tensor, or None where there are none to read.
+
+    A DTensor gives its local piece; complex numbers their parts; integers, booleans, meta tensors and
+    other subclasses of Tensor give None. Never a collective, never a copy.
+    """
+    piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() would enter autograd
+    if type(piece) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    piece = piece.detach()
+    if piece.is_sparse:
+        piece = piece._values()  # pyright: ignore[reportPrivateUsage]  # coalesce would copy
+    if piece.is_complex():
+        piece = torch.view_as_real(piece.resolve_conj())
+    readable = piece.is_floating_point() and piece.device.type != "meta" and piece.layout == torch.strided
+    return piece if readable and dtype_name(piece) in READABLE else None
+
+
+READABLE = frozenset(
+    {
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+    }
+)
+"""The dtypes that are summarised, as ml_dtypes spells them."""
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The dtype as NumPy and ml_dtypes spell it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
+    """How a parameter's local piece relates to the whole, by mesh axis; empty for a plain tensor."""
+    placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
+    if placements is None or mesh is None:
+        return {}
+    names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
+    return {name: _word(placement) for name, placement in zip(names, placements, strict=True)}
+
+
+def _word(placement: object) -> Placement:
+    name = type(placement).__name__.lower()
+    if "shard" in name:
+        return "shard"
+    return "partial" if "partial" in name else "replicate"

@@ -1,0 +1,120 @@
+"""Weights, their gradients and optimizer state: seen at the optimizer's own moments.
+
+Weights are noted when the step's first forward begins and are read before the optimizer changes
+them. Gradients are read just before the update: after reduction, unscaling and clipping. State is
+noted just after the update and read before the next. State belongs to a parameter by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..sitebook import Key
+from .names import named_parameters
+from .recorder import Recorder
+
+
+class ParameterHooks:
+    """Hooks on optimizers, and the parameters of the model.
+
+    Args:
+        model: the observed root.
+        optimizers: all that update it; none where the caller steps by hand.
+        recorder: takes what is seen.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        recorder: Recorder,
+    ) -> None:
+        self._parameters = named_parameters(model)
+        self._optimizers = optimizers
+        self._recorder = recorder
+        self._noted: set[Key] = set()
+        recorder.forward_listeners.append(self._forward_begins)
+        self._handles: list[Any] = []
+        for optimizer in optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(self._before_update))
+            self._handles.append(optimizer.register_step_post_hook(self._after_update))
+
+    def remove(self) -> None:
+        """Take all hooks off the optimizers."""
+        for handle in self._handles:
+            handle.remove()
+
+    def note_weights(self) -> None:
+        """Measure all weights as they are now, once a step."""
+        if self._recorder.due("weight"):
+            for parameter, (name, aliases) in self._parameters.items():
+                self._note(("weight", name, "", 0), parameter, aliases)
+
+    def step_ends(self) -> None:
+        """Measure what no optimizer brought up in this step: it was skipped, or there is none."""
+        before = len(self._noted)
+        self.note_weights()
+        self._note_gradients(self._parameters)
+        if len(self._noted) > before:
+            self._recorder.barrier()
+        self._noted.clear()
+
+    def learning_rate(self) -> dict[str, float]:
+        """`lr` of the first parameter group, where it is a number."""
+        for optimizer in self._optimizers:
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            if isinstance(rate, int | float):
+                return {"lr": float(rate)}
+        return {}
+
+    def _forward_begins(self) -> None:
+        self.note_weights()
+        if not self._optimizers:  # nobody will say when the weights change
+            self._recorder.barrier()
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        try:
+            self.note_weights()
+            self._note_gradients(_held_by(optimizer))
+            self._recorder.barrier()
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report("Gradients could not be read before the update", error)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._recorder.due("optimizer_state"):
+            return
+        try:
+            for parameter, state in optimizer.state.items():
+                if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
+                    self._note_state(parameter, state)
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report("Optimizer state could not be read", error)
+
+    def _note(self, key: Key, tensor: torch.Tensor, aliases: tuple[str, ...]) -> None:
+        """Measure once a step, however many optimizers and updates there are."""
+        if key not in self._noted:
+            self._noted.add(key)
+            self._recorder.measure(key, tensor, aliases=aliases)
+
+    def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        if not self._recorder.due("weight_gradient"):
+            return
+        for parameter in parameters:
+            if parameter.grad is not None and parameter in self._parameters:
+                name, aliases = self._parameters[parameter]
+                key = ("weight_gradient", name, "", 0)
+                self._note(key, parameter.grad, aliases)
+
+    def _note_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
+        name, aliases = self._parameters[parameter]
+        for slot, value in state.items():
+            if isinstance(value, torch.Tensor) and value.dim() > 0:  # `step` is a scalar tensor
+                key = ("optimizer_state", name, str(slot), 0)
+                self._note(key, value, aliases)
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

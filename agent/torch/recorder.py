@@ -1,0 +1,226 @@
+"""The recorder: between the hooks and the agent's thread, it keeps the step that is open.
+
+Convention of steps: weights of step i are those used in step i; activations and gradients of step i
+are under i; optimizer state of step i is that after its update. The last update's weights are stored
+in a final record, numbered one beyond the last step, when the run is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ...wire.messages import Placement
+from ..schedule import Schedule
+from ..sitebook import UNMEASURED, Key, SiteBook
+from ..steptable import StepRing, StepTable
+from .device import DeviceMeter
+from .local import dtype_name, local_tensor, placement_of
+
+RING = 4
+"""Step tables: one is open, the others may be on their way out."""
+MAX_REPORTS = 32
+"""Sentences that one frame carries at most; more are only counted."""
+
+DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
+"""Kinds whose tensors are different samples on each data-parallel rank."""
+
+
+class Meter(Protocol):
+    """Summarises tensors of one kind of device into the open step."""
+
+    stale: int
+
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor) -> None: ...
+    def flush(self) -> None: ...
+    def barrier(self) -> None: ...
+    def settle(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """Takes tensors by key while a step is open.
+
+    Args:
+        book: the sites and their rows.
+        schedules: of each kind that is observed.
+        data_axes: mesh axes along which ranks see different samples.
+        make_meter: the meter of a device type.
+    """
+
+    def __init__(
+        self,
+        book: SiteBook,
+        schedules: Mapping[str, Schedule],
+        data_axes: tuple[str, ...],
+        make_meter: Callable[[torch.device], Meter],
+    ) -> None:
+        self.book = book
+        self._schedules = schedules
+        self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
+        self._make_meter = make_meter
+        self._meters: dict[str, Meter] = {}
+        self._ring = StepRing(RING)
+        self._open: StepTable | None = None
+        self._due: dict[str, bool] = {}
+        self._reports: list[str] = []
+        self._lock = threading.Lock()
+        self.counters = dict.fromkeys(
+            ("steps_dropped", "hook_errors", "tensors_unsupported", "reports_dropped"), 0
+        )
+        self.last_site = ""
+        self.touched = 0.0
+        """Monotonic time of the last sign of life of the training loop."""
+        self.forward_listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is being recorded."""
+        return self._open is not None
+
+    def due(self, kind: str) -> bool:
+        """Whether `kind` is measured in the open step."""
+        return self._due.get(kind, False)
+
+    def begin(self, step: int) -> None:
+        """Open `step`; it is dropped, and counted, where no step table is free."""
+        self._due = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
+        self._open = self._ring.take(step)
+        if self._open is None:
+            self.counters["steps_dropped"] += 1
+            self._due = {}
+        elif not any(self._due.values()):
+            self._ring.give_back(self._open)
+            self._open = None
+
+    def begin_final(self, step: int) -> None:
+        """Open the record of the state after the last step: weights alone, whatever their schedule."""
+        self._open = self._ring.take(step)
+        self._due = {"weight": "weight" in self._schedules and self._open is not None}
+
+    def forward_begins(self) -> None:
+        """A forward of the observed root begins."""
+        for listener in self.forward_listeners:
+            listener()
+
+    def measure(
+        self,
+        key: Key,
+        tensor: torch.Tensor,
+        module: str = "",
+        placement: Mapping[str, Placement] | None = None,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        """Summarise `tensor` under `key`. Never raises: an error disables the site and is reported."""
+        step = self._open
+        if step is None:
+            return
+        row = self.book.row(key)
+        if row == UNMEASURED:
+            return
+        try:
+            piece = local_tensor(tensor)
+            if piece is None:
+                self.counters["tensors_unsupported"] += 1
+                return
+            if row is None:
+                row = self._new_site(key, tensor, piece, module, placement, aliases)
+            if row != UNMEASURED:
+                self._meter(piece.device).add(step, row, piece)
+                self.last_site, self.touched = f"{key[0]}:{key[1]}", time.monotonic()
+        except Exception as error:  # the law: counted and told, never raised
+            self.counters["hook_errors"] += 1
+            self.book.disable(key)
+            self.report(f"Site {key[0]}:{key[1]} is no longer measured", error)
+
+    def measure_gradient(self, key: Key, tensor: torch.Tensor, module: str = "") -> None:
+        """Summarise the gradient of `tensor` under `key` when backward reaches it."""
+        if tensor.requires_grad and self.book.row(key) != UNMEASURED:
+            tensor.register_hook(lambda gradient: self._gradient_arrives(key, gradient, module))
+
+    def barrier(self) -> None:
+        """Return when all that was noted is read."""
+        for meter in self._meters.values():
+            meter.barrier()
+
+    def end(self, training: Mapping[str, float]) -> StepTable | None:
+        """Close the open step and return it; `collect` then completes it on the agent's thread."""
+        step, self._open = self._open, None
+        self._due = {}
+        if step is not None:
+            step.training = dict(training)
+            step.time_ns = time.time_ns()
+            for meter in self._meters.values():
+                meter.flush()
+        return step
+
+    def peek(self) -> StepTable | None:
+        """The open step, for the agent's thread when training hangs."""
+        return self._open
+
+    def meters(self) -> list[Meter]:
+        """Of all devices seen so far."""
+        return list(self._meters.values())
+
+    def release(self, step: StepTable) -> None:
+        """Give a step's table back for its next use."""
+        self._ring.give_back(step)
+
+    def report(self, sentence: str, error: BaseException | None = None) -> None:
+        """Keep a sentence for the next frame; beyond a limit only count it."""
+        cause = f": {type(error).__name__}: {error}" if error else ""
+        with self._lock:
+            if len(self._reports) < MAX_REPORTS:
+                self._reports.append(f"{sentence}{cause}."[:1000])
+            else:
+                self.counters["reports_dropped"] += 1
+
+    def take_reports(self) -> list[str]:
+        """The sentences since the last call."""
+        with self._lock:
+            reports, self._reports = self._reports, []
+        return reports
+
+    def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
+        if self.due(key[0]):
+            self.measure(key, gradient, module)
+
+    def _meter(self, device: torch.device) -> Meter:
+        meter = self._meters.get(device.type)
+        if meter is None:
+            meter = self._meters[device.type] = self._make_meter(device)
+        return meter
+
+    def _new_site(
+        self,
+        key: Key,
+        tensor: torch.Tensor,
+        piece: torch.Tensor,
+        module: str,
+        placement: Mapping[str, Placement] | None,
+        aliases: tuple[str, ...],
+    ) -> int:
+        own = placement_of(tensor)
+        default = self._sample_placement if key[0] in DATA_KINDS else {}
+        return self.book.add(
+            key,
+            dtype=dtype_name(piece),
+            shape=tuple(piece.shape),
+            module=module,
+            placement={**default, **own, **(placement or {})},
+            aliases=aliases,
+        )
+
+
+def health_of(recorder: Recorder) -> dict[str, float]:
+    """The recorder's counters, for a frame."""
+    stale = sum(meter.stale for meter in recorder.meters())
+    dropped = sum(m.dropped for m in recorder.meters() if isinstance(m, DeviceMeter))
+    counted = {**recorder.counters, "tensors_stale": stale, "sites_refused": recorder.book.refused}
+    counted["steps_dropped"] += dropped
+    return {name: float(np.float64(value)) for name, value in counted.items()}

@@ -1,0 +1,344 @@
+"""`observe`: the agent is on for the length of a `with` block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from ...sketch.errors import SettingError
+from ...wire.messages import PROTOCOL, Hello
+from ..embedded import start_collector
+from ..outbox import Outbox, OutboxStatistics
+from ..schedule import Schedule, schedules_by_kind
+from ..selection import RankscopeWarning, Selection
+from ..sitebook import SiteBook
+from ..worker import Worker
+from .delivery import Delivery
+from .hooks import ModuleHooks, recomputing
+from .identity import Rendezvous, data_axes, facts, identify, launch_token
+from .meters import meter_maker
+from .names import named_modules, named_parameters
+from .optimizers import ParameterHooks
+from .recorder import Recorder, health_of
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_KINDS = (
+    "activation",
+    "activation_gradient",
+    "weight",
+    "weight_gradient",
+    "optimizer_state",
+    "tap",
+)
+CLOSE_S = 15.0
+"""How long leaving the block may wait for the collector, in seconds."""
+
+_open_scopes: list[Scope] = []
+_all_scopes: weakref.WeakSet[Scope] = weakref.WeakSet()
+
+
+def observe(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    *,
+    run: str | None = None,
+    to: str | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    kinds: Sequence[str] = DEFAULT_KINDS,
+    every: int = 1,
+    schedules: Mapping[str, Schedule | int] | None = None,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    modules: Sequence[type | str] | None = None,
+    start: int = 0,
+    training_only: bool = True,
+) -> Scope:
+    """Observe a model while it trains: `with observe(model, optimizer, run="x") as scope: …`.
+
+    Call it after the model is built and parallelised, and before it is compiled.
+
+    Args:
+        model: the module whose forward is called, with its wrappers.
+        optimizer: what updates it; several as a sequence. Without it weights are read when the
+            forward begins, and no optimizer state is seen.
+        run: name of the run; else RANKSCOPE_RUN. Starting again under the same name adds an attempt.
+        to: address of a collector, as tcp://host:7600; else RANKSCOPE_TO; else rank 0 starts one.
+        directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
+            ./rankscope-runs.
+        kinds: what is observed; `input` is left out by default.
+        every: distance of the recorded steps.
+        schedules: a `Schedule`, or its `every`, for single kinds.
+        include, exclude: regular expressions that are searched for in the names of modules,
+            parameters and taps; they apply to every kind.
+        modules: classes, or names of classes, of the modules whose tensors are observed.
+        start: number of the first step; a resumed job passes its own.
+        training_only: leave out forwards while the model is in evaluation mode.
+
+    Raises:
+        SettingError: an argument cannot be used; the message says which, and what would do.
+    """
+    optimizers = _as_list(optimizer)
+    _check_model(model, start)
+    selection = Selection.of(include, exclude)
+    names = [name for name, _ in named_modules(model)]
+    names += [name for name, _ in named_parameters(model).values()]
+    selection.warn_of_strays(names)
+    name = run or os.environ.get("RANKSCOPE_RUN", "")
+    if not name:
+        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
+    return Scope(
+        model,
+        optimizers,
+        run=name,
+        to=to or os.environ.get("RANKSCOPE_TO"),
+        directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
+        schedules=schedules_by_kind(every, schedules or {}, tuple(kinds)),
+        selection=selection,
+        modules=modules,
+        start=start,
+        training_only=training_only,
+    )
+
+
+class Scope:
+    """The open observation of one model; made by `observe`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        run: str,
+        to: str | None,
+        directory: Path,
+        schedules: Mapping[str, Schedule],
+        selection: Selection,
+        modules: Sequence[type | str] | None,
+        start: int,
+        training_only: bool,
+    ) -> None:
+        self._model, self._optimizers = model, optimizers
+        self._run, self._to, self._directory = run, to, directory
+        self._schedules, self._selection, self._modules = schedules, selection, modules
+        self._step, self._training_only = start, training_only
+        self._state = "new"
+        self._statistics: OutboxStatistics | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the run lies if its collector was started here."""
+        return self._directory / self._run
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise SettingError("A scope can be entered once; call observe() again for another block.")
+        identity = identify(self._model)
+        rendezvous = Rendezvous(identity)
+        launch = rendezvous.share("launch", launch_token)
+        if self._to is None and identity.local_world_size < identity.world_size:
+            raise SettingError(
+                f"The job has {identity.world_size} ranks on several hosts: start `rankscope collect` "
+                "on one of them and pass its address as observe(…, to=…) or RANKSCOPE_TO."
+            )
+        address = self._to or rendezvous.share(
+            "collector", lambda: start_collector(self._run, self._directory.absolute())
+        )
+        hello = Hello(
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            run=self._run,
+            launch=launch,
+            stream=uuid.uuid4().hex,
+            rank=identity.rank,
+            world_size=identity.world_size,
+            mesh=list(identity.mesh),
+            host=identity.host,
+            process=os.getpid(),
+            device=str(next(self._model.parameters()).device),
+            facts=facts(self._model),
+        )
+        self._outbox = Outbox(address, hello)
+        self._attach(data_axes(identity.mesh), identity.local_world_size)
+        self._state = "open"
+        _open_scopes.append(self)
+        _all_scopes.add(self)
+        self._recorder.begin(self._step)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._state = "closed"
+        if self in _open_scopes:
+            _open_scopes.remove(self)
+        self._hooks.remove()
+        self._parameter_hooks.remove()
+        if error is not None:
+            self._recorder.report(f"Training ended in step {self._step}", error)
+        left = self._recorder.end({})
+        if left is not None:
+            left.partial = True
+            self._delivery.send(left)
+        if error is None:
+            self._record_final()
+        self._worker.stop(timeout_s=CLOSE_S)
+        for meter in self._recorder.meters():
+            meter.close()
+        self._statistics = self._outbox.statistics()
+        self._warn_of_losses(self._statistics)
+
+    def step(self, **training: float | torch.Tensor) -> None:
+        """Close the step that is open and begin the next; to be called after `optimizer.step()`.
+
+        Args:
+            training: numbers to keep with the step, as `loss=loss`; tensors of one element are
+                copied without waiting for their device.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        if self._state != "open":
+            when = "before" if self._state == "new" else "after"
+            raise SettingError(
+                f"scope.step() was called {when} its block; call it inside `with observe(…) as scope:`."
+            )
+        try:
+            self._end_step(training)
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report(f"Step {self._step} could not be closed", error)
+        self._step += 1
+        self._recorder.begin(self._step)
+
+    def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
+        if self._recorder.is_open and self._recorder.due("tap") and not torch.compiler.is_compiling():
+            occurrence = self._hooks.next_call(f"tap {name}")
+            if not recomputing():
+                self._recorder.measure(("tap", name, "", occurrence), tensor)
+            if torch.is_grad_enabled():
+                self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+        return tensor
+
+    def statistics(self) -> OutboxStatistics:
+        """What the transport sent, holds and lost."""
+        return self._statistics or self._outbox.statistics()
+
+    def health(self) -> dict[str, float]:
+        """The agent's counters: what it dropped, could not read, or found changed too early."""
+        return health_of(self._recorder)
+
+    def _attach(self, axes: tuple[str, ...], local_world_size: int) -> None:
+        book = SiteBook(self._selection.chooses)
+        self._worker = Worker(self._outbox, self._idle, self._job_failed)
+        self._recorder = Recorder(
+            book, self._schedules, axes, meter_maker(book, self._worker.submit, local_world_size)
+        )
+        self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
+        self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
+        self._hooks = ModuleHooks(
+            self._model, self._modules, self._recorder, training_only=self._training_only
+        )
+        self._worker.start()
+
+    def _end_step(self, training: Mapping[str, float | torch.Tensor]) -> None:
+        if self._recorder.is_open:
+            self._parameter_hooks.step_ends()
+        self._hooks.forget_calls()
+        rates = self._parameter_hooks.learning_rate()
+        step = self._recorder.end({})
+        if step is not None:
+            self._delivery.send(step, {**rates, **training})
+
+    def _record_final(self) -> None:
+        self._recorder.begin_final(self._step)
+        try:
+            self._parameter_hooks.note_weights()
+            self._recorder.barrier()
+        finally:
+            step = self._recorder.end({})
+        if step is not None:
+            step.final = True
+            self._delivery.send(step)
+
+    def _idle(self, now: float) -> None:
+        self._delivery.attend(now)
+        self._outbox.beat(
+            now, step=self._step, site=self._recorder.last_site, health=self.health()
+        )
+
+    def _job_failed(self, error: BaseException) -> None:
+        logger.warning("The agent's thread failed at a job: %r", error)
+        self._recorder.report("The agent's thread failed at a job", error)
+
+    def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
+        lost = statistics.dropped_frames + statistics.pending_frames
+        if lost:
+            why = statistics.rejected or "the collector was not reached in time"
+            warnings.warn(
+                f"{lost} of {statistics.sent + statistics.pending_frames} frames of rank telemetry were not stored: {why}.",
+                RankscopeWarning,
+                stacklevel=3,
+            )
+
+    def _silence(self) -> None:
+        """In a forked child: the thread and the socket are not here."""
+        if self._state == "open":
+            self._recorder.end({})
+            self._state = "closed"
+
+
+def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
+    return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
+
+
+def _as_list(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
+) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    for one in chosen:
+        if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingError(f"`optimizer` must be a torch optimizer or several, got {type(one)}.")
+    return chosen
+
+
+def _check_model(model: torch.nn.Module, start: int) -> None:
+    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(f"`model` must be a torch.nn.Module, got {type(model)}.")
+    if not any(True for _ in model.parameters()):
+        raise SettingError(
+            f"`model` ({type(model).__name__}) has no parameters; pass the module that is trained."
+        )
+    if start < 0:
+        raise SettingError(f"`start` must not be negative, got {start}.")
+    if hasattr(model, "_orig_mod"):
+        warnings.warn(
+            "The model is compiled already, and what runs compiled is not seen: "
+            "call observe() before torch.compile().",
+            RankscopeWarning,
+            stacklevel=3,
+        )
+
+
+def _silence_all() -> None:
+    for scope in list(_all_scopes):
+        scope._silence()  # pyright: ignore[reportPrivateUsage]
+    _open_scopes.clear()
+
+
+os.register_at_fork(after_in_child=_silence_all)

@@ -1,0 +1,80 @@
+"""The agent's own thread: it runs kernels, makes frames, owns the outbox and watches for a hang."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from .outbox import Outbox
+
+IDLE_S = 0.05
+"""How long the thread sleeps when there is nothing to do, in seconds."""
+
+Job = Callable[[], None]
+
+
+class Worker:
+    """Runs jobs in order on a daemon thread, and in between lets the outbox breathe.
+
+    Args:
+        outbox: used by this thread only.
+        idle: called with the time whenever no job is waiting.
+        failed: told of an exception in a job; must not raise.
+    """
+
+    def __init__(
+        self, outbox: Outbox, idle: Callable[[float], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._outbox = outbox
+        self._idle = idle
+        self._failed = failed
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="rankscope", daemon=True)
+        self._breathed = self._deadline = 0.0
+        self.durable = False
+        """After `stop`: whether the collector has everything on disk."""
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Let `job` run after all earlier ones. Never blocks."""
+        self._jobs.put(job)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Finish all jobs, say goodbye and end, within about `timeout_s` seconds."""
+        self._deadline = time.monotonic() + timeout_s
+        self._jobs.put(None)
+        self._thread.join(timeout_s + 1.0)
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            self._guarded(job)
+            if time.monotonic() - self._breathed > IDLE_S:
+                self._guarded(self._breathe)
+        left = max(self._deadline - time.monotonic(), 0.0)
+        self._guarded(lambda: self._leave(left))
+
+    def _next(self) -> Job | None:
+        while True:
+            try:
+                return self._jobs.get_nowait() if self._jobs.qsize() else self._jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                self._guarded(self._breathe)
+
+    def _breathe(self) -> None:
+        self._breathed = now = time.monotonic()
+        self._idle(now)
+        self._outbox.poll(now)
+
+    def _leave(self, timeout_s: float) -> None:
+        self.durable = self._outbox.close(timeout_s=timeout_s)
+
+    def _guarded(self, job: Job) -> None:
+        try:
+            job()
+        except Exception as error:  # the law: the agent never raises; it counts and tells
+            self._failed(error)

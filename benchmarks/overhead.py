@@ -1,0 +1,100 @@
+"""What observing costs a training step on the CPU: bare and observed steps in turn, in one process.
+
+Both jobs start from the same seed and must give the same losses to the last bit. Every kind is
+observed. The embedded collector runs on the same cores, as it does for a user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gpt import Job
+
+from rankscope.agent.torch import observe
+
+
+def timed(job: Job) -> tuple[float, float]:
+    """Seconds and loss of one step."""
+    begin = time.perf_counter()
+    loss = job.step()
+    return time.perf_counter() - begin, loss
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(threads: int, every: int, steps: int, warm: int) -> None:
+    """Print one row."""
+    torch.set_num_threads(threads)
+    bare, watched = Job(), Job()
+    plain: list[float] = []
+    observed: list[float] = []
+    memory: list[int] = []
+    for _ in range(warm):
+        timed(bare)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        observe(
+            watched.model, watched.optimizer, run="overhead", directory=directory, every=every
+        ) as scope,
+    ):
+        for _ in range(warm):
+            watched.step()
+            scope.step()
+        for _ in range(steps):
+            seconds, loss = timed(bare)
+            plain.append(seconds)
+            begin = time.perf_counter()
+            same = watched.step()
+            scope.step(loss=same)
+            observed.append(time.perf_counter() - begin)
+            assert loss == same, f"the losses differ: {loss!r} {same!r}"
+            memory.append(resident_bytes())
+        sent = scope.statistics()
+        health = scope.health()
+    ratio = statistics.median(a / b for a, b in zip(observed, plain, strict=True))
+    mean = statistics.fmean(observed) / statistics.fmean(plain)
+    tail = sorted(observed)[int(len(observed) * 0.99)] / sorted(plain)[int(len(plain) * 0.99)]
+    half = len(memory) // 2
+    grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
+    print(
+        f"| {threads} of {os.cpu_count()} | {every} | {statistics.median(plain) * 1e3:.0f} | "
+        f"{statistics.median(observed) * 1e3:.0f} | {ratio:.3f} | {mean:.3f} | {tail:.3f} | "
+        f"{grown:+.1f} | {sent.dropped_frames} | {int(health['tensors_stale'])} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Each row in a process of its own, so that thread pools do not meet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--row", nargs=2, type=int, metavar=("THREADS", "EVERY"))
+    options = parser.parse_args()
+    if options.row:
+        measure(*options.row, steps=options.steps, warm=5)
+        return
+    print(
+        "| torch threads | every | bare ms | observed ms | median of pairs | ratio of means | "
+        "ratio of p99 | MiB grown | dropped | stale |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for threads, every in ((1, 1), (2, 1), (1, 10), (2, 10)):
+        command = [sys.executable, __file__, "--steps", str(options.steps)]
+        subprocess.run([*command, "--row", str(threads), str(every)], check=True)
+
+
+if __name__ == "__main__":
+    main()

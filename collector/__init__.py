@@ -1,0 +1,30 @@
+"""Receives what the ranks send, joins it by placement into records, and commits it to the store.
+
+The one rule of this room: what is acknowledged is durable, and what is durable is stored once.
+"""
+
+from .command import collect
+from .joiner import Batch, Joiner, JoinerSettings
+from .merging import Divergence, Merged, merge_contributions
+from .placement import Layout, lay_out
+from .plan import Contribution
+from .service import Service
+from .session import Collector, CollectorStatistics
+from .settings import CollectorSettings
+
+__all__ = [
+    "Batch",
+    "Collector",
+    "CollectorSettings",
+    "CollectorStatistics",
+    "Contribution",
+    "Divergence",
+    "Joiner",
+    "JoinerSettings",
+    "Layout",
+    "Merged",
+    "Service",
+    "collect",
+    "lay_out",
+    "merge_contributions",
+]

@@ -1,0 +1,446 @@
+"""Joins what the ranks of one attempt say about each step into records. No I/O, no clock.
+
+Rules of this file: a rank's frames come in order, so a rank that has sent a later step will not
+send an earlier one. Records close in order. A record is open until every rank that is awaited is in
+it or past it, or until its deadline; then late ranks patch it for a while; what comes after that
+is told as an event and dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..store.record import Event, Record
+from ..wire.codec import PackedFrame
+from .merging import Divergence, merge_contributions
+from .placement import Layout
+from .plan import Contribution, Plans
+
+Key = tuple[int, int, bool]
+"""Identity and order of a record within an attempt: how often the run was rewound, step, final."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinerSettings:
+    """How long and how much a joiner waits."""
+
+    deadline_s: float = 10.0
+    """An open record is closed this long after its first frame."""
+    lost_after_s: float = 30.0
+    """A rank that was silent for so long is no longer waited for."""
+    retain_s: float = 120.0
+    """How long after its closing a record can be patched."""
+    retain_records: int = 256
+    """How many closed records can be patched at a time."""
+    retain_bytes: int = 128 << 20
+    open_bytes: int = 256 << 20
+    """Above this the oldest open records are closed before their deadline."""
+    keep_ranks: int = 64
+    """Main statistics are kept for each rank of an attempt of at most this many ranks."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What one commit makes durable."""
+
+    records: list[Record] = field(default_factory=list[Record])
+    events: list[Event] = field(default_factory=list[Event])
+    released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Stream and sequence number of the frames that are durable once this is."""
+    divergent: int = 0
+    """Sites whose copies differ, counted in each new record."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A record that is open, or closed and still able to change."""
+
+    key: Key
+    opened: float
+    waiting: set[int]
+    """Ranks that are awaited and neither in it nor past it."""
+    parts: dict[int, Contribution] = field(default_factory=dict[int, Contribution])
+    size_bytes: int = 0
+    released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Frames in it that no batch has released yet."""
+    index: int = -1
+    closed: float = 0.0
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What is known of one rank."""
+
+    seen: float
+    position: Key | None = None
+    """The record that its last frame went to."""
+    unfinished: bool = False
+    """Whether that frame was partial, so that a full one may replace it."""
+    gone: bool = False
+    """Said goodbye, or was silent for too long."""
+    step: int = 0
+    site: str = ""
+
+
+@dataclass(slots=True)
+class _Late:
+    """Frames of one rank that came too late."""
+
+    steps: list[int] = field(default_factory=list[int])
+    released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+
+
+class Joiner:
+    """The records of one attempt in the making.
+
+    Args:
+        attempt: number of the attempt within its run.
+        world_size: how many ranks it has.
+        label: the name of a site of the run, for messages.
+    """
+
+    def __init__(
+        self,
+        attempt: int,
+        world_size: int,
+        *,
+        label: Callable[[int], str] = str,
+        settings: JoinerSettings | None = None,
+    ) -> None:
+        self.attempt = attempt
+        self.world_size = world_size
+        self.settings = settings or JoinerSettings()
+        self._label = label
+        self._ranks: dict[int, _Rank] = {}
+        self._order: list[Key] = []
+        self._open: dict[Key, _Held] = {}
+        self._closed: OrderedDict[Key, _Held] = OrderedDict()
+        self._forgotten: OrderedDict[Key, None] = OrderedDict()
+        self._late: dict[int, _Late] = {}
+        self._events: list[Event] = []
+        self._skipped: list[tuple[str, int]] = []
+        self._diverged: set[int] = set()
+        self._plans = Plans()
+        self._open_bytes = 0
+        self._closed_bytes = 0
+        self._changed = 0
+
+    @property
+    def open_records(self) -> int:
+        """How many records still wait for ranks."""
+        return len(self._order)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames in open and in retained records."""
+        return self._open_bytes + self._closed_bytes
+
+    def ready(self, most: int) -> int:
+        """How many records could be closed now because nothing is awaited, counted up to `most`."""
+        count = 0
+        while count < min(most, len(self._order)) and not self._open[self._order[count]].waiting:
+            count += 1
+        return count
+
+    def present(self) -> list[int]:
+        """The ranks that are there: heard of, not gone."""
+        return [rank for rank, state in self._ranks.items() if not state.gone]
+
+    def last_seen(self, rank: int) -> float | None:
+        """When the rank was last heard; None if never, or if it is gone."""
+        state = self._ranks.get(rank)
+        return None if state is None or state.gone else state.seen
+
+    def hear(self, rank: int, now: float, *, step: int | None = None, site: str = "") -> None:
+        """The rank is alive, and at this step and site."""
+        state = self._ranks.get(rank)
+        if state is None:
+            state = self._ranks[rank] = _Rank(now)
+        elif state.gone:
+            state.gone = False
+            self._tell("rank-joined", rank, state.step, f"Rank {rank} is back.")
+        state.seen = max(state.seen, now)
+        if step is not None:
+            state.step, state.site = step, site
+
+    def leave(self, rank: int, reason: str = "") -> None:
+        """The rank ended its stream: nothing waits for it any more."""
+        state = self._ranks.get(rank)
+        if state is None or state.gone:
+            return
+        if reason:
+            self._tell("rank-left", rank, state.step, f"Rank {rank} left: {reason}")
+        self._let_go(rank, state)
+
+    def feed(self, rank: int, stream: str, frame: PackedFrame, layout: Layout, now: float) -> None:
+        """Take in a frame of `rank`; what follows from it is in the next `tick`."""
+        header = frame.header
+        self.hear(rank, now)
+        state = self._ranks[rank]
+        state.step = max(state.step, header.step) if state.unfinished else header.step
+        for report in header.reports:
+            self._tell("report", rank, header.step, report, header.time_ns)
+        key = self._key(state, header.step, header.final, header.partial)
+        self._move(rank, state, key)
+        state.unfinished = header.partial
+        held = self._open.get(key) or self._closed.get(key) or self._begin(rank, key, now)
+        if held is None:
+            late = self._late.setdefault(rank, _Late())
+            late.steps.append(header.step)
+            late.released.append((stream, header.sequence))
+            return
+        self._put(held, rank, Contribution(frame, layout))
+        held.released.append((stream, header.sequence))
+        held.waiting.discard(rank)
+
+    def skip(self, rank: int, stream: str, sequence: int, text: str, step: int) -> None:
+        """A frame of `rank` cannot be used; it counts as dealt with once the event is durable."""
+        self._skipped.append((stream, sequence))
+        self._tell("malformed", rank, step, text)
+
+    def tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
+        """Have an event in the next batch."""
+        self._tell(kind, rank, step, text, time_ns)
+
+    def tick(self, now: float, next_index: int, *, everything: bool = False) -> Batch:
+        """All that is ready to be committed.
+
+        Args:
+            now: seconds, on the clock of `feed`.
+            next_index: number of the next new record of the run.
+            everything: close what is open, too: the collector ends.
+        """
+        self._find_lost(now)
+        batch = Batch()
+        due = self._due(now, everything)
+        for place, key in enumerate(self._order[:due]):
+            self._close(key, now, next_index + place, batch)
+        del self._order[:due]
+        self._patch(batch)
+        self._forget(now)
+        self._tell_late(batch)
+        batch.events, self._events = self._events, []
+        batch.released += self._skipped
+        self._skipped = []
+        return batch
+
+    def everyone_is_gone(self, now: float, started: float) -> bool:
+        """Whether no rank of the attempt is there, and none is expected.
+
+        A rank that was never heard of is expected for `lost_after_s` after `started`.
+        """
+        if any(not state.gone for state in self._ranks.values()):
+            return False
+        heard = max((state.seen for state in self._ranks.values()), default=started)
+        everyone = len(self._ranks) >= self.world_size
+        return everyone or now - max(heard, started) > self.settings.lost_after_s
+
+    # Ranks ---------------------------------------------------------------------------------------
+
+    def _key(self, state: _Rank, step: int, final: bool, partial: bool) -> Key:
+        position = state.position
+        if position is None:
+            return self._meet(0, step, final) or (self._lowest_epoch(), step, final)
+        again = (step, final) == position[1:] and state.unfinished
+        if (step, final) > position[1:] or again:
+            return (position[0], step, final)
+        epoch = position[0] + 1
+        return self._meet(epoch, step, final) or (epoch, step, final)
+
+    def _meet(self, epoch: int, step: int, final: bool) -> Key | None:
+        """The first open record of that step from `epoch` on."""
+        known = (key for key in self._order if key[0] >= epoch and key[1:] == (step, final))
+        return next(known, None)
+
+    def _lowest_epoch(self) -> int:
+        places = [state.position for state in self._ranks.values() if not state.gone]
+        return min((place[0] for place in places if place is not None), default=0)
+
+    def _move(self, rank: int, state: _Rank, key: Key) -> None:
+        """The rank has come to `key`: no record before it waits for the rank."""
+        begin = 0 if state.position is None else bisect_left(self._order, state.position)
+        for earlier in self._order[begin : bisect_left(self._order, key)]:
+            self._open[earlier].waiting.discard(rank)
+        state.position = key
+
+    def _let_go(self, rank: int, state: _Rank) -> None:
+        state.gone = True
+        for held in self._open.values():
+            held.waiting.discard(rank)
+
+    def _find_lost(self, now: float) -> None:
+        for rank, state in self._ranks.items():
+            if not state.gone and now - state.seen > self.settings.lost_after_s:
+                at = f" at {state.site}" if state.site else ""
+                silent = f"was silent for {self.settings.lost_after_s:g} s"
+                text = f"Rank {rank} {silent}; it was last seen in step {state.step}{at}."
+                self._tell("rank-lost", rank, state.step, text)
+                self._let_go(rank, state)
+
+    # Records -------------------------------------------------------------------------------------
+
+    def _begin(self, rank: int, key: Key, now: float) -> _Held | None:
+        if key in self._forgotten:
+            return None
+        held = self._open[key] = _Held(key, now, self._awaited(key))
+        insort(self._order, key)
+        return held
+
+    def _awaited(self, key: Key) -> set[int]:
+        awaited = set(range(self.world_size))
+        for rank, state in self._ranks.items():
+            if state.gone or (state.position is not None and state.position > key):
+                awaited.discard(rank)
+        return awaited
+
+    def _put(self, held: _Held, rank: int, part: Contribution) -> None:
+        before = held.parts.get(rank)
+        growth = part.frame.size_bytes - (before.frame.size_bytes if before else 0)
+        held.parts[rank] = part
+        held.size_bytes += growth
+        if held.index < 0:
+            self._open_bytes += growth
+            return
+        self._closed_bytes += growth
+        self._changed += not held.changed
+        held.changed = True
+
+    def _due(self, now: float, everything: bool) -> int:
+        """How many of the open records, in order, are to be closed."""
+        if everything:
+            return len(self._order)
+        due, oldest = 0, now - self.settings.deadline_s
+        surplus = self._open_bytes - self.settings.open_bytes
+        clear = True
+        for place, key in enumerate(self._order):
+            held = self._open[key]
+            clear = clear and not held.waiting
+            if clear or held.opened <= oldest or surplus > 0:
+                due = place + 1
+            surplus -= held.size_bytes
+        return due
+
+    def _close(self, key: Key, now: float, index: int, batch: Batch) -> None:
+        held = self._open.pop(key)
+        held.index, held.closed = index, now
+        self._open_bytes -= held.size_bytes
+        self._emit(held, batch)
+        if self._may_change(held):
+            self._closed[key] = held
+            self._closed_bytes += held.size_bytes
+        elif len(held.parts) < self.world_size:
+            self._remember(key)
+
+    def _emit(self, held: _Held, batch: Batch) -> None:
+        """Put the record as it is now into the batch."""
+        _, step, final = held.key
+        merged = merge_contributions(held.parts, self._plans)
+        headers = {rank: held.parts[rank].frame.header for rank in sorted(held.parts)}
+        keep = self.world_size <= self.settings.keep_ranks
+        record = Record(
+            index=held.index,
+            step=step,
+            attempt=self.attempt,
+            time_ns=min(header.time_ns for header in headers.values()),
+            ranks=tuple(headers),
+            complete=len(headers) == self.world_size,
+            partial=any(header.partial for header in headers.values()),
+            final=final,
+            sites=merged.sites,
+            merged=merged.table,
+            spread=merged.spread,
+            by_rank=merged.by_rank if keep else {},
+            training={rank: header.training for rank, header in headers.items()},
+            health={rank: header.health for rank, header in headers.items()},
+        )
+        batch.records.append(record)
+        batch.released += held.released
+        batch.divergent += len(merged.divergences)
+        held.released, held.changed = [], False
+        self._tell_divergences(merged.divergences, step, record.time_ns)
+
+    def _may_change(self, held: _Held) -> bool:
+        """Whether a rank may still add to a closed record, or replace what it sent."""
+        for rank in range(self.world_size):
+            state, part = self._ranks.get(rank), held.parts.get(rank)
+            if part is None:
+                if state is None or state.position is None or state.position < held.key:
+                    return True
+            elif part.frame.header.partial and state and state.position == held.key:
+                return True
+        return False
+
+    def _patch(self, batch: Batch) -> None:
+        """Emit the closed records that changed; in order, so that no earlier frame is overtaken."""
+        if not self._changed:
+            return
+        first_open = self._order[0] if self._order else None
+        for key, held in list(self._closed.items()):
+            if held.changed and (first_open is None or key < first_open):
+                self._emit(held, batch)
+                self._changed -= 1
+                if not self._may_change(held):
+                    self._drop(key)
+
+    def _forget(self, now: float) -> None:
+        """Let go of closed records beyond the retention window, oldest first."""
+        settings = self.settings
+        while self._closed:
+            key, held = next(iter(self._closed.items()))
+            within = (
+                len(self._closed) <= settings.retain_records
+                and self._closed_bytes <= settings.retain_bytes
+                and now - held.closed <= settings.retain_s
+            )
+            if within or held.changed:
+                return
+            self._drop(key)
+            self._remember(key)
+
+    def _drop(self, key: Key) -> None:
+        self._closed_bytes -= self._closed.pop(key).size_bytes
+
+    def _remember(self, key: Key) -> None:
+        self._forgotten[key] = None
+        while len(self._forgotten) > 16 * self.settings.retain_records:
+            self._forgotten.popitem(last=False)
+
+    # Events --------------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
+        self._events.append(
+            Event(
+                kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns
+            )
+        )
+
+    def _tell_late(self, batch: Batch) -> None:
+        for rank, late in self._late.items():
+            first, last, count = min(late.steps), max(late.steps), len(late.steps)
+            steps = f"step {first}" if count == 1 else f"{count} frames of steps {first} to {last}"
+            text = f"Rank {rank} sent {steps} after the records had been closed for good: left out."
+            self._tell("late", rank, first, text)
+            batch.released += late.released
+        self._late = {}
+
+    def _tell_divergences(
+        self, divergences: Iterable[Divergence], step: int, time_ns: int
+    ) -> None:
+        for found in divergences:
+            if found.site in self._diverged:
+                continue
+            self._diverged.add(found.site)
+            text = f"Copies of {self._label(found.site)} differ in step {step}: {_verdict(found)}."
+            self._tell("divergence", (found.odd or found.ranks)[0], step, text, time_ns)
+
+
+def _verdict(found: Divergence) -> str:
+    ranks = ", ".join(map(str, found.ranks[:16])) + (", …" if len(found.ranks) > 16 else "")
+    if not found.odd:
+        return f"ranks {ranks} hold them, and none has a majority"
+    odd = ", ".join(map(str, found.odd[:16])) + (", …" if len(found.odd) > 16 else "")
+    return f"of ranks {ranks} the odd ones are {odd}"

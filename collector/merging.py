@@ -1,0 +1,208 @@
+"""One record's numbers from the frames of its ranks: copies counted once, parts united.
+
+Pure and vectorised over rows. The result depends on the set of contributions alone, never on the
+order in which they came: of copies the lowest rank's is kept, parts are folded in order of cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN, main_statistics
+from ..sketch.table import BINS, COUNT, NAN, NEG_INF, POS_INF, PROJECTION, SUM, SketchTable
+from ..store.record import SPREAD
+from ..wire.codec import PackedFrame
+from .plan import Contribution, Plan, Plans
+
+LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF]
+"""Counts that say something about a sum of addends: its size, and how much at least is not finite."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Divergence:
+    """Copies of one site that should be equal and are not."""
+
+    site: int
+    ranks: tuple[int, ...]
+    """All ranks that hold this copy."""
+    odd: tuple[int, ...]
+    """Those that differ from most; empty if no value has a majority."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merged:
+    """All numbers of a record."""
+
+    sites: NDArray[np.intp]
+    table: SketchTable
+    spread: NDArray[np.float32]
+    by_rank: Mapping[int, NDArray[np.float32]]
+    divergences: tuple[Divergence, ...]
+
+
+def merge_contributions(
+    contributions: Mapping[int, Contribution], plans: Plans | None = None
+) -> Merged:
+    """The numbers of the record that the ranks in `contributions` make up.
+
+    Args:
+        plans: kept by the caller from record to record, since most are made up alike.
+    """
+    ranks = sorted(contributions)
+    parts = [contributions[rank] for rank in ranks]
+    plan = (plans or Plans()).of(parts)
+    with np.errstate(all="ignore"):
+        thin = _thin(parts)
+        by_rank = _by_rank(plan, thin, len(ranks))
+        return Merged(
+            plan.sites,
+            _merged(plan, thin, parts),
+            spread_over_ranks(by_rank, ranks),
+            dict(zip(ranks, by_rank, strict=True)),
+            _divergences(plan, thin.checksum, ranks, parts),
+        )
+
+
+def spread_over_ranks(by_rank: NDArray[np.float32], ranks: list[int]) -> NDArray[np.float32]:
+    """float32 [rows, len(MAIN), len(SPREAD)] of float32 [ranks, rows, len(MAIN)]; NaN is ignored."""
+    spread = np.empty((*by_rank.shape[1:], len(SPREAD)), np.float32)
+    names = np.asarray(ranks, np.float32)
+    for place, extreme in enumerate((np.fmin, np.fmax)):
+        value = extreme.reduce(by_rank, axis=0)
+        spread[..., place] = value
+        where = names[(by_rank == value).argmax(axis=0)]
+        spread[..., place + 2] = np.where(np.isnan(value), np.nan, where)
+    return spread
+
+
+def _thin(parts: Sequence[Contribution]) -> SketchTable:
+    """All rows of all contributions, one below the other, without their histograms."""
+    counts = np.concatenate([part.frame.counts for part in parts])
+    return SketchTable(
+        counts,
+        np.concatenate([part.frame.moments for part in parts]),
+        np.concatenate([part.frame.checksum for part in parts]),
+        np.empty((len(counts), 0), np.int64),
+    )
+
+
+def _by_rank(plan: Plan, thin: SketchTable, ranks: int) -> NDArray[np.float32]:
+    """float32 [ranks, sites, len(MAIN)]: the main statistics of each rank's own rows."""
+    numbers = main_statistics(thin).astype(np.float32)
+    dense = np.full((ranks, len(plan.sites), len(MAIN)), np.nan, np.float32)
+    dense[plan.part, plan.place] = numbers
+    return dense
+
+
+def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> SketchTable:
+    """One row a site."""
+    rows = fold(thin.take(plan.kept), plan.depth, plan.place[plan.kept])
+    histogram = np.zeros((len(plan.sites), BINS), np.int64)
+    for part, (chosen, target) in zip(parts, plan.histograms, strict=True):
+        _add_windows(histogram.reshape(-1), part.frame, chosen, target)
+    if plan.partial_sites.size:
+        _keep_linear(plan, thin.counts, rows)
+    return SketchTable(rows.counts, rows.moments, rows.checksum, histogram)
+
+
+def _add_windows(
+    flat: NDArray[np.int64],
+    frame: PackedFrame,
+    chosen: NDArray[np.bool_] | None,
+    target: NDArray[np.intp],
+) -> None:
+    """Add a frame's histograms to the rows `target`; only those of the rows `chosen`, if given."""
+    places, bins = frame.window_places(target), frame.bins
+    if chosen is not None:
+        inside = np.repeat(chosen, frame.bin_count)
+        places, bins = places[inside], bins[inside]
+    flat[places] += bins.astype(np.int64)
+
+
+def _keep_linear(plan: Plan, counts: NDArray[np.int64], rows: SketchTable) -> None:
+    """Of sums that are not reduced yet, leave only what the addends determine, in place."""
+    sums = plan.partial_sites
+    linear = rows.moments[sums][:, [SUM, PROJECTION]]
+    rows.moments[sums] = np.nan
+    rows.moments[np.ix_(sums, [SUM, PROJECTION])] = linear
+    rows.checksum[sums] = 0
+    largest = np.maximum.reduceat(
+        counts[plan.addends][:, LOWER_BOUNDS], plan.first_addends, axis=0
+    )
+    rows.counts[sums] = 0
+    place = plan.place[plan.addends[plan.first_addends]]
+    for column, number in enumerate(LOWER_BOUNDS):
+        np.add.at(rows.counts[:, number], place, largest[:, column])
+
+
+def fold(table: SketchTable, depth: NDArray[np.intp], place: NDArray[np.intp]) -> SketchTable:
+    """Merge the rows of equal `place` as a balanced tree: one row a place, in order.
+
+    Args:
+        table: sorted by depth, then place.
+        depth: int [rows]: number of the row among those of its place.
+        place: int [rows]: from 0, without holes.
+    """
+    count = np.bincount(place)
+    while len(count) and count.max() > 1:
+        half = (count + 1) // 2
+        low = depth < half[place]
+        upper = np.flatnonzero(~low)
+        if count.min() == count.max() and count[0] % 2 == 0:
+            # Every place has the same even number of rows: the halves lie one below the other.
+            table = table.take(slice(None, len(upper))).merge(table.take(slice(len(upper), None)))
+        else:
+            table = _fold_half(table, low, upper, depth, place, half)
+        depth, place, count = depth[low], place[low], half
+    return table
+
+
+def _fold_half(
+    table: SketchTable,
+    low: NDArray[np.bool_],
+    upper: NDArray[np.intp],
+    depth: NDArray[np.intp],
+    place: NDArray[np.intp],
+    half: NDArray[np.intp],
+) -> SketchTable:
+    """Merge row `half` + i of each place into its row i; `low` says which rows stay."""
+    row_at = np.full((int(half.max()), len(half)), -1, np.intp)
+    row_at[depth[low], place[low]] = np.arange(int(low.sum()))
+    target = row_at[depth[upper] - half[place[upper]], place[upper]]
+    kept = table.take(low)
+    merged = kept.take(target).merge(table.take(upper))
+    for mine, new in zip(kept.columns(), merged.columns(), strict=True):
+        mine[target] = new
+    return kept
+
+
+def _divergences(
+    plan: Plan, checksum: NDArray[np.uint64], ranks: list[int], parts: Sequence[Contribution]
+) -> tuple[Divergence, ...]:
+    """The copies that differ; those of ranks whose step had not ended are not compared."""
+    if not plan.copies:
+        return ()
+    order, group = plan.order, plan.group
+    unfinished = np.asarray([part.frame.header.partial for part in parts])
+    if unfinished.any():
+        ended = ~unfinished[plan.part[order]]
+        order, group = order[ended], group[ended]
+    odd = (group[1:] == group[:-1]) & (checksum[order[1:]] != checksum[order[:-1]])
+    found: list[Divergence] = []
+    for number in np.unique(group[1:][odd]).tolist():
+        rows = order[group == number]
+        holders = [ranks[part] for part in plan.part[rows].tolist()]
+        found.append(_judge(int(plan.sites[plan.place[rows[0]]]), holders, checksum[rows]))
+    return tuple(found)
+
+
+def _judge(site: int, ranks: list[int], checksum: NDArray[np.uint64]) -> Divergence:
+    values, which, count = np.unique(checksum, return_inverse=True, return_counts=True)
+    top = int(count.argmax())
+    sure = count[top] * 2 > len(ranks) and len(values) > 1
+    odd = tuple(rank for rank, value in zip(ranks, which.tolist(), strict=True) if value != top)
+    return Divergence(site, tuple(ranks), odd if sure else ())

@@ -1,0 +1,65 @@
+"""Where a rank's sketches belong: the cell of each of its sites on the device mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..wire.messages import MeshAxis, Site
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The sites of one rank's schema, as the whole run knows them.
+
+    Two ranks hold copies of a site's sketch if their cells are equal, and disjoint parts of the
+    whole, or addends, if they differ.
+    """
+
+    site: NDArray[np.intp]
+    """intp [sites]: index into the run's sites."""
+    cell: NDArray[np.int64]
+    """int64 [sites]: coordinates on the axes where the site is not replicated, as one number."""
+    piece: NDArray[np.int64]
+    """int64 [sites]: the same over the axes where it is sharded; differs from `cell` by addends."""
+    partial: NDArray[np.bool_]
+    """bool [sites]: whether the rank holds an addend of what is not reduced yet."""
+
+
+def lay_out(sites: Sequence[Site], indices: Sequence[int], mesh: Sequence[MeshAxis]) -> Layout:
+    """The layout of a rank that stands at the coordinates in `mesh`.
+
+    Args:
+        sites: those of the rank's schema.
+        indices: of the same sites within the run.
+        mesh: all axes; a site is replicated along those that its placement does not name.
+    """
+    weights = _weights(mesh)
+    cell = [_number(site.placement, weights, ("shard", "partial")) for site in sites]
+    piece = [_number(site.placement, weights, ("shard",)) for site in sites]
+    addend = [_number(site.placement, weights, ("partial",)) for site in sites]
+    return Layout(
+        np.asarray(indices, np.intp),
+        np.asarray(cell, np.int64),
+        np.asarray(piece, np.int64),
+        np.asarray(addend, np.int64) > 0,
+    )
+
+
+def _weights(mesh: Sequence[MeshAxis]) -> dict[str, int]:
+    """What a rank's coordinate adds to the number of its cell, by axis; at least 1 an axis."""
+    radix, weights = 1, dict[str, int]()
+    for axis in sorted(mesh, key=lambda axis: axis.name):
+        if axis.size > 1:
+            weights[axis.name] = (axis.coordinate + 1) * radix
+            radix *= axis.size + 1
+    return weights
+
+
+def _number(placement: Mapping[str, str], weights: Mapping[str, int], kinds: tuple[str, ...]) -> int:
+    return sum(
+        weights.get(axis, 0) for axis, placed in placement.items() if placed in kinds
+    )

@@ -1,0 +1,165 @@
+"""How the rows of several ranks' frames make up a record: what is a copy, what is a part.
+
+It depends on layouts and on which sites were measured, so that one plan serves many records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..wire.codec import PackedFrame
+from .placement import Layout
+
+MAX_PLANS = 8
+"""Schedules make few kinds of steps; a plan of 8 ranks x 500 sites takes 300 kB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """What one rank holds of one record."""
+
+    frame: PackedFrame
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """Rows are those of all contributions, one below the other."""
+
+    layouts: tuple[Layout, ...]
+    measured: tuple[bytes, ...]
+    """Of each contribution the sites of its frame."""
+    sites: NDArray[np.intp]
+    """intp [sites]: the run's sites that occur, increasing."""
+    place: NDArray[np.intp]
+    """intp [rows]: index into `sites`."""
+    part: NDArray[np.intp]
+    """intp [rows]: which contribution it comes from."""
+    order: NDArray[np.intp]
+    """intp [rows]: sorted by site, cell, rank."""
+    group: NDArray[np.intp]
+    """intp [rows], in that order: number of the site's cell; equal for copies."""
+    copies: bool
+    """Whether there are any."""
+    kept: NDArray[np.intp]
+    """intp [cells]: the first of each cell's copies, sorted by `depth`, then site."""
+    depth: NDArray[np.intp]
+    """intp [cells]: number of the cell among those of its site."""
+    histograms: tuple[tuple[NDArray[np.bool_] | None, NDArray[np.intp]], ...]
+    """Of each contribution which rows' histograms are added (None: all), and to which sites."""
+    partial_sites: NDArray[np.intp]
+    """intp: places of the sites of which some rank holds an addend."""
+    addends: NDArray[np.intp]
+    """intp: kept rows of those sites, sorted by site, then piece."""
+    first_addends: NDArray[np.intp]
+    """intp: where in `addends` each piece begins."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Contribution]) -> Plan:
+        """The plan for these contributions, in order of rank."""
+        columns = [
+            np.concatenate([column[part.frame.sites] for column, part in zip(own, parts, strict=True)])
+            for own in zip(*(_columns(part.layout) for part in parts), strict=True)
+        ]
+        site, cell, piece, partial = columns
+        part = np.repeat(np.arange(len(parts)), [len(part.frame.sites) for part in parts])
+        order = np.lexsort((part, cell, site))
+        new_site = _begins(site[order])
+        new_cell = new_site | _begins(cell[order])
+        place = np.empty(len(order), np.intp)
+        place[order] = np.cumsum(new_site) - 1
+        sites = site[order][new_site].astype(np.intp)
+        kept = order[new_cell]
+        depth = _depth(place[kept])
+        partial_sites = np.unique(place[partial.astype(np.bool_)])
+        addends, first_addends = _addends(kept, place, piece, partial_sites)
+        by_depth = np.lexsort((place[kept], depth))
+        return cls(
+            layouts=tuple(part.layout for part in parts),
+            measured=tuple(part.frame.sites.tobytes() for part in parts),
+            sites=sites,
+            place=place,
+            part=part,
+            order=order,
+            group=np.cumsum(new_cell),
+            copies=len(kept) < len(order),
+            kept=kept[by_depth],
+            depth=depth[by_depth],
+            histograms=_histograms(parts, kept, place, partial_sites),
+            partial_sites=partial_sites,
+            addends=addends,
+            first_addends=first_addends,
+        )
+
+    def fits(self, parts: Sequence[Contribution]) -> bool:
+        """Whether it is the plan for these contributions."""
+        return len(parts) == len(self.layouts) and all(
+            part.layout is layout and part.frame.sites.tobytes() == measured
+            for part, layout, measured in zip(parts, self.layouts, self.measured, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class Plans:
+    """The plans that were used last."""
+
+    _recent: list[Plan] = field(default_factory=list[Plan])
+
+    def of(self, parts: Sequence[Contribution]) -> Plan:
+        """The plan for these contributions, made if it is not known."""
+        for place, plan in enumerate(self._recent):
+            if plan.fits(parts):
+                self._recent.insert(0, self._recent.pop(place))
+                return plan
+        self._recent = [Plan.of(parts), *self._recent[: MAX_PLANS - 1]]
+        return self._recent[0]
+
+
+def _columns(layout: Layout) -> tuple[NDArray[np.generic], ...]:
+    return layout.site, layout.cell, layout.piece, layout.partial
+
+
+def _begins(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Where another value begins."""
+    begins = np.ones(len(values), np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    return begins
+
+
+def _depth(place: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of sorted places: how many of the same came before."""
+    begin = np.flatnonzero(_begins(place))
+    return np.arange(len(place)) - np.repeat(begin, np.diff(np.append(begin, len(place))))
+
+
+def _addends(
+    kept: NDArray[np.intp],
+    place: NDArray[np.intp],
+    piece: NDArray[np.generic],
+    partial_sites: NDArray[np.intp],
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    rows = kept[np.isin(place[kept], partial_sites)]
+    rows = rows[np.lexsort((piece[rows], place[rows]))]
+    return rows, np.flatnonzero(_begins(place[rows]) | _begins(piece[rows]))
+
+
+def _histograms(
+    parts: Sequence[Contribution],
+    kept: NDArray[np.intp],
+    place: NDArray[np.intp],
+    partial_sites: NDArray[np.intp],
+) -> tuple[tuple[NDArray[np.bool_] | None, NDArray[np.intp]], ...]:
+    used = np.zeros(len(place), np.bool_)
+    used[kept] = True
+    used &= ~np.isin(place, partial_sites)
+    chosen, start = list[tuple[NDArray[np.bool_] | None, NDArray[np.intp]]](), 0
+    for part in parts:
+        end = start + len(part.frame.sites)
+        mine = used[start:end]
+        chosen.append((None if mine.all() else mine, place[start:end]))
+        start = end
+    return tuple(chosen)

@@ -1,0 +1,345 @@
+"""What the collector makes of each message, and what it answers. No sockets, no clock.
+
+The one rule of this file: nothing that a peer sends ends in an exception.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from ..sketch.errors import NotARunError, ProtocolError, StoreError
+from ..store.writer import RunWriter
+from ..wire.codec import decode, encode, open_frame
+from ..wire.messages import (
+    PROTOCOL,
+    Ack,
+    FrameHeader,
+    Goodbye,
+    Hello,
+    Message,
+    NeedSchema,
+    Reject,
+    Schema,
+    State,
+    Welcome,
+)
+from .complaints import Complaints, logger
+from .run import Run, Stream
+from .settings import CollectorSettings
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
+"""Names that are safe as the name of a folder anywhere."""
+
+PRUNE_S = 5.0
+BUSY_S = 5.0
+"""Seconds after which an agent may ask again for a run that is held by another writer."""
+
+Code = Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectorStatistics:
+    """What a collector has done so far."""
+
+    frames: int = 0
+    """Frames that were taken in."""
+    frame_bytes: int = 0
+    duplicates: int = 0
+    """Frames that had come before."""
+    malformed: int = 0
+    """Messages that could not be read."""
+    refused: int = 0
+    """Messages that were answered with `Reject`."""
+    records: int = 0
+    """Records committed, patches among them."""
+    divergent: int = 0
+    """Sites whose copies differed, over all records."""
+    failed_commits: int = 0
+    streams: int = 0
+    runs: int = 0
+    held_bytes: int = 0
+
+
+class Collector:
+    """Runs, streams and their dialogue.
+
+    Args:
+        open_run: opens the writer of a run, by name.
+        settings: times, sizes and limits.
+        wall_ns: the wall clock, nanoseconds since 1970.
+        now: seconds, on the clock of all other calls.
+    """
+
+    def __init__(
+        self,
+        open_run: Callable[[str], RunWriter],
+        settings: CollectorSettings,
+        wall_ns: Callable[[], int],
+        now: float,
+    ) -> None:
+        self.settings = settings
+        self.outgoing: list[tuple[bytes, bytes]] = []
+        """Peer and message: what is to be sent."""
+        self._open_run = open_run
+        self._wall_ns = wall_ns
+        self._started = now
+        self._heard = False
+        self._runs: dict[str, Run] = {}
+        self._peers: dict[bytes, Stream] = {}
+        self._touched: dict[str, Stream] = {}
+        self._complaints = Complaints()
+        self._counts = CollectorStatistics()
+        self._next_prune = now + PRUNE_S
+
+    # Messages ------------------------------------------------------------------------------------
+
+    def receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
+        """Take in one message of `peer`; answers are in `outgoing`."""
+        stream = self._peers.get(peer)
+        try:
+            message = decode(parts[0] if parts else b"", "agent")
+            if len(parts) != 1 + isinstance(message, FrameHeader):
+                raise ProtocolError(f"A message came in {len(parts)} parts.")
+        except ProtocolError as error:
+            self._counts.malformed += 1
+            self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
+            if stream is None:
+                self._reject(peer, "malformed", str(error))
+            return
+        if isinstance(message, Hello):
+            self._hello(peer, message, now)
+        elif stream is None:
+            self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)
+        else:
+            self._dispatch(stream, message, parts, now)
+
+    def tick(self, now: float) -> None:
+        """Commit what is due, and acknowledge what arrived and what is durable."""
+        for run in list(self._runs.values()):
+            if run.is_due(now):
+                self._commit(run, now)
+        self._acknowledge()
+        if now >= self._next_prune:
+            self._next_prune = now + PRUNE_S
+            self._prune(now)
+
+    def is_done(self, now: float) -> bool:
+        """Whether there is nothing left to do: see `--until-done`."""
+        if not self._heard:
+            return now - self._started > self.settings.first_hello_s
+        return all(run.is_done(now) for run in self._runs.values())
+
+    def close(self, now: float) -> None:
+        """Commit what there is, finish every run; what fails is logged."""
+        for name in list(self._runs):
+            self._finish(self._runs[name], now)
+
+    def open(self, name: str) -> None:
+        """Open a run before anybody asks for it.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        self._runs[name] = Run(name, self._open_run(name), self.settings, self._wall_ns)
+
+    def statistics(self) -> CollectorStatistics:
+        """What was done so far."""
+        counts, runs = self._counts, self._runs.values()
+        counts.streams, counts.runs = len(self._peers), len(self._runs)
+        counts.held_bytes = sum(run.held_bytes() for run in runs)
+        return counts
+
+    # Inside --------------------------------------------------------------------------------------
+
+    def _dispatch(
+        self, stream: Stream, message: Schema | FrameHeader | State | Goodbye, parts: Sequence[bytes], now: float
+    ) -> None:
+        match message:
+            case Schema():
+                self._learn(stream, message, now)
+            case FrameHeader():
+                self._frame(stream, message, parts[1], now)
+            case State():
+                stream.run.hear(stream, message.step, message.site, now)
+            case Goodbye():
+                stream.run.leave(stream, message)
+                self._touched[stream.name] = stream
+            case _:
+                assert_never(message)
+
+    def _hello(self, peer: bytes, hello: Hello, now: float) -> None:
+        refusal = self._refusal(hello)
+        if refusal:
+            self._reject(peer, *refusal)
+            self._complaints.say("hello", f"A hello was refused: {refusal[1]}", now)
+            return
+        try:
+            if hello.run not in self._runs:
+                self.open(hello.run)
+            stream = self._runs[hello.run].join(hello, peer, now)
+        except StoreError as error:
+            retry_s = None if isinstance(error, NotARunError) else BUSY_S
+            self._reject(peer, "run", str(error), retry_s)
+            self._complaints.say("hello", f"A hello was refused: {error}", now)
+            return
+        if isinstance(stream, str):
+            self._reject(peer, "stream", stream, BUSY_S)
+            self._complaints.say("hello", f"A hello was refused: {stream}", now)
+            return
+        self._welcome(peer, stream)
+
+    def _welcome(self, peer: bytes, stream: Stream) -> None:
+        self._heard = True
+        for old in [other for other, known in self._peers.items() if known is stream]:
+            del self._peers[old]
+        self._peers[peer] = stream
+        welcome = Welcome(
+            protocol=PROTOCOL,
+            attempt=stream.attempt,
+            committed=stream.cursor.committed,
+            credit_frames=self.settings.credit_frames,
+            credit_bytes=self.settings.credit_bytes,
+        )
+        self._send(peer, welcome)
+
+    def _refusal(self, hello: Hello) -> tuple[Code, str, float | None] | None:
+        settings = self.settings
+        if not hello.protocol_min <= PROTOCOL <= hello.protocol_max:
+            theirs = f"{hello.protocol_min} to {hello.protocol_max}"
+            text = f"This collector speaks protocol {PROTOCOL}, the agent {theirs}: update one."
+            return "protocol", text, None
+        if not RUN_NAME.fullmatch(hello.run):
+            text = f"A run's name is letters, digits and ._+=@ -, not {hello.run[:100]!r}."
+            return "run", text, None
+        if settings.runs and hello.run not in settings.runs:
+            return "run", f"This collector does not take run {hello.run!r}.", None
+        if hello.world_size > settings.max_world_size:
+            return "full", f"This collector takes {settings.max_world_size} ranks a run.", None
+        if not _mesh_fits(hello):
+            text = f"Rank {hello.rank} of {hello.world_size} does not fit its mesh {hello.mesh}."
+            return "malformed", text[:1000], None
+        if hello.run not in self._runs and len(self._runs) >= settings.max_runs:
+            return "full", f"This collector holds {settings.max_runs} runs already.", 30.0
+        if len(self._peers) >= settings.max_streams:
+            return "full", f"This collector holds {settings.max_streams} streams already.", 30.0
+        return None
+
+    def _learn(self, stream: Stream, schema: Schema, now: float) -> None:
+        try:
+            problem = stream.run.learn(stream, schema)
+        except StoreError as error:
+            self._dismiss(stream, "full", str(error), 2.0)
+            self._complaints.say("store", str(error), now)
+            return
+        if problem:
+            self._dismiss(stream, "schema", problem, None)
+            self._complaints.say("schema", f"{_who(stream)}: {problem}", now)
+
+    def _frame(self, stream: Stream, header: FrameHeader, blob: bytes, now: float) -> None:
+        self._touched[stream.name] = stream
+        if stream.needs_schema:
+            return
+        known = stream.schemas.get(header.schema)
+        if known is None and header.sequence > stream.cursor.received:
+            stream.needs_schema = True
+            self._send(stream.peer, NeedSchema(hash=header.schema))
+            return
+        if self._held_bytes() > 2 * self.settings.held_bytes:
+            self._dismiss(stream, "full", "The store is behind and memory is full.", 2.0)
+            return
+        if known is None:
+            self._counts.duplicates += 1
+            return
+        self._counts.frames += 1
+        self._counts.frame_bytes += len(blob)
+        try:
+            frame = open_frame(header, blob, known[0])
+        except ProtocolError as error:
+            self._counts.malformed += 1
+            self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
+            stream.run.skip(stream, header.sequence, header.step, str(error))
+            return
+        if not stream.run.feed(stream, frame, known[1], now):
+            self._counts.duplicates += 1
+            stream.told_received = -2
+
+    def _held_bytes(self) -> int:
+        return sum(run.held_bytes() for run in self._runs.values())
+
+    def _commit(self, run: Run, now: float) -> None:
+        try:
+            committed = run.commit(now)
+        except StoreError as error:
+            self._counts.failed_commits += 1
+            self._complaints.say("store", str(error), now)
+            return
+        if committed:
+            self._touched |= run.streams
+
+    def _acknowledge(self) -> None:
+        generous = self._held_bytes() <= self.settings.held_bytes
+        for stream in self._touched.values():
+            cursor = stream.cursor
+            committed = cursor.committed
+            received = max(cursor.received if generous else stream.told_received, committed)
+            told = (stream.told_received, stream.told_committed)
+            silent = stream.ended and committed < cursor.received
+            if (received, committed) != told and not silent:
+                stream.told_received, stream.told_committed = received, committed
+                self._send(stream.peer, Ack(received=received, committed=committed))
+        self._touched = {}
+
+    def _prune(self, now: float) -> None:
+        for run in list(self._runs.values()):
+            for stream in run.prune(now):
+                self._peers.pop(stream.peer, None)
+            if not run.streams and run.is_done(now) and run.name not in self.settings.runs:
+                self._finish(run, now)
+
+    def _finish(self, run: Run, now: float) -> None:
+        try:
+            run.close(now)
+            logger.info("Run %r is stored: %d records.", run.name, run.records)
+        except StoreError as error:
+            logger.error("Run %r could not be finished: %s", run.name, error)
+        self._counts.records += run.records
+        self._counts.divergent += run.divergent
+        self._touched |= run.streams
+        self._acknowledge()
+        for stream in run.streams.values():
+            self._peers.pop(stream.peer, None)
+        del self._runs[run.name]
+
+    def _dismiss(self, stream: Stream, code: Code, reason: str, retry_s: float | None) -> None:
+        """Refuse a stream on this connection; it may come back after `retry_s`."""
+        self._reject(stream.peer, code, reason, retry_s)
+        self._peers.pop(stream.peer, None)
+
+    def _reject(self, peer: bytes, code: Code, reason: str, retry_s: float | None = None) -> None:
+        self._counts.refused += 1
+        self._send(peer, Reject(code=code, reason=reason[:1000], retry_s=retry_s))
+
+    def _send(self, peer: bytes, message: Message) -> None:
+        self.outgoing.append((peer, encode(message)))
+
+
+def _mesh_fits(hello: Hello) -> bool:
+    names = [axis.name for axis in hello.mesh]
+    inside = all(axis.coordinate < axis.size for axis in hello.mesh)
+    cells = math.prod(axis.size for axis in hello.mesh)
+    return (
+        hello.rank < hello.world_size
+        and inside
+        and len(set(names)) == len(names)
+        and cells <= hello.world_size
+    )
+
+
+def _who(stream: Stream | None) -> str:
+    if stream is None:
+        return "An unknown peer"
+    return f"Rank {stream.rank} of run {stream.run.name!r}"

@@ -1,0 +1,38 @@
+"""What a collector may be told, with the values that it takes otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..wire.codec import MAX_BLOB_BYTES
+from .joiner import JoinerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    """Times, sizes and limits of a collector. Every memory that a peer can fill has one."""
+
+    joiner: JoinerSettings = field(default_factory=JoinerSettings)
+    runs: frozenset[str] = frozenset()
+    """The only runs that are taken; empty: all."""
+    commit_s: float = 0.2
+    """What is ready is committed at most this often …"""
+    commit_records: int = 32
+    """… or once so many records are."""
+    retry_s: float = 1.0
+    """Wait after a commit that failed; doubled each time, up to 16 times this."""
+    first_hello_s: float = 60.0
+    """With `until_done`: end if nobody said hello within this time."""
+    credit_frames: int = 32
+    """Frames that a stream may have under way."""
+    credit_bytes: int = 16 << 20
+    held_bytes: int = 512 << 20
+    """Above this much in memory, over all runs, no credit is given back; above twice it, frames
+    are refused."""
+    max_message_bytes: int = MAX_BLOB_BYTES
+    """A peer that sends a larger message part is disconnected."""
+    max_streams: int = 20_000
+    max_runs: int = 64
+    max_world_size: int = 20_000
+    max_schemas: int = 16
+    """Schemas kept for each stream; the oldest gives way and is asked for again."""

@@ -1,0 +1,141 @@
+"""`rankscope demo`: train a small GPT on several ranks, with a fault to find, and watch it live."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from .demo import Demo
+from .fault import Fault
+from .job import SIZES
+
+INTERRUPTED = 130
+"""What a shell expects of a program that Ctrl-C ended."""
+
+
+@click.command()
+@click.option(
+    "--fault/--no-fault",
+    "with_fault",
+    default=True,
+    show_default=True,
+    help="Let the activations of one rank overflow from some step on; --no-fault stays healthy.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Processes that train together on this machine, data-parallel.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    help="Steps of training; two to three a second on two cores.",
+)
+@click.option(
+    "--size",
+    type=click.Choice(list(SIZES)),
+    default="small",
+    show_default=True,
+    help="The model: `small` has 6 blocks and 288 sites, `tiny` 2 blocks and 104.",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Other seeds plant the fault elsewhere; the same seed trains the same again.",
+)
+@click.option(
+    "--name",
+    default="demo",
+    show_default=True,
+    help="Name of the run; if there is one of this name, -2, -3, … is added to it.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("rankscope-runs"),
+    show_default=True,
+    help="Folder of the runs.",
+)
+@click.option(
+    "--view/--no-view",
+    default=True,
+    show_default=True,
+    help="Show the run in the browser until Ctrl-C; --no-view trains, stores, tells and ends.",
+)
+@click.option("--port", default=0, help="Of the viewer.  [default: any that is free]")
+@click.option(
+    "--open/--no-open",
+    "open_browser",
+    default=True,
+    show_default=True,
+    help="Open the browser by itself.",
+)
+@click.option("--tell", is_flag=True, help="Tell the answer when training ends, not at Ctrl-C.")
+def demo(
+    *,
+    with_fault: bool,
+    ranks: int,
+    steps: int,
+    size: str,
+    seed: int,
+    name: str,
+    directory: Path,
+    view: bool,
+    port: int,
+    open_browser: bool,
+    tell: bool,
+) -> None:
+    """Train a small GPT on this machine and watch its numbers live, in about a minute.
+
+    Several ranks learn the source of Python's standard library, byte by byte, on the CPU. Each has
+    the agent on. What they measure is stored in DIRECTORY and shown in the browser. Unless you say
+    --no-fault, one rank breaks on purpose, and you are to find where. Ctrl-C ends everything.
+    """
+    fault = Fault.plan(seed, size=SIZES[size], ranks=ranks, steps=steps) if with_fault else None
+    path = free_path(directory, name)
+    plan = Plan(path=path, ranks=ranks, steps=steps, size=size, seed=seed, fault=fault)
+    with ending_by_signal(), ExitStack() as stack:
+        screen = stack.enter_context(Screen())
+        try:
+            server = prepare(plan, screen, port if view else None, stack)
+            train(plan, screen, server, open_browser)
+        except KeyboardInterrupt:
+            stored = f" What was measured until then is in {path}." if path.exists() else ""
+            screen.say(f"Ended before the training did.{stored}")
+            sys.exit(INTERRUPTED)
+        conclude(plan, screen, server, tell)
+
+
+def free_path(directory: Path, name: str) -> Path:
+    """Where a run of this name can lie without touching what is there."""
+    if Path(name).name != name:
+        raise click.BadParameter(f"a name has no folders in it, got {name!r}", param_hint="--name")
+    path, count = directory / name, 1
+    while path.exists():
+        count += 1
+        path = directory / f"{name}-{count}"
+    return path
+
+
+@contextmanager
+def ending_by_signal() -> Iterator[None]:
+    """Within the block SIGTERM, and the end of the terminal, are as Ctrl-C."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+

@@ -1,0 +1,111 @@
+"""The ranks as one thing: started by torchrun, heard line by line, and ended together."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from .job import Progress
+
+PATIENCE_S = 20.0
+"""How long ranks that are asked to end may take for it."""
+GLANCE_S = 0.2
+"""`listen` gives a sign at least so often."""
+
+
+class Ranks:
+    """A job of several ranks on this machine.
+
+    Args:
+        ranks: how many.
+        arguments: of `rankscope.examples.gpt`.
+        log: what the ranks say apart from their progress goes there.
+    """
+
+    def __init__(self, ranks: int, arguments: Sequence[str], log: Path) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={ranks}", "-m", "rankscope.examples.gpt", *arguments]
+        with log.open("wb") as said:
+            # In a session of its own: Ctrl-C is for us, and we pass it on in our own way.
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+                env=_environment(),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def listen(self) -> Iterator[Progress | None]:
+        """What the ranks tell, until they end; None now and then, so that the caller may look around."""
+        assert self._process.stdout is not None
+        said = self._process.stdout.fileno()
+        rest = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(said, selectors.EVENT_READ)
+            while True:
+                if not selector.select(GLANCE_S):
+                    yield None
+                    continue
+                part = os.read(said, 1 << 16)
+                if not part:
+                    return
+                *lines, rest = (rest + part).split(b"\n")
+                yield from (progress for line in lines if (progress := _read(line)))
+
+    def wait(self) -> int:
+        """The exit code of the job, once it has ended."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Ask the ranks to end after their step; those that do not are killed."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(PATIENCE_S)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                # The ranks end by themselves then: nobody reads any more what the first one says.
+                self._process.kill()
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def complaint(self) -> str:
+        """Which rank failed and why, in its own words, as far as the log tells."""
+        text = self.log.read_text(errors="replace")
+        found = re.search(r"^\[rank(\d+)\]: ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+        return f"rank {found[1]} says “{found[2]}”" if found else f"{self.log} says why"
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would lead the agent to another collector or run; a thread for each rank."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKSCOPE_")}
+    return {"OMP_NUM_THREADS": "1", **kept}
+
+
+def _read(line: bytes) -> Progress | None:
+    try:
+        return msgspec.json.decode(line, type=Progress)
+    except msgspec.DecodeError:
+        return None

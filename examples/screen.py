@@ -1,0 +1,92 @@
+"""What the demo says on the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from rankscope.store import FirstNonfinite
+
+from .fault import Fault
+from .job import Progress
+
+CHALLENGE = """\
+On purpose, one rank's activations will start to overflow at some step.
+Find it: which site, which rank, which step? (--no-fault trains a healthy run)
+"""
+
+
+class Screen:
+    """The terminal: sentences, and below them one bar while training."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[loss]}", markup=False),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bars.add_task("", total=None, loss="")
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    @property
+    def can_show_pages(self) -> bool:
+        """Whether somebody sits here, before a screen: a browser for terminals would take this one."""
+        screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+        return self._console.is_terminal and bool(screen)
+
+    def say(self, text: str) -> None:
+        """A sentence that stays."""
+        self._console.print(text, markup=False)
+
+    def doing(self, what: str) -> None:
+        """What goes on now, beside the bar; nobody knows for how long."""
+        self._bars.reset(self._task, description=what, total=None, loss="")
+
+    def show(self, progress: Progress) -> None:
+        """How far training has come."""
+        done = progress.step + 1
+        loss = "loss NaN" if progress.loss is None else f"loss {progress.loss:.3f}"
+        if not progress.updated:
+            loss += ", update skipped: a gradient is not finite"
+        self._bars.update(
+            self._task,
+            description=f"Step {done} of {progress.steps}",
+            total=progress.steps,
+            completed=done,
+            loss=loss,
+        )
+
+
+def answer(fault: Fault | None, found: FirstNonfinite | None, path: Path) -> str:
+    """What was planted, beside what the store says of the run at `path`."""
+    planted = "Planted: nothing."
+    if fault is not None:
+        planted = f"Planted: {fault.site} on rank {fault.rank} from step {fault.step} on."
+    seen = "everything was finite"
+    if found is not None:
+        ranks = ", ".join(map(str, found.ranks))
+        seen = f"{found.site} on rank {ranks} at step {found.step}"
+    return f'{planted}\nFound:   {seen}, says open_run("{path}").first_nonfinite().'

@@ -1,0 +1,150 @@
+"""The arrays of a run in one session: the only file that makes, reads and writes Zarr chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Self
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.codecs import BloscCodec
+from zarr.storage import StorePath
+
+from .chunks import BLOSC, Block, Request, Slices, read_regions, write_regions
+from .layout import ARRAYS, RING, Dims, Layout, Tier
+from .tiers import Bounds, pieces
+
+Index = int | slice
+"""Selects along an axis after the record."""
+
+CODEC = BloscCodec(cname=BLOSC["cname"], clevel=BLOSC["clevel"], shuffle="shuffle")
+EVENTS_CHUNK = 1 << 16
+
+
+class Arrays:
+    """The arrays of a run as one session sees them; a tier's array is opened when it is asked for."""
+
+    def __init__(self, store: Store, *, mode: Literal["r", "r+"] = "r+") -> None:
+        self.store = store
+        self._mode: Literal["r", "r+"] = mode
+        self._open: dict[str, zarr.Array[Any]] = {}
+        self._writes: list[Request] = []
+
+    def on(self, store: Store) -> Self:
+        """The same arrays in another session, without reading their metadata again."""
+        other = type(self)(store, mode=self._mode)
+        for path, array in self._open.items():
+            other._open[path] = zarr.Array(zarr.AsyncArray(array.metadata, StorePath(store, path)))
+        return other
+
+    def at(self, tier: Tier, name: str) -> zarr.Array[Any]:
+        """The array of that name in one tier."""
+        return self.open(f"{tier}/{name}")
+
+    def open(self, path: str) -> zarr.Array[Any]:
+        """The array at a path."""
+        if path not in self._open:
+            self._open[path] = zarr.open_array(self.store, path=path, mode=self._mode)
+        return self._open[path]
+
+    def create(self, dims: Dims) -> None:
+        """Make all arrays, without a record."""
+        for layout in ARRAYS.values():
+            for tier in layout.tiers:
+                self._open[f"{tier}/{layout.name}"] = create(self.store, layout, tier, dims)
+        self._open["events"] = zarr.create_array(
+            self.store, name="events", shape=(0,), chunks=(EVENTS_CHUNK,), dtype="uint8", fill_value=0
+        )
+
+    def dims(self) -> dict[str, int]:
+        """How large the axes are that grow."""
+        return {
+            "site": self.at("tail", "scalars").shape[1],
+            "rank": self.at("tail", "ranks").shape[1],
+            "column": self.at("tail", "records").shape[1],
+            "training": self.at("tail", "training").shape[2],
+            "health": self.at("tail", "health").shape[2],
+        }
+
+    def grow(self, dims: Dims) -> None:
+        """Make the arrays as large as `dims`; never smaller."""
+        for layout in ARRAYS.values():
+            for tier in layout.tiers:
+                array = self.at(tier, layout.name)
+                resize(array, (array.shape[0], *layout.shape(dims)))
+
+    def read(self, name: str, bounds: Bounds, first: int, stop: int, *inner: Index) -> Block:
+        """The records from `first` up to `stop`, record first, and along other axes what is asked for."""
+        regions = [
+            region(self.at(piece.tier, name), piece.slots, inner)
+            for piece in pieces(bounds, first, stop)
+        ]
+        if not regions:
+            regions = [region(self.at("tail", name), slice(0, 0), inner)]
+        parts = read_regions(regions)
+        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        dropped = tuple(0 if isinstance(index, int) else slice(None) for index in inner)
+        return block[(slice(None), *dropped)]
+
+    def write(self, name: str, bounds: Bounds, first: int, block: Block, *inner: slice) -> None:
+        """Put consecutive records where they lie, at the next `flush`; `bounds` must hold them."""
+        for piece in pieces(bounds, first, first + len(block)):
+            rows = block[piece.first - first :][: len(piece)]
+            self._writes.append((*region(self.at(piece.tier, name), piece.slots, inner), rows))
+
+    def flush(self) -> None:
+        """Store what was written, all at once."""
+        writes, self._writes = self._writes, []
+        write_regions(writes)
+
+    def append_bytes(self, start: int, text: bytes) -> None:
+        """Put `text` into the array `events` from position `start` on."""
+        array = self.open("events")
+        resize(array, (start + len(text),))
+        array[start:] = np.frombuffer(text, np.uint8)
+
+
+def create(store: Store, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
+    """Make one array in one tier."""
+    return zarr.create_array(
+        store,
+        name=f"{tier}/{layout.name}",
+        shape=(RING.get(tier, 0), *layout.shape(dims)),
+        chunks=layout.chunks(tier, dims),
+        dtype=layout.dtype,
+        fill_value=layout.fill,
+        filters=None,
+        compressors=[CODEC],
+        dimension_names=("record" if tier == "history" else "slot", *layout.axes),
+    )
+
+
+def region(
+    array: zarr.Array[Any], slots: slice, inner: tuple[Index, ...]
+) -> tuple[zarr.Array[Any], Slices]:
+    """An array and a region of it: some slots, and along later axes what `inner` selects, or all."""
+    return array, (slots, *ranges(array, inner))
+
+
+def ranges(array: zarr.Array[Any], inner: tuple[Index, ...]) -> tuple[slice, ...]:
+    """Slices with both ends for all axes after the first."""
+    lengths = array.shape[1:]
+    some = tuple(
+        slice(index, index + 1) if isinstance(index, int) else slice(*index.indices(length)[:2])
+        for index, length in zip(inner, lengths, strict=False)
+    )
+    return some + tuple(slice(0, length) for length in lengths[len(inner) :])
+
+
+def resize(array: zarr.Array[Any], least: tuple[int, ...]) -> None:
+    """Grow the array to at least that shape."""
+    shape = tuple(map(max, array.shape, least))
+    if shape != array.shape:
+        array.resize(shape)
+
+
+def spans(length: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` that cover 0 to `length`."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))

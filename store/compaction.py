@@ -1,0 +1,124 @@
+"""Moving records from the tail to the wide chunks that long questions want, chunk by chunk.
+
+A move copies and then shifts a bound; both are in one transaction, so a reader sees either the
+old place or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from .arrays import Arrays, region, resize, spans
+from .chunks import read_regions, write_regions
+from .layout import ARRAYS, CHUNK, RING, Layout, Tier
+from .state import State
+from .tiers import Piece, ring_pieces
+
+LINGER = 32
+"""Records that stay in the tail, where a late rank can patch them cheaply."""
+SITES_AT_ONCE = 512
+
+
+def tail_due(state: State) -> int:
+    """Up to which record the tail can be moved in whole chunks; `state.recent` if it cannot."""
+    chunk = CHUNK["recent"]
+    return max((state.records - LINGER) // chunk * chunk, state.recent)
+
+
+def history_due(state: State) -> str | None:
+    """The name of an array whose recent tier holds a whole chunk of the history."""
+    for name, layout in ARRAYS.items():
+        if layout.recent and full_chunks(state, name) > state.history[name]:
+            return name
+    return None
+
+
+def full_chunks(state: State, name: str) -> int:
+    """Up to which record the recent tier of an array fills whole chunks of its history."""
+    chunk = ARRAYS[name].history[0]
+    return state.recent // chunk * chunk
+
+
+def tail_room(state: State) -> int:
+    """How many records the tail can still take."""
+    return RING["tail"] - (state.records - state.recent)
+
+
+def move_tail(arrays: Arrays, state: State, upto: int) -> State:
+    """Move the tail's records up to `upto` one tier down, in all arrays."""
+    for name, layout in ARRAYS.items():
+        if layout.recent and upto - state.history[name] > RING["recent"]:
+            state = move_full(arrays, state, name)
+    for name, layout in ARRAYS.items():
+        if name == "histogram_high" and not state.wide:
+            # Nothing was written, but what is read later must lie within the shape.
+            history = arrays.at("history", name)
+            resize(history, (upto, *history.shape[1:]))
+        else:
+            copy(arrays, state, layout, "tail", state.recent, upto)
+    return replace(state, recent=upto)
+
+
+def move_full(arrays: Arrays, state: State, name: str) -> State:
+    """Move what fills whole chunks of an array's history there from its recent tier."""
+    return move_recent(arrays, state, name, full_chunks(state, name))
+
+
+def move_recent(arrays: Arrays, state: State, name: str, upto: int) -> State:
+    """Move the records of an array's recent tier up to `upto` into its history."""
+    copy(arrays, state, ARRAYS[name], "recent", state.history[name], upto)
+    return replace(state, history={**state.history, name: upto})
+
+
+def move_all(arrays: Arrays, state: State) -> State:
+    """Move every record into the history, whole chunk or not."""
+    state = move_tail(arrays, state, state.records)
+    for name, layout in ARRAYS.items():
+        if layout.recent and state.history[name] < state.recent:
+            state = move_recent(arrays, state, name, state.recent)
+    return state
+
+
+def copy(arrays: Arrays, state: State, layout: Layout, source: Tier, first: int, stop: int) -> None:
+    """Copy records of one array from a tier to the next."""
+    if first == stop:
+        return
+    target: Tier = "recent" if source == "tail" and layout.recent else "history"
+    reader, writer = arrays.at(source, layout.name), arrays.at(target, layout.name)
+    if target == "history":
+        resize(writer, (stop, *writer.shape[1:]))
+    for inner in parts(state, layout, reader.shape, reader.chunks):
+        block = np.concatenate(
+            read_regions(
+                region(reader, piece.slots, inner) for piece in ring_pieces(source, first, stop)
+            )
+        )
+        write_regions(
+            (*region(writer, piece.slots, inner), block[within(piece, first)])
+            for piece in ring_pieces(target, first, stop)
+        )
+
+
+def within(piece: Piece, first: int) -> slice:
+    """Which rows of a block that begins with record `first` a piece takes."""
+    return slice(piece.first - first, piece.first - first + len(piece))
+
+
+def parts(
+    state: State, layout: Layout, shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> Iterator[tuple[slice, ...]]:
+    """Selections after the record that together cover an array, each small enough for memory."""
+    match layout.axes:
+        case ("site", *_):
+            for sites in spans(shape[1], SITES_AT_ONCE):
+                yield (sites,)
+        case ("rank", "site", _):
+            for block in state.rank_blocks:
+                ranks = slice(block * chunks[1], min((block + 1) * chunks[1], shape[1]))
+                for sites in spans(shape[2], SITES_AT_ONCE):
+                    yield ranks, sites
+        case _:
+            yield ()

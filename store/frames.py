@@ -1,0 +1,150 @@
+"""What a run says about itself, as pandas tables. Pure: the facts come in as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .layout import COLUMNS
+from .record import SiteInfo
+from .selection import (
+    ATTEMPT,
+    COMPLETE,
+    FINAL,
+    PARTIAL,
+    RANKS,
+    STEP,
+    TIME,
+    Indices,
+    choose_records,
+    ranks_in,
+)
+from .state import Attempt
+
+
+def records_frame(
+    facts: Indices, attempts: Sequence[Attempt], *, all_attempts: bool
+) -> pd.DataFrame:
+    """One row a record, see `Run.records`."""
+    chosen = np.arange(len(facts)) if all_attempts else choose_records(facts).records
+    rows = facts[chosen]
+    frame = pd.DataFrame(
+        {
+            "step": rows[:, STEP],
+            "attempt": rows[:, ATTEMPT],
+            "time": times(rows[:, TIME]),
+            "complete": rows[:, COMPLETE].astype(bool),
+            "partial": rows[:, PARTIAL].astype(bool),
+            "final": rows[:, FINAL].astype(bool),
+            "ranks": rows[:, RANKS],
+            "missing": [missing_ranks(row, attempts) for row in rows],
+        },
+        index=pd.Index(chosen, name="record"),
+    )
+    return frame.astype({"missing": object})
+
+
+def missing_ranks(row: Indices, attempts: Sequence[Attempt]) -> list[int]:
+    """The ranks of its attempt that a record lacks."""
+    if row[COMPLETE]:
+        return []
+    size = attempts[row[ATTEMPT]].world_size
+    return sorted(set(range(size)).difference(ranks_in(row[len(COLUMNS) :])))
+
+
+def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
+    """One row an attempt, see `Run.attempts`."""
+    rows: list[dict[str, Any]] = []
+    for number, attempt in enumerate(attempts):
+        mine = facts[facts[:, ATTEMPT] == number] if len(facts) else facts
+        rows.append(
+            {
+                "launch": attempt.launch,
+                "world_size": attempt.world_size,
+                "mesh": dict(attempt.mesh),
+                "ranks": len(attempt.ranks),
+                "records": len(mine),
+                "first_step": int(mine[:, STEP].min()) if len(mine) else None,
+                "last_step": int(mine[:, STEP].max()) if len(mine) else None,
+                "started": time(int(mine[:, TIME].min())) if len(mine) else pd.NaT,
+                "updated": time(int(mine[:, TIME].max())) if len(mine) else pd.NaT,
+            }
+        )
+    columns = ["launch", "world_size", "mesh", "ranks", "records"]
+    columns += ["first_step", "last_step", "started", "updated"]
+    frame = pd.DataFrame(rows, columns=columns)
+    frame.index.name = "attempt"
+    return frame.astype({"first_step": "Int64", "last_step": "Int64"})
+
+
+def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFrame:
+    """One row a site, see `Run.sites`."""
+    picked = [sites[place] for place in chosen]
+    index = pd.Index([site.label for site in picked], name="site", dtype=object)
+    columns: dict[str, list[Any]] = {
+        "kind": [site.kind for site in picked],
+        "name": [site.name for site in picked],
+        "slot": [site.slot for site in picked],
+        "occurrence": [site.occurrence for site in picked],
+        "dtype": [site.dtype for site in picked],
+        "shape": [site.shape for site in picked],
+        "module": [site.module for site in picked],
+        "order": [site.order for site in picked],
+        "placement": [dict(site.placement) for site in picked],
+        "aliases": [site.aliases for site in picked],
+    }
+    return pd.DataFrame(columns, index=index)
+
+
+def health_frame(numbers: NDArray[np.float64], attempts: Indices, names: Sequence[str]) -> pd.DataFrame:
+    """One row a rank, columns (name, latest | total).
+
+    Args:
+        numbers: float64 [records, ranks, names], NaN where a record lacks one.
+        attempts: int64 [records]
+        names: Of the counters, which grow from 0 within each attempt.
+    """
+    columns = pd.MultiIndex.from_product([names, ["latest", "total"]], names=["counter", "value"])
+    ranks = pd.RangeIndex(numbers.shape[1], name="rank")
+    frame = pd.DataFrame(np.nan, index=ranks, columns=columns)
+    for place, name in enumerate(names):
+        by_attempt = [
+            latest(numbers[attempts == attempt, :, place]) for attempt in np.unique(attempts)
+        ]
+        if by_attempt:
+            ends = np.stack(by_attempt)
+            frame[(name, "latest")] = latest(ends)
+            seen = np.isfinite(ends).any(axis=0)
+            frame[(name, "total")] = np.where(seen, np.nansum(ends, axis=0), np.nan)
+    return frame
+
+
+def latest(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 [columns]: of each column the last number that is not NaN."""
+    if not len(numbers):
+        return np.full(numbers.shape[1], np.nan)
+    known = ~np.isnan(numbers)
+    row = len(numbers) - 1 - np.argmax(known[::-1], axis=0)
+    return np.where(known.any(axis=0), numbers[row, np.arange(numbers.shape[1])], np.nan)
+
+
+def events_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row an event, see `Run.events`."""
+    columns = ["kind", "attempt", "rank", "step", "text", "time_ns"]
+    frame = pd.DataFrame(list(events), columns=columns)
+    frame["time"] = times(frame.pop("time_ns").to_numpy(np.int64))
+    return frame
+
+
+def times(time_ns: Indices) -> pd.DatetimeIndex:
+    """Nanoseconds since 1970 as times in UTC."""
+    return pd.DatetimeIndex(time_ns.astype("datetime64[ns]"), tz="UTC")
+
+
+def time(time_ns: int) -> pd.Timestamp:
+    """Nanoseconds since 1970 as a time in UTC."""
+    return pd.Timestamp(time_ns, unit="ns", tz="UTC")

@@ -1,0 +1,201 @@
+"""How a run lies in its arrays: their names, axes, types, fill values and chunks. No I/O.
+
+Every array has the record as its first axis and lies in two or three tiers. A record is written to
+the tail, a ring of small chunks that hold all sites; from there it moves to `recent`, a ring of
+chunks of 64 records, and at last to the history, whose wide chunks suit the questions asked of a
+long run. So each record is written three times and a wide chunk only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..sketch.derive import MAIN
+from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
+from .record import SPREAD
+
+FORMAT = "rankscope/1"
+"""Version of the layout, in the attributes of the root group."""
+
+Tier = Literal["history", "recent", "tail"]
+
+CHUNK: Mapping[Tier, int] = {"history": 512, "recent": 64, "tail": 8}
+"""Records in a chunk, unless an array's layout says otherwise."""
+RING: Mapping[Tier, int] = {"recent": 1024, "tail": 128}
+"""Slots of the tiers that are rings: record r lies in slot r modulo this."""
+
+COLUMNS = ("step", "attempt", "time_ns", "complete", "partial", "final", "rows", "ranks")
+"""First columns of the array `records`. The 64-bit words after them are the mask of ranks present."""
+
+MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
+
+Dims = Mapping[str, int]
+"""Sizes of the axes that grow: site, rank, column, training, health."""
+
+FIXED: Dims = {
+    "count": len(COUNTS),
+    "moment": len(MOMENTS),
+    "statistic": len(MAIN),
+    "extreme": len(SPREAD),
+    "bin": BINS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One named array, in all its tiers."""
+
+    name: str
+    dtype: str
+    fill: float
+    """What an element is before it is written. Counts use -1 and numbers NaN: not observed."""
+    axes: tuple[str, ...]
+    """After the record."""
+    history: tuple[int, ...]
+    """Chunk of the history, record first; an axis that is shorter when the array is made takes its
+    own length instead."""
+    recent: bool = True
+    """Whether it has the middle tier; without it the tail moves straight to the history."""
+    tail_sites: int = MAX_SITE_CHUNK
+    """Most sites in a chunk of the tail."""
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers it lies in, oldest records first."""
+        return ("history", "recent", "tail") if self.recent else ("history", "tail")
+
+    def shape(self, dims: Dims) -> tuple[int, ...]:
+        """Its shape without the record."""
+        return tuple((FIXED | dict(dims))[axis] for axis in self.axes)
+
+    def chunks(self, tier: Tier, dims: Dims) -> tuple[int, ...]:
+        """Its chunk in a tier, record first."""
+        sizes = FIXED | dict(dims)
+        if tier == "history":
+            inner = zip(self.axes, self.history[1:], strict=True)
+            return (self.history[0], *(min(most, limit(axis, sizes)) for axis, most in inner))
+        inner_sizes = (limit(axis, sizes) for axis in self.axes)
+        if tier == "tail":
+            inner_sizes = (
+                min(size, self.tail_sites) if axis == "site" else size
+                for axis, size in zip(self.axes, inner_sizes, strict=True)
+            )
+        return (CHUNK[tier], *inner_sizes)
+
+
+def limit(axis: str, sizes: Dims) -> int:
+    """The longest useful chunk along an axis: its size now, with room where it is bound to grow."""
+    size = sizes[axis]
+    match axis:
+        case "site":
+            return min(max(-(-size // 32) * 32, MIN_SITE_CHUNK), MAX_SITE_CHUNK)
+        case "rank":
+            return min(size, 8)
+        case "training" | "health" | "column":
+            return -(-size // 16) * 16
+        case _:
+            return size
+
+
+ARRAYS: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            name="records",
+            dtype="int64",
+            fill=-1,
+            axes=("column",),
+            history=(512, 1024),
+            recent=False,
+        ),
+        Layout(
+            name="counts",
+            dtype="int64",
+            fill=-1,
+            axes=("site", "count"),
+            history=(512, 64, len(COUNTS)),
+        ),
+        Layout(
+            name="moments",
+            dtype="float64",
+            fill=float("nan"),
+            axes=("site", "moment"),
+            history=(512, 64, len(MOMENTS)),
+        ),
+        Layout(name="checksum", dtype="uint64", fill=0, axes=("site",), history=(512, 512)),
+        Layout(
+            name="scalars",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("site", "statistic"),
+            history=(512, 512, 1),
+        ),
+        Layout(
+            name="spread",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("site", "statistic", "extreme"),
+            history=(512, 512, 1, 1),
+        ),
+        Layout(
+            name="histogram",
+            dtype="uint32",
+            fill=0,
+            axes=("site", "bin"),
+            history=(64, 64, BINS),
+            recent=False,
+            tail_sites=256,
+        ),
+        Layout(
+            name="histogram_high",
+            dtype="uint32",
+            fill=0,
+            axes=("site", "bin"),
+            history=(64, 64, BINS),
+            recent=False,
+            tail_sites=256,
+        ),
+        Layout(
+            name="ranks",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("rank", "site", "statistic"),
+            history=(512, 4, 128, 1),
+        ),
+        Layout(
+            name="training",
+            dtype="float64",
+            fill=float("nan"),
+            axes=("rank", "training"),
+            history=(512, 8, 16),
+            recent=False,
+        ),
+        Layout(
+            name="health",
+            dtype="float64",
+            fill=float("nan"),
+            axes=("rank", "health"),
+            history=(512, 8, 16),
+            recent=False,
+        ),
+    )
+}
+"""All arrays by name. `histogram_high` holds the upper 32 bits of counts that do not fit into
+`histogram`, and is written only in a run that has such a count."""
+
+AXES: Mapping[str, list[str]] = {
+    "column": list(COLUMNS),
+    "count": list(COUNTS),
+    "moment": list(MOMENTS),
+    "statistic": list(MAIN),
+    "extreme": list(SPREAD),
+    "bin": [str(exponent) for exponent in range(FIRST_EXPONENT, LAST_EXPONENT + 1)],
+}
+"""What stands along the fixed axes, in the attributes of the root group for anyone who reads."""
+
+
+def mask_words(ranks: int) -> int:
+    """How many 64-bit words hold one bit a rank."""
+    return -(-ranks // 64)

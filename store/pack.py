@@ -1,0 +1,151 @@
+"""Records as blocks of the store's arrays: pure NumPy, nothing is read or written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.derive import main_statistics
+from ..sketch.table import BINS, SketchTable
+from .layout import ARRAYS, COLUMNS, Dims, mask_words
+from .record import Record
+from .state import Meta
+
+Blocks = dict[str, NDArray[Any]]
+"""By array: [records, …] in the array's own dtype."""
+
+LOW_BITS = np.int64(0xFFFF_FFFF)
+
+
+def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
+    """The sizes of the growing axes that these records need."""
+    highest = max((top_rank(record) for record in records), default=-1)
+    ranks = max(meta.world_size, highest + 1, 1)
+    return {
+        "site": max(len(meta.sites), 1),
+        "rank": ranks,
+        "column": len(COLUMNS) + mask_words(ranks),
+        "training": max(len(meta.training), 1),
+        "health": max(len(meta.health), 1),
+    }
+
+
+def top_rank(record: Record) -> int:
+    """The highest rank that a record speaks of, -1 for none."""
+    return max(chain(record.ranks, record.by_rank, record.training, record.health), default=-1)
+
+
+def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Blocks:
+    """The blocks of consecutive records, but for `ranks`, which may be large; see `pack_ranks`.
+
+    `wide` asks for `histogram_high` too.
+    """
+    apart = {"ranks"} if wide else {"ranks", "histogram_high"}
+    blocks = {name: empty(name, len(records), dims) for name in ARRAYS if name not in apart}
+    scalars = main_scalars([record.merged for record in records])
+    start = 0
+    for row, record in enumerate(records):
+        blocks["records"][row] = facts(record, dims)
+        stop = start + len(record.sites)
+        pack_sites({name: block[row] for name, block in blocks.items()}, record, scalars[start:stop])
+        pack_numbers(blocks["training"][row], record.training, meta.training)
+        pack_numbers(blocks["health"][row], record.health, meta.health)
+        start = stop
+    return blocks
+
+
+def empty(name: str, records: int, dims: Dims) -> NDArray[Any]:
+    """A block of that array in which nothing was observed."""
+    layout = ARRAYS[name]
+    return np.full((records, *layout.shape(dims)), layout.fill, layout.dtype)
+
+
+def main_scalars(tables: Sequence[SketchTable]) -> NDArray[np.float32]:
+    """float32 [all rows, len(MAIN)]; what lies beyond float32 is infinite there."""
+    columns = SketchTable(
+        np.concatenate([table.counts for table in tables]),
+        np.concatenate([table.moments for table in tables]),
+        np.concatenate([table.checksum for table in tables]),
+        # No main statistic reads the histogram; copying it would take longer than all of them.
+        np.empty((0, BINS), np.int64),
+    )
+    with np.errstate(over="ignore"):
+        return main_statistics(columns).astype(np.float32)
+
+
+def facts(record: Record, dims: Dims) -> NDArray[np.int64]:
+    """int64 [columns]: the row of the array `records`."""
+    row = np.zeros(dims["column"], np.int64)
+    row[: len(COLUMNS)] = (
+        record.step,
+        record.attempt,
+        record.time_ns,
+        record.complete,
+        record.partial,
+        record.final,
+        len(record.sites),
+        len(record.ranks),
+    )
+    words = row[len(COLUMNS) :].view(np.uint64)
+    for rank in record.ranks:
+        words[rank // 64] |= np.uint64(1) << np.uint64(rank % 64)
+    return row
+
+
+def pack_sites(rows: Blocks, record: Record, scalars: NDArray[np.float32]) -> None:
+    """Fill one record's rows [sites, …] with what was observed."""
+    sites, merged = record.sites, record.merged
+    rows["counts"][sites] = merged.counts
+    rows["moments"][sites] = merged.moments
+    rows["checksum"][sites] = merged.checksum
+    rows["scalars"][sites] = scalars
+    rows["spread"][sites] = record.spread
+    rows["histogram"][sites] = merged.histogram & LOW_BITS
+    if "histogram_high" in rows:
+        rows["histogram_high"][sites] = merged.histogram >> 32
+
+
+def is_wide(table: SketchTable) -> bool:
+    """Whether a bin's count needs more than 32 bits."""
+    # A bin holds no more than there are elements: the columns of counts are much smaller.
+    largest = int(table.counts.max(initial=0))
+    return largest > LOW_BITS and bool((table.histogram > LOW_BITS).any())
+
+
+def pack_numbers(
+    rows: NDArray[np.float64], numbers: Mapping[int, Mapping[str, float]], names: Sequence[str]
+) -> None:
+    """Fill float64 [ranks, names] with named numbers of each rank."""
+    place = {name: position for position, name in enumerate(names)}
+    for rank, values in numbers.items():
+        for name, value in values.items():
+            rows[rank, place[name]] = value
+
+
+def pack_ranks(
+    records: Sequence[Record], ranks: slice, sites: int, statistics: int
+) -> NDArray[np.float32]:
+    """float32 [records, ranks, sites, statistics]: the numbers of a block of ranks."""
+    block = np.full(
+        (len(records), ranks.stop - ranks.start, sites, statistics), np.nan, np.float32
+    )
+    for row, record in enumerate(records):
+        for rank, numbers in record.by_rank.items():
+            if ranks.start <= rank < ranks.stop:
+                block[row, rank - ranks.start, record.sites] = numbers
+    return block
+
+
+def consecutive(records: Iterable[Record]) -> list[list[Record]]:
+    """Records in stretches without a hole, each to be written at once. They must be ascending."""
+    stretches: list[list[Record]] = []
+    for record in records:
+        if stretches and stretches[-1][-1].index + 1 == record.index:
+            stretches[-1].append(record)
+        else:
+            stretches.append([record])
+    return stretches

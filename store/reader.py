@@ -1,0 +1,182 @@
+"""One snapshot of a run, as blocks of its arrays: the file that stands between questions and Zarr."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN
+from ..sketch.errors import NotARunError, StoreError
+from ..sketch.table import COUNT, SketchTable
+from .arrays import Arrays, Index
+from .layout import ARRAYS
+from .naming import holds_repository, what_is_at
+from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
+from .selection import Indices, stretches
+from .state import Meta, State
+
+NONFINITE = MAIN.index("nonfinite")
+"""Defined wherever something was observed, so that NaN there says: not observed."""
+
+
+class Reader:
+    """Reads one snapshot until it is told to move to the newest.
+
+    Raises:
+        NotARunError: the path holds no run; the message says what it holds.
+        StoreError: it cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir() or not holds_repository(self.path):
+            raise NotARunError(f"{self.path} {what_is_at(self.path)}.")
+        self._repository = open_repository(self.path)
+        self._facts: Indices = np.empty((0, 0), np.int64)
+        self._read(self._repository.readonly_session(BRANCH))
+
+    def _read(self, session: icechunk.Session) -> None:
+        self.snapshot: Snapshot = read_snapshot(self.path, self._repository, session)
+        self.state: State = self.snapshot.state
+        self.meta: Meta = read_meta(session.store)
+        self.arrays = Arrays(session.store, mode="r")
+
+    def refresh(self) -> bool:
+        """Move to the newest snapshot; whether there was a newer one."""
+        if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
+            return False
+        before = self.state
+        self._read(self._repository.readonly_session(BRANCH))
+        if self.state.patches != before.patches or self.state.records < before.records:
+            self._facts = self._facts[:0]
+        return True
+
+    @property
+    def group(self) -> zarr.Group:
+        """The snapshot as plain Zarr, read only."""
+        return zarr.open_group(self.arrays.store, mode="r")
+
+    @property
+    def ranks(self) -> int:
+        """How long the rank axis is."""
+        return self.arrays.at("tail", "ranks").shape[1] if self.state.created else 0
+
+    def facts(self) -> Indices:
+        """int64 [records, columns]: the array `records`; only what is new is read again."""
+        known, count = len(self._facts), self.state.records
+        if not self.state.created:
+            return np.empty((0, ARRAYS["records"].shape({"column": 9})[0]), np.int64)
+        if known < count:
+            new = self.arrays.read("records", self.state.bounds("records"), known, count)
+            wider = new.shape[1] - self._facts.shape[1]
+            # A mask grows with the ranks; earlier records have none of the new ones.
+            old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
+            self._facts = np.concatenate([old, new])
+        return self._facts
+
+    def read(self, name: str, records: Indices, *inner: Index | Indices) -> NDArray[Any]:
+        """The given records of an array, in their order; along other axes what is asked for.
+
+        One of `inner` may be indices, in any order.
+        """
+        if not len(records):
+            return self._empty(name, inner)
+        order = np.argsort(records, kind="stable")
+        ascending = records[order]
+        parts = [
+            self._read_range(name, span, inner)[ascending[part] - span.start]
+            for part, span in stretches(ascending)
+        ]
+        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return block if is_ascending(records) else block[np.argsort(order)]
+
+    def _read_range(
+        self, name: str, span: slice, inner: tuple[Index | Indices, ...]
+    ) -> NDArray[Any]:
+        bounds = self.state.bounds(name)
+        many = next((place for place, index in enumerate(inner) if is_many(index)), None)
+        if many is None:
+            return self._get(name, bounds, span, inner)
+        wanted = np.asarray(inner[many])
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        # Integers drop an axis, so the axis of the indices moves forward.
+        axis = 1 + sum(isinstance(index, slice) for index in inner[:many])
+        parts: list[NDArray[Any]] = []
+        for part, places in stretches(ascending):
+            whole = self._get(name, bounds, span, (*inner[:many], places, *inner[many + 1 :]))
+            offsets = ascending[part] - places.start
+            full = len(offsets) == whole.shape[axis]
+            parts.append(whole if full else np.take(whole, offsets, axis=axis))
+        block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+        return block if is_ascending(wanted) else np.take(block, np.argsort(order), axis=axis)
+
+    def _get(
+        self, name: str, bounds: Any, span: slice, inner: tuple[Any, ...]
+    ) -> NDArray[Any]:
+        try:
+            return self.arrays.read(name, bounds, span.start, span.stop, *inner)
+        except icechunk.IcechunkError as error:
+            raise StoreError(
+                f"Snapshot {self.snapshot.id} of {self.path} can no longer be read; "
+                "call `refresh()` to move to the newest."
+            ) from error
+
+    def _empty(self, name: str, inner: tuple[Index | Indices, ...]) -> NDArray[Any]:
+        if not self.state.created:
+            lengths = [len(index) if is_many(index) else 0 for index in inner if is_kept(index)]
+            return np.empty((0, *lengths), ARRAYS[name].dtype)
+        first = tuple(slice(0, 0) if is_many(index) else index for index in inner)
+        shape = list(self.arrays.read(name, self.state.bounds(name), 0, 0, *first).shape)
+        kept = [index for index in inner if is_kept(index)]
+        for axis, index in enumerate(kept, start=1):
+            if is_many(index):
+                shape[axis] = len(index)
+        return np.empty(shape, ARRAYS[name].dtype)
+
+    def histograms(self, records: Indices, sites: Indices) -> NDArray[np.int64]:
+        """int64 [records, sites, BINS]; 0 where nothing was observed."""
+        low = self.read("histogram", records, sites).astype(np.int64)
+        if self.state.wide:
+            low += self.read("histogram_high", records, sites).astype(np.int64) << 32
+        return low
+
+    def table(self, record: int, sites: Indices) -> tuple[Indices, SketchTable]:
+        """Those of the sites that were observed in a record, and their exact columns."""
+        one = np.array([record])
+        counts = self.read("counts", one, sites)[0]
+        here = np.flatnonzero(counts[:, COUNT] >= 0)
+        return sites[here], SketchTable(
+            counts[here],
+            self.read("moments", one, sites)[0][here],
+            self.read("checksum", one, sites)[0][here],
+            self.histograms(one, sites)[0][here],
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events, in order."""
+        if not self.state.event_bytes:
+            return []
+        text = np.asarray(self.arrays.open("events")[: self.state.event_bytes]).tobytes()
+        return [json.loads(line) for line in text.decode().splitlines()]
+
+
+def is_many(index: Any) -> bool:
+    """Whether an index is an array of indices."""
+    return isinstance(index, np.ndarray)
+
+
+def is_kept(index: Any) -> bool:
+    """Whether the axis is still there after indexing."""
+    return isinstance(index, slice | np.ndarray)
+
+
+def is_ascending(places: Indices) -> bool:
+    """Whether places are in ascending order."""
+    return bool(np.all(places[1:] > places[:-1]))

@@ -1,0 +1,144 @@
+"""The Icechunk repository of one run: making and opening it, and reading what a snapshot says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import StorePath
+
+from ..sketch.errors import NotARunError, StoreError
+from .layout import AXES, FORMAT
+from .state import Meta, State
+
+BRANCH = "main"
+
+# Icechunk warns on every local store that two committers lose commits; our writer takes a lock.
+icechunk.set_logs_filter("error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What one committed snapshot says about its run."""
+
+    id: str
+    run: str
+    formats: tuple[str, ...]
+    """Number formats that viewers should mark."""
+    state: State
+    streams: dict[str, int]
+    """Committed sequence number of each stream."""
+
+
+def create_repository(path: Path) -> icechunk.Repository:
+    """Make an empty repository.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    try:
+        return icechunk.Repository.create(storage(path), config=config())
+    except icechunk.IcechunkError as error:
+        raise StoreError(f"Cannot write to {path}: {first_line(error)}") from error
+
+
+def open_repository(path: Path) -> icechunk.Repository:
+    """Open the repository at `path`, which must hold one.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        return icechunk.Repository.open(storage(path), config=config())
+    except icechunk.IcechunkError as error:
+        raise StoreError(f"Cannot read {path}: {first_line(error)}") from error
+
+
+def storage(path: Path) -> icechunk.Storage:
+    """The place of a repository, on local disk."""
+    return icechunk.local_filesystem_storage(str(path.absolute()))
+
+
+def config() -> icechunk.RepositoryConfig:
+    """Caches small enough that memory stays flat over a long run."""
+    caching = icechunk.CachingConfig(num_snapshot_nodes=10_000, num_chunk_refs=200_000)
+    return icechunk.RepositoryConfig(caching=caching)
+
+
+def begin_run(repository: icechunk.Repository, run: str, formats: Sequence[str]) -> None:
+    """Write the attributes of a run that has no record yet."""
+    session = repository.writable_session(BRANCH)
+    root = zarr.create_group(
+        session.store,
+        attributes={"format": FORMAT, "run": run, "formats": list(formats), "axes": dict(AXES)},
+    )
+    root.create_group("state", attributes=State().to_json())
+    root.create_group("meta", attributes=Meta().to_json())
+    session.commit("A new run", metadata={"streams": {}})
+
+
+def is_blank(repository: icechunk.Repository) -> bool:
+    """Whether nothing was ever committed: a writer died while it made the run."""
+    newest = next(iter(repository.ancestry(branch=BRANCH)))
+    return newest.parent_id is None
+
+
+def read_snapshot(
+    path: Path, repository: icechunk.Repository, session: icechunk.Session
+) -> Snapshot:
+    """What the session's snapshot says.
+
+    Raises:
+        NotARunError: the repository holds something that is not a run, or of another version.
+    """
+    try:
+        attributes = read_attributes(session.store, "")
+    except FileNotFoundError:
+        raise NotARunError(f"{path} is an Icechunk repository, but holds no run.") from None
+    if attributes.get("format") != FORMAT:
+        raise NotARunError(
+            f"{path} is an Icechunk repository of format {attributes.get('format')!r}, "
+            f"not a run of format {FORMAT!r}."
+        )
+    newest = next(iter(repository.ancestry(snapshot_id=session.snapshot_id)))
+    return Snapshot(
+        id=session.snapshot_id,
+        run=attributes["run"],
+        formats=tuple(attributes.get("formats", ())),
+        state=State.from_json(read_attributes(session.store, "state")),
+        streams=dict(newest.metadata.get("streams", {})),
+    )
+
+
+def read_meta(store: Store) -> Meta:
+    """The sites, attempts and names of a snapshot."""
+    return Meta.from_json(read_attributes(store, "meta"))
+
+
+def read_attributes(store: Store, group: str) -> dict[str, Any]:
+    """The attributes of a group; FileNotFoundError where there is none."""
+    return dict(zarr.open_group(store, path=group, mode="r").attrs)
+
+
+class AttributeWriter:
+    """Replaces the attributes of a group in one session after the other, without reading them."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._metadata = zarr.open_group(store, path=group, mode="r").metadata
+        self._group = group
+
+    def write(self, store: Store, values: Mapping[str, Any]) -> None:
+        """Set all `values`; names that are not among them stay."""
+        place = StorePath(store, self._group)
+        group = zarr.Group(zarr.AsyncGroup(metadata=self._metadata, store_path=place))
+        group.update_attributes(dict(values))
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, on one line."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))

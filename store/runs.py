@@ -1,0 +1,72 @@
+"""The runs in a folder, briefly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..sketch.errors import NotARunError
+from .naming import holds_repository, repositories_in, what_is_at
+from .reader import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in a list."""
+
+    name: str
+    path: Path
+    first_step: int | None
+    """None where nothing is recorded yet."""
+    last_step: int | None
+    records: int
+    attempts: int
+    started: datetime | None
+    """Wall clock of the first record, UTC."""
+    updated: datetime | None
+    """Wall clock of the latest record, UTC."""
+    finished: bool
+    world_size: int
+    """The most ranks that an attempt had."""
+
+
+def list_runs(directory: str | Path) -> list[RunSummary]:
+    """The runs directly inside a folder, the latest first; of a run's own folder that run.
+
+    Raises:
+        NotARunError: there is no such folder.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise NotARunError(f"{folder} {what_is_at(folder)}; give a folder of runs.")
+    paths = [folder] if holds_repository(folder) else repositories_in(folder)
+    found: list[RunSummary] = []
+    for path in paths:
+        try:
+            found.append(summary(Reader(path)))
+        except NotARunError:
+            continue  # another program's repository, or a run that is just being made
+    return sorted(found, key=lambda run: (run.updated or datetime.max.replace(tzinfo=UTC)), reverse=True)
+
+
+def summary(reader: Reader) -> RunSummary:
+    """What a list says of one run."""
+    state, meta = reader.state, reader.meta
+    return RunSummary(
+        name=reader.snapshot.run,
+        path=reader.path,
+        first_step=state.first_step,
+        last_step=state.last_step,
+        records=state.records,
+        attempts=len(meta.attempts),
+        started=moment(state.started_ns),
+        updated=moment(state.updated_ns),
+        finished=state.finished,
+        world_size=meta.world_size,
+    )
+
+
+def moment(time_ns: int | None) -> datetime | None:
+    """Nanoseconds since 1970 as a time in UTC, to the microsecond."""
+    return None if time_ns is None else datetime.fromtimestamp(time_ns / 1e9, UTC)

@@ -1,0 +1,189 @@
+"""Which records and sites a question is about: pure choices over facts that are already in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.errors import SettingError
+from .layout import COLUMNS
+from .record import SiteInfo
+
+Indices = NDArray[np.int64]
+Steps = slice | tuple[int | None, int | None] | int | None
+"""Steps from first to last, both included; None is open. One step; or None: all."""
+
+STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS = range(len(COLUMNS))
+
+NEAR_GAP = 64
+"""Two wanted places less than this apart are read in one go: they mostly share a chunk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """Records by ascending step, each step once."""
+
+    records: Indices
+    """int64 [steps]: index of the record."""
+    steps: Indices
+    """int64 [steps]"""
+    attempts: Indices
+    """int64 [steps]"""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None = None) -> Chosen:
+    """The record of each step: that of the last attempt, or of the one asked for.
+
+    Args:
+        facts: int64 [records, columns], the rows of the array `records`.
+        steps: Which steps, first and last included.
+        attempt: Only records of this one.
+
+    Raises:
+        SettingError: `steps` cannot be understood, or there is no such attempt.
+    """
+    low, high = step_limits(steps)
+    wanted = (facts[:, STEP] >= low) & (facts[:, STEP] <= high)
+    if attempt is not None:
+        known = np.unique(facts[:, ATTEMPT])
+        if attempt not in known:
+            names = ", ".join(map(str, known)) or "none yet"
+            raise SettingError(f"There is no record of attempt {attempt}; there are {names}.")
+        wanted &= facts[:, ATTEMPT] == attempt
+    records = np.flatnonzero(wanted)
+    order = np.lexsort((records, facts[records, ATTEMPT], facts[records, STEP]))
+    ordered = records[order]
+    step = facts[ordered, STEP]
+    is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
+    last = ordered[is_last]
+    return Chosen(last, facts[last, STEP], facts[last, ATTEMPT])
+
+
+def step_limits(steps: Steps) -> tuple[int, int]:
+    """The first and the last step that are wanted."""
+    lowest, highest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    match steps:
+        case None:
+            first, last = None, None
+        case slice(start=first, stop=last, step=None):
+            pass
+        case (first, last):
+            pass
+        case int() | np.integer():
+            first = last = int(steps)
+        case _:
+            raise SettingError(
+                f"`steps` must be a step, (first, last) or slice(first, last), got {steps!r}."
+            )
+    return lowest if first is None else int(first), highest if last is None else int(last)
+
+
+def choose_step(facts: Indices, step: int, attempt: int | None = None) -> int:
+    """The index of the record of one step.
+
+    Raises:
+        SettingError: the step was not recorded; the message names the nearest that were.
+    """
+    chosen = choose_records(facts, steps=step, attempt=attempt)
+    if len(chosen):
+        return int(chosen.records[0])
+    every = choose_records(facts, attempt=attempt).steps
+    place = int(np.searchsorted(every, step))
+    near = [str(other) for other in every[max(place - 1, 0) : place + 1]]
+    hint = f"the nearest recorded are {' and '.join(near)}" if near else "nothing is recorded yet"
+    raise SettingError(f"Step {step} was not recorded; {hint}.")
+
+
+def choose_sites(
+    known: Sequence[SiteInfo],
+    *,
+    kind: str | Collection[str] | None = None,
+    name: str | None = None,
+    sites: str | Collection[str] | None = None,
+) -> Indices:
+    """int64: indices of the sites of a kind, whose name matches, among those labels.
+
+    Without labels they come in the order of execution; with labels in the order of these.
+
+    Args:
+        known: All sites of the run.
+        kind: One kind, or several.
+        name: A regular expression, searched for in the site's name.
+        sites: Labels of sites.
+
+    Raises:
+        SettingError: nothing matches, or the expression is broken; the message lists near names.
+    """
+    places = execution_order(known) if sites is None else by_label(known, sites)
+    kinds = None if kind is None else {kind} if isinstance(kind, str) else set(kind)
+    pattern = compiled(name)
+    chosen = [
+        place
+        for place in places
+        if (kinds is None or known[place].kind in kinds)
+        and (pattern is None or pattern.search(known[place].name))
+    ]
+    if not chosen and known:
+        raise SettingError(nothing_matches(known, kinds, name))
+    return np.array(chosen, np.int64)
+
+
+def execution_order(known: Sequence[SiteInfo]) -> list[int]:
+    """Indices of all sites in the order in which they are first executed within a step."""
+    return sorted(range(len(known)), key=lambda place: (known[place].order, place))
+
+
+def by_label(known: Sequence[SiteInfo], labels: str | Collection[str]) -> list[int]:
+    """The indices of these labels."""
+    index = {site.label: place for place, site in enumerate(known)}
+    wanted = [labels] if isinstance(labels, str) else list(labels)
+    for label in wanted:
+        if label not in index:
+            near = get_close_matches(label, index, n=3, cutoff=0.4)
+            hint = f"; near are {', '.join(near)}" if near else ""
+            raise SettingError(f"There is no site {label!r}{hint}.")
+    return [index[label] for label in wanted]
+
+
+def compiled(name: str | None) -> re.Pattern[str] | None:
+    """The regular expression of a name."""
+    try:
+        return None if name is None else re.compile(name)
+    except re.error as error:
+        raise SettingError(f"`name` must be a regular expression, got {name!r}: {error}.") from None
+
+
+def nothing_matches(known: Sequence[SiteInfo], kinds: set[str] | None, name: str | None) -> str:
+    """A sentence for a choice that finds no site."""
+    there = {site.kind for site in known}
+    if kinds is not None and not kinds & there:
+        return f"No site is of kind {' or '.join(sorted(kinds))}; there are {', '.join(sorted(there))}."
+    names = {site.name for site in known if kinds is None or site.kind in kinds}
+    near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
+    return f"No site's name matches {name!r}; near are {', '.join(near)}."
+
+
+def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, slice]]:
+    """Cut ascending places into stretches to read at once.
+
+    Gives for each (the slice of `places`, the range that they lie in).
+    """
+    if not len(places):
+        return
+    cuts = np.flatnonzero(np.diff(places) > gap) + 1
+    for start, stop in zip([0, *cuts], [*cuts, len(places)], strict=True):
+        yield slice(int(start), int(stop)), slice(int(places[start]), int(places[stop - 1]) + 1)
+
+
+def ranks_in(words: NDArray[np.int64]) -> list[int]:
+    """The ranks whose bits are set in one record's mask."""
+    bits = np.unpackbits(words.astype("<i8").view(np.uint8), bitorder="little")
+    return [int(rank) for rank in np.flatnonzero(bits)]

@@ -1,0 +1,140 @@
+"""What the store says about a run beside its arrays, and its form as JSON attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
+
+from .layout import ARRAYS
+from .record import RankInfo, Record, SiteInfo
+from .tiers import Bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What changes with every transaction; attributes of the group `state`."""
+
+    records: int = 0
+    """How many records the run has. The arrays' shapes say nothing about it."""
+    recent: int = 0
+    """Where the tail begins."""
+    history: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ARRAYS, 0))
+    """By array: where its history ends."""
+    event_bytes: int = 0
+    """Length of the JSON lines in the array `events`."""
+    meta: int = 0
+    """Counts the changes of the attributes of the group `meta`."""
+    wide: bool = False
+    """Whether a histogram's count passed 2^32 - 1, so that `histogram_high` is in use."""
+    rank_blocks: tuple[int, ...] = ()
+    """Blocks of the rank axis (8 ranks each, or the chunk's length) that hold numbers."""
+    patches: int = 0
+    """How many times a stored record was replaced."""
+    first_step: int | None = None
+    """The lowest step recorded."""
+    last_step: int | None = None
+    """The highest step recorded."""
+    started_ns: int | None = None
+    """Wall clock of the first record, nanoseconds since 1970."""
+    updated_ns: int | None = None
+    """Wall clock of the latest record."""
+    created: bool = False
+    """Whether the arrays have been made; their sizes follow from the first records."""
+    finished: bool = False
+
+    def bounds(self, name: str) -> Bounds:
+        """Where the tiers of the array of that name begin and end."""
+        history = self.history[name] if ARRAYS[name].recent else self.recent
+        return Bounds(history=history, recent=self.recent, records=self.records)
+
+    def with_record(self, record: Record) -> State:
+        """The state after one more record, or a patched one."""
+        return replace(
+            self,
+            records=max(self.records, record.index + 1),
+            first_step=record.step if self.first_step is None else min(self.first_step, record.step),
+            last_step=record.step if self.last_step is None else max(self.last_step, record.step),
+            started_ns=record.time_ns if self.started_ns is None else self.started_ns,
+            updated_ns=max(self.updated_ns or 0, record.time_ns),
+            patches=self.patches + (record.index < self.records),
+            finished=False,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json`."""
+        return asdict(self) | {"rank_blocks": list(self.rank_blocks)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read back what `to_json` gave; names of later versions are ignored."""
+        known = known_fields(cls, values)
+        return cls(**known | {"rank_blocks": tuple(known.get("rank_blocks", ()))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of the job."""
+
+    launch: str
+    """The token that its first rank minted."""
+    world_size: int = 0
+    mesh: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Size of each axis of the device mesh."""
+    ranks: tuple[RankInfo, ...] = ()
+    """Those that have introduced themselves, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """What changes seldom; attributes of the group `meta`."""
+
+    sites: tuple[SiteInfo, ...] = ()
+    """In the order of the site axis."""
+    attempts: tuple[Attempt, ...] = ()
+    training: tuple[str, ...] = ()
+    """Names along the last axis of the array `training`."""
+    health: tuple[str, ...] = ()
+    """Names along the last axis of the array `health`."""
+
+    @property
+    def world_size(self) -> int:
+        """The most ranks that an attempt had."""
+        return max((attempt.world_size for attempt in self.attempts), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json`."""
+        return {
+            "sites": [asdict(site) | {"placement": dict(site.placement)} for site in self.sites],
+            "attempts": [asdict(attempt) for attempt in self.attempts],
+            "training": list(self.training),
+            "health": list(self.health),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read back what `to_json` gave; names of later versions are ignored."""
+        return cls(
+            sites=tuple(map(site_from_json, values.get("sites", ()))),
+            attempts=tuple(map(attempt_from_json, values.get("attempts", ()))),
+            training=tuple(values.get("training", ())),
+            health=tuple(values.get("health", ())),
+        )
+
+
+def site_from_json(values: Mapping[str, Any]) -> SiteInfo:
+    """A site as it was written."""
+    lists = {name: tuple(values.get(name, ())) for name in ("shape", "aliases")}
+    return SiteInfo(**known_fields(SiteInfo, values) | lists)
+
+
+def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
+    """An attempt as it was written."""
+    ranks = tuple(RankInfo(**known_fields(RankInfo, rank)) for rank in values.get("ranks", ()))
+    return Attempt(**known_fields(Attempt, values) | {"ranks": ranks})
+
+
+def known_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that a dataclass has a field for."""
+    names = {item.name for item in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

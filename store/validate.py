@@ -1,0 +1,83 @@
+"""What a writer refuses to store. Checked before anything is written; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..sketch.derive import MAIN
+from ..sketch.errors import StoreError
+from ..sketch.table import BINS, COUNTS, MOMENTS
+from .record import SPREAD, Record
+from .state import Meta
+
+
+def check_records(records: Sequence[Record], meta: Meta, next_record: int) -> list[Record]:
+    """The records to write, ascending; of two with one index the later counts.
+
+    Raises:
+        StoreError: a record cannot be stored; the message says which and why.
+    """
+    by_index = {record.index: record for record in records}
+    ordered = [by_index[index] for index in sorted(by_index)]
+    for record in ordered:
+        problem = problem_of(record, meta)
+        if problem:
+            raise StoreError(f"Record {record.index} (step {record.step}) {problem}")
+        if record.index > next_record:
+            raise StoreError(
+                f"Record {record.index} would leave a hole: the next free index is {next_record}."
+            )
+        next_record = max(next_record, record.index + 1)
+    return ordered
+
+
+def problem_of(record: Record, meta: Meta) -> str | None:
+    """Why a record cannot be stored, as the rest of a sentence."""
+    rows, sites = len(record.sites), np.asarray(record.sites)
+    if record.index < 0:
+        return "has a negative index."
+    if not 0 <= record.attempt < len(meta.attempts):
+        return f"is of attempt {record.attempt}; known are {len(meta.attempts)}, see `attempt_of`."
+    if sites.dtype.kind not in "iu" or sites.ndim != 1:
+        return f"needs its sites as one axis of integers, got {sites.dtype} {sites.shape}."
+    if rows and (sites[0] < 0 or sites[-1] >= len(meta.sites) or np.any(np.diff(sites) <= 0)):
+        return f"needs sites strictly increasing below {len(meta.sites)}, see `add_sites`."
+    return wrong_shape(record, rows) or wrong_ranks(record)
+
+
+def wrong_shape(record: Record, rows: int) -> str | None:
+    """Which column has the wrong shape or dtype."""
+    counts, moments, checksum, histogram = record.merged.columns()
+    expected = {
+        "counts": (counts, (rows, len(COUNTS)), "int64"),
+        "moments": (moments, (rows, len(MOMENTS)), "float64"),
+        "checksum": (checksum, (rows,), "uint64"),
+        "histogram": (histogram, (rows, BINS), "int64"),
+        "spread": (record.spread, (rows, len(MAIN), len(SPREAD)), "float32"),
+    }
+    for rank, numbers in record.by_rank.items():
+        expected[f"the numbers of rank {rank}"] = (numbers, (rows, len(MAIN)), "float32")
+    for name, (column, shape, dtype) in expected.items():
+        if column.shape != shape or column.dtype != dtype:
+            return f"needs {name} as {dtype} {shape}, got {column.dtype} {column.shape}."
+    if rows and (int(counts.min()) < 0 or int(histogram.min()) < 0):
+        return "has a negative count."
+    return None
+
+
+def wrong_ranks(record: Record) -> str | None:
+    """What is wrong with the ranks that a record speaks of."""
+    named: dict[str, Sequence[int] | Mapping[int, object]] = {
+        "ranks": record.ranks,
+        "by_rank": record.by_rank,
+        "training": record.training,
+        "health": record.health,
+    }
+    for name, ranks in named.items():
+        if any(rank < 0 for rank in ranks):
+            return f"has a negative rank in `{name}`."
+    if any(later <= earlier for earlier, later in zip(record.ranks, record.ranks[1:], strict=False)):
+        return f"needs its ranks ascending, got {record.ranks}."
+    return None

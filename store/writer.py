@@ -1,0 +1,296 @@
+"""The one writer of a run. Each commit is one transaction: records, events and stream positions.
+
+Its one rule: what fails leaves no trace. The writer's own state moves on only after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import icechunk
+
+from ..sketch.errors import NotARunError, StoreError
+from . import compaction
+from .arrays import Arrays
+from .cleaning import Cleaner
+from .lock import WriterLock
+from .naming import holds_repository, is_vacant, what_is_at
+from .pack import consecutive, dims_for
+from .record import Event, RankInfo, Record, SiteInfo
+from .repository import (
+    BRANCH,
+    AttributeWriter,
+    begin_run,
+    create_repository,
+    first_line,
+    is_blank,
+    open_repository,
+    read_meta,
+    read_snapshot,
+)
+from .state import Attempt, Meta, State
+from .transaction import append_events, with_names, write_records
+from .validate import check_records
+
+FINISH_RETENTION_S = 30.0
+"""How long readers of a run that has just finished may go on with an older snapshot."""
+
+
+class RunWriter:
+    """Writes one run. Open it with `RunWriter.open`, and use it from one thread."""
+
+    def __init__(
+        self, path: Path, run: str, lock: WriterLock, repository: icechunk.Repository
+    ) -> None:
+        session = repository.readonly_session(BRANCH)
+        snapshot = read_snapshot(path, repository, session)
+        if snapshot.run != run:
+            raise StoreError(
+                f"{path} holds run {snapshot.run!r}, not {run!r}; "
+                "choose another --store or run name."
+            )
+        self.path = path
+        """Where the run lies."""
+        self.run = run
+        """Its name."""
+        self._lock = lock
+        self._repository = repository
+        self._cleaner = Cleaner(repository)
+        self._state = snapshot.state
+        self._streams = snapshot.streams
+        self._meta = self._stored_meta = read_meta(session.store)
+        self._index = {site.label: index for index, site in enumerate(self._meta.sites)}
+        self._arrays = Arrays(session.store)
+        self._dims = self._arrays.dims() if snapshot.state.created else {}
+        self._state_writer = AttributeWriter(session.store, "state")
+        self._meta_writer = AttributeWriter(session.store, "meta")
+
+    @classmethod
+    def open(cls, path: str | Path, *, run: str, formats: Sequence[str] = ()) -> Self:
+        """Create the run's store, or go on with it.
+
+        Args:
+            path: A folder that is missing, empty or holds this run.
+            run: Name of the run.
+            formats: Number formats that viewers should mark; kept when the run is created.
+
+        Raises:
+            BusyError: another process writes to it.
+            NotARunError: the path holds something else.
+            StoreError: it holds another run, or cannot be written.
+        """
+        place = Path(path)
+        make_folder(place)
+        lock = WriterLock(place)
+        try:
+            return cls(place, run, lock, ready_repository(place, run, formats))
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Sequence number that is committed, by stream."""
+        return dict(self._streams)
+
+    @property
+    def next_record(self) -> int:
+        """The index of the next record to append."""
+        return self._state.records
+
+    @property
+    def sites(self) -> tuple[SiteInfo, ...]:
+        """The run's sites, in the order of their index."""
+        return self._meta.sites
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts known so far, in the order of their number."""
+        return self._meta.attempts
+
+    def attempt_of(self, launch: str) -> int:
+        """The number of the attempt with that launch token; a new token gets the next number.
+
+        It becomes durable with the next commit.
+        """
+        launches = [attempt.launch for attempt in self._meta.attempts]
+        if launch in launches:
+            return launches.index(launch)
+        self._meta = replace(self._meta, attempts=(*self._meta.attempts, Attempt(launch=launch)))
+        return len(launches)
+
+    def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
+        """The index of each site, by its label; unknown ones are appended.
+
+        They become durable with the next commit.
+        """
+        new: dict[str, SiteInfo] = {}
+        for site in sites:
+            if site.label not in self._index:
+                self._index[site.label] = len(self._meta.sites) + len(new)
+                new[site.label] = site
+        if new:
+            self._meta = replace(self._meta, sites=(*self._meta.sites, *new.values()))
+        return [self._index[site.label] for site in sites]
+
+    def set_attempt(
+        self, attempt: int, world_size: int, mesh: Mapping[str, int], ranks: Sequence[RankInfo]
+    ) -> None:
+        """Say what is known of an attempt; ranks that join later are added to those before.
+
+        Raises:
+            StoreError: the attempt has no number yet, see `attempt_of`.
+        """
+        attempts = list(self._meta.attempts)
+        if not 0 <= attempt < len(attempts):
+            raise StoreError(f"Attempt {attempt} is not known; ask `attempt_of` for its number.")
+        known = {rank.rank: rank for rank in (*attempts[attempt].ranks, *ranks)}
+        attempts[attempt] = replace(
+            attempts[attempt],
+            world_size=world_size,
+            mesh=dict(mesh),
+            ranks=tuple(known[rank] for rank in sorted(known)),
+        )
+        self._meta = replace(self._meta, attempts=tuple(attempts))
+
+    def commit(
+        self,
+        records: Sequence[Record],
+        *,
+        streams: Mapping[str, int],
+        events: Sequence[Event] = (),
+    ) -> None:
+        """Store records, events and the position of streams in one transaction.
+
+        A record whose index is stored already replaces that one.
+
+        Raises:
+            StoreError: a record cannot be stored, or the disk refuses. Nothing has changed then.
+        """
+        meta = with_names(self._meta, records)
+        ordered = check_records(records, meta, self._state.records)
+        self._fit(dims_for(meta, ordered))
+
+        def write(arrays: Arrays, state: State) -> State:
+            for stretch in consecutive(ordered):
+                state = write_records(arrays, state, meta, self._dims, stretch)
+            return append_events(arrays, state, events)
+
+        self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
+
+    def compact_if_due(self) -> None:
+        """Do one piece of what keeps long runs quick and small; call it between commits."""
+        upto = compaction.tail_due(self._state)
+        name = compaction.history_due(self._state)
+        if upto > self._state.recent:
+            self._transact(lambda arrays, state: compaction.move_tail(arrays, state, upto), "Tail")
+        elif name is not None:
+            self._transact(
+                lambda arrays, state: compaction.move_full(arrays, state, name), f"Chunk of {name}"
+            )
+        else:
+            self._cleaner.clean_if_due()
+
+    def finish(self) -> None:
+        """Move all records into the history, mark the run finished, and free what is not needed.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._fit(dims_for(self._meta, ()))
+
+        def move(arrays: Arrays, state: State) -> State:
+            return replace(compaction.move_all(arrays, state), finished=True)
+
+        self._transact(move, "Finished")
+        self._cleaner.clean(FINISH_RETENTION_S)
+
+    def close(self) -> None:
+        """Let go of the store, so that another writer may open it. Everything committed is safe."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fit(self, needed: Mapping[str, int]) -> None:
+        """Make the arrays, or make them larger, in a transaction of its own.
+
+        Growing along two axes in one session has corrupted data before (icechunk #1006).
+        """
+        dims = {axis: max(size, self._dims.get(axis, 0)) for axis, size in needed.items()}
+        if dims == self._dims:
+            return
+
+        def fit(arrays: Arrays, state: State) -> State:
+            if state.created:
+                arrays.grow(dims)
+            else:
+                arrays.create(dims)
+            return replace(state, created=True)
+
+        self._transact(fit, "Room for more")
+        self._dims = dims
+
+    def _transact(
+        self,
+        change: Callable[[Arrays, State], State],
+        message: str,
+        meta: Meta | None = None,
+        streams: Mapping[str, int] | None = None,
+    ) -> None:
+        """Apply a change and commit it with all attributes, or leave everything as it was."""
+        meta = self._meta if meta is None else meta
+        streams = self._streams if streams is None else dict(streams)
+        try:
+            session = self._repository.writable_session(BRANCH)
+            arrays = self._arrays.on(session.store)
+            state = change(arrays, self._state)
+            if meta != self._stored_meta:
+                state = replace(state, meta=state.meta + 1)
+                self._meta_writer.write(session.store, meta.to_json())
+            self._state_writer.write(session.store, state.to_json())
+            session.commit(message, metadata={"streams": streams})
+        except (OSError, icechunk.IcechunkError) as error:
+            raise StoreError(f"Cannot write to {self.path}: {first_line(error)}") from error
+        self._arrays, self._state, self._streams = arrays, state, dict(streams)
+        self._meta = self._stored_meta = meta
+        self._cleaner.committed()
+
+
+def make_folder(place: Path) -> None:
+    """Make the folder of a store, unless something else is in its place.
+
+    Raises:
+        NotARunError: the path is a file, or a folder that holds something else.
+        StoreError: it cannot be made.
+    """
+    if place.exists() and not holds_repository(place):
+        if not place.is_dir() or not is_vacant(place):
+            raise NotARunError(
+                f"{place} {what_is_at(place)}; choose a folder that is new, empty or a run."
+            )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"Cannot make {place}: {error.strerror}.") from error
+
+
+def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.Repository:
+    """The repository at a place that is ours alone, made if there is none."""
+    exists = holds_repository(place)
+    repository = open_repository(place) if exists else create_repository(place)
+    if is_blank(repository):
+        begin_run(repository, run, formats)
+    return repository

@@ -1,0 +1,133 @@
+"""Every kernel agrees with the reference: exactly in what is exact, to rounding in the sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.steptable import StepRing
+from rankscope.agent.torch.device import DeviceMeter
+from rankscope.sketch import MOMENTS, SketchTable, sketch_array
+
+EXTREMES = MOMENTS.index("min")
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def words(name: str) -> st.SearchStrategy[NDArray[Any]]:
+    """Arrays of any bit pattern."""
+    dtype = dtype_of(name)
+    return hnp.arrays(np.dtype(f"u{dtype.itemsize}"), st.integers(0, 50)).map(
+        lambda array: array.view(dtype)
+    )
+
+
+any_array = st.sampled_from(DTYPES).flatmap(words)
+
+
+def by_numba(x: NDArray[Any]) -> SketchTable:
+    items = np.array(cut(x.ctypes.data, x.size, DTYPES.index(x.dtype.name)), np.int64)
+    leaf = sketch_items(items.reshape(-1, 4))
+    table = SketchTable.empty(1)
+    absorb(table, np.zeros(len(leaf), np.int64), leaf, np.ones(len(leaf), np.bool_))
+    return table
+
+
+def by_torch(x: NDArray[Any]) -> SketchTable:
+    raw = torch.from_numpy(x.view(np.dtype(f"i{x.itemsize}")).copy())
+    tensor = raw.view(getattr(torch, x.dtype.name))
+    meter = DeviceMeter(torch.device("cpu"))
+    step = StepRing(1).take(0)
+    assert step is not None
+    meter.add(step, 0, tensor)
+    copy = meter.send_home()
+    assert copy is not None and meter.arrived(copy)
+    meter.receive(copy, step)
+    return step.table.take([0])
+
+
+def assert_same(x: NDArray[Any], table: SketchTable) -> None:
+    reference = sketch_array(x)
+    assert np.array_equal(table.counts, reference.counts)
+    assert np.array_equal(table.histogram, reference.histogram)
+    assert np.array_equal(table.checksum, reference.checksum)
+    assert np.array_equal(table.moments[:, EXTREMES:], reference.moments[:, EXTREMES:])
+    with np.errstate(all="ignore"):
+        finite = x[np.isfinite(x.astype(np.float64))].astype(np.float64)
+        l1, n = np.abs(finite).sum(), finite.size
+        spread = np.abs(finite - finite.mean()) if n else finite
+        largest = np.abs(finite).max(initial=0.0)
+    scales = {"sum": (l1, 1), "l1": (l1, 1), "projection": (l1, 1)}
+    scales |= {f"m{k}": ((spread**k).sum(), k) for k in (2, 3, 4)}
+    for name, (scale, order) in scales.items():
+        column = MOMENTS.index(name)
+        slack = 1e-12 * scale + n * (1e-14 * largest) * (spread.max(initial=0.0) + 1e-14 * largest) ** (order - 1)
+        mine, theirs = table.moments[0, column], reference.moments[0, column]
+        assert mine == theirs or abs(mine - theirs) <= slack, name
+    s8 = MOMENTS.index("s8")
+    assert table.moments[0, s8] == pytest.approx(reference.moments[0, s8], rel=1e-12)
+
+
+@given(any_array)
+def test_the_numba_kernel_agrees_on_any_bits(x: NDArray[Any]) -> None:
+    assert_same(x, by_numba(x))
+
+
+@given(st.sampled_from([*DTYPES, "float64"]).flatmap(words))
+def test_the_torch_kernel_agrees_on_any_bits(x: NDArray[Any]) -> None:
+    if x.dtype != np.float64 or np.all(np.abs(np.nan_to_num(x, posinf=0, neginf=0)) < 1e70):
+        assert_same(x, by_torch(x)) if x.size else None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("make", [by_numba, by_torch])
+def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(50_001) * 3 + 1).astype(np.float32)
+    x[::997], x[5::1999], x[7::3001], x[11::89] = np.nan, np.inf, -np.inf, 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = x.astype(dtype_of(dtype))
+    assert_same(x, make(x))
+
+
+def test_pieces_of_a_large_tensor_merge_to_the_whole() -> None:
+    x = np.random.default_rng(1).standard_normal(3_000_000).astype(np.float32)
+    assert_same(x, by_numba(x))
+
+
+def test_counts_are_exact_above_what_float32_can_count() -> None:
+    assert by_numba(np.ones(2**24 + 1, np.float32)).histogram[0, 149] == 2**24 + 1
+
+
+def test_subnormals_are_seen_though_torch_flushes_them() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        x = np.full(4, 1e-40, np.float32)
+        table = by_numba(x)
+    finally:
+        torch.set_flush_denormal(False)
+    assert np.array_equal(table.counts, sketch_array(x).counts)
+    assert table.moments[0, MOMENTS.index("abs_min")] > 0
+
+
+def test_moments_survive_huge_tiny_and_shifted_values() -> None:
+    rng = np.random.default_rng(2)
+    for x in (
+        np.full(1000, 1e20, np.float32),
+        np.full(1000, 1e-25, np.float32),
+        (1e4 + rng.standard_normal(100_000)).astype(np.float32),
+    ):
+        exact = x.astype(np.float64)
+        m2 = by_numba(x).moments[0, MOMENTS.index("m2")]
+        assert m2 == pytest.approx(((exact - exact.mean()) ** 2).sum(), rel=1e-12, abs=1e-30)

@@ -1,0 +1,130 @@
+"""Collectors and agents on loopback, for tests with real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rankscope.agent import Outbox
+from rankscope.collector import CollectorSettings, JoinerSettings, Service
+from rankscope.sketch import SketchTable, sketch_array
+from rankscope.wire import Hello, MeshAxis, Site
+
+SITES = [
+    Site(kind="activation", name="fc", placement={"dp": "shard"}),
+    Site(kind="weight", name="fc"),
+]
+VALUES = 8
+"""Elements of each tensor."""
+
+QUICK = CollectorSettings(
+    commit_s=0.05, joiner=JoinerSettings(deadline_s=2.0, lost_after_s=2.0), retry_s=0.05
+)
+
+
+def hello(rank: int = 0, world_size: int = 1, **fields: object) -> Hello:
+    settings = {
+        "protocol_min": 1,
+        "protocol_max": 1,
+        "run": "demo",
+        "launch": "launch",
+        "stream": f"stream-{rank}",
+        "mesh": [MeshAxis(name="dp", size=world_size, coordinate=rank)],
+        **fields,
+    }
+    return Hello(rank=rank, world_size=world_size, **settings)  # pyright: ignore[reportArgumentType]
+
+
+def outbox(address: str, rank: int = 0, world_size: int = 1, **fields: object) -> Outbox:
+    box = Outbox(address, hello(rank, world_size, **fields))
+    box.set_sites(SITES)
+    return box
+
+
+def a_table(value: float = 1.0) -> SketchTable:
+    arrays = [np.full(VALUES, value, np.float32), np.ones(VALUES, np.float32)]
+    return SketchTable.concatenate([sketch_array(array) for array in arrays])
+
+
+def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float = 0.0) -> None:
+    for step in steps:
+        box.send(
+            step=step,
+            time_ns=time.time_ns(),
+            sites=np.arange(2, dtype=np.uint32),
+            table=a_table(value),
+            training={"loss": float(step)},
+            health={},
+        )
+        box.poll(time.monotonic())
+        time.sleep(pause_s)
+
+
+def close_all(boxes: Sequence[Outbox], timeout_s: float = 15.0) -> list[bool]:
+    """Close at once, as the ranks of a job do: each waits for what is joined with the others."""
+    answers = [False] * len(boxes)
+
+    def close(place: int) -> None:
+        answers[place] = boxes[place].close(timeout_s=timeout_s)
+
+    threads = [threading.Thread(target=close, args=(place,)) for place in range(len(boxes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+@contextmanager
+def serving(
+    store: Path, settings: CollectorSettings = QUICK, address: str = "tcp://127.0.0.1:*"
+) -> Iterator[Service]:
+    """A collector on a thread; when the block ends it stores all and stops."""
+    service, ended = Service(address, store, settings=settings), threading.Event()
+
+    def serve() -> None:
+        try:
+            service.run(ended.is_set)
+        finally:
+            service.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield service
+    finally:
+        ended.set()
+        thread.join()
+
+
+def start_collector(store: Path, *options: str, port: str = "*") -> tuple[subprocess.Popen[str], str]:
+    """A collector process, and where it listens."""
+    command = [sys.executable, "-m", "rankscope", "collect", "--announce", "--store", str(store)]
+    process = subprocess.Popen(
+        [*command, "--bind", f"tcp://127.0.0.1:{port}", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ},
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return process, json.loads(line)["address"]
+
+
+def wait_until(what: object, timeout_s: float = 15.0) -> None:
+    """Until `what()` is true."""
+    deadline = time.monotonic() + timeout_s
+    while not what():  # pyright: ignore[reportCallIssue]  # a function without arguments
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

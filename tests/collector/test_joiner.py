@@ -1,0 +1,329 @@
+"""Records in time and order: who is awaited, what closes, what is patched. The clock is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rankscope.collector import Batch, Joiner, JoinerSettings
+from rankscope.sketch import derive
+from rankscope.store import Record
+from rankscope.wire import Site
+
+from .conftest import Rank
+
+Ranks = Callable[[int], list[Rank]]
+
+
+def feed(joiner: Joiner, rank: Rank, step: int, now: float = 0.0, value: float = 1.0, **more: object) -> None:
+    frame = rank.frame(step, value, 1.0, **more)
+    joiner.feed(rank.rank, rank.stream, frame, rank.layout, now)
+
+
+def steps(batch: Batch) -> list[tuple[int, int, tuple[int, ...], bool]]:
+    return [(record.index, record.step, record.ranks, record.complete) for record in batch.records]
+
+
+def kinds(batch: Batch) -> list[str]:
+    return [event.kind for event in batch.events]
+
+
+def test_a_record_closes_when_all_ranks_are_in(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(3, 2), ranks(2)
+    feed(joiner, one, 7, value=5.0, time_ns=20, training={"loss": 2.0}, health={"drops": 1.0})
+    assert steps(joiner.tick(0.1, 0)) == []
+    feed(joiner, zero, 7, value=3.0, time_ns=30)
+    batch = joiner.tick(0.2, 4)
+
+    assert steps(batch) == [(4, 7, (0, 1), True)]
+    record = batch.records[0]
+    assert (record.attempt, record.time_ns, record.partial, record.final) == (3, 20, False, False)
+    assert derive(record.merged, "sum").tolist() == [8.0, 1.0]
+    assert record.training == {0: {}, 1: {"loss": 2.0}}
+    assert record.health[1] == {"drops": 1.0}
+    assert sorted(batch.released) == [("stream-0", 0), ("stream-1", 0)]
+    assert joiner.held_bytes == 0
+
+
+def test_a_record_closes_at_its_deadline_and_a_late_rank_patches_it(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 1, 0.0, 3.0)
+    assert steps(joiner.tick(9.9, 0)) == []
+    assert steps(joiner.tick(10.0, 0)) == [(0, 1, (0,), False)]
+    feed(joiner, one, 1, 11.0, 4.0)
+    batch = joiner.tick(11.1, 1)
+
+    assert steps(batch) == [(0, 1, (0, 1), True)]
+    assert batch.released == [("stream-1", 0)]
+    assert derive(batch.records[0].merged, "sum").tolist() == [7.0, 1.0]
+    assert steps(joiner.tick(12.0, 1)) == []
+    assert joiner.held_bytes == 0
+
+
+def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
+    joiner = Joiner(0, 2, settings=JoinerSettings(retain_s=5.0, lost_after_s=1e9))
+    zero, one = ranks(2)
+    feed(joiner, zero, 1)
+    feed(joiner, zero, 2)
+    joiner.tick(10.0, 0)
+    joiner.tick(15.1, 2)
+    feed(joiner, one, 1, 16.0)
+    feed(joiner, one, 2, 16.0)
+    batch = joiner.tick(16.1, 2)
+
+    assert batch.records == []
+    assert kinds(batch) == ["late"]
+    assert batch.events[0].text == (
+        "Rank 1 sent 2 frames of steps 1 to 2 after the records had been closed for good: left out."
+    )
+    assert batch.released == [("stream-1", 0), ("stream-1", 1)]
+
+
+def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
+    zero = ranks(2)[0]
+    size = zero.frame(0, 1.0, 1.0).size_bytes
+    for settings in (
+        JoinerSettings(retain_records=3),
+        JoinerSettings(retain_bytes=3 * size),
+    ):
+        joiner = Joiner(0, 2, settings=settings)
+        for step in range(8):
+            feed(joiner, zero, step)
+        assert len(joiner.tick(10.0, 0).records) == 8
+        assert joiner.held_bytes == 3 * size
+
+
+def test_memory_for_open_records_is_bounded_by_closing_the_oldest(ranks: Ranks) -> None:
+    zero = ranks(2)[0]
+    size = zero.frame(0, 1.0, 1.0).size_bytes
+    joiner = Joiner(0, 2, settings=JoinerSettings(open_bytes=2 * size))
+    for step in range(5):
+        feed(joiner, zero, step)
+
+    assert [record.step for record in joiner.tick(0.1, 0).records] == [0, 1, 2]
+
+
+def test_a_rank_that_has_passed_a_step_is_not_awaited(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 1)
+    feed(joiner, zero, 2)
+    feed(joiner, one, 2)
+
+    assert steps(joiner.tick(0.1, 0)) == [(0, 1, (0,), False), (1, 2, (0, 1), True)]
+
+
+def test_records_close_in_order_of_steps(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, one, 5, 0.0)
+    feed(joiner, zero, 4, 6.0)
+    assert steps(joiner.tick(7.0, 0)) == [(0, 4, (0,), False)]
+    feed(joiner, zero, 5, 8.0)
+
+    assert steps(joiner.tick(8.0, 1)) == [(1, 5, (0, 1), True)]
+
+
+def test_a_deadline_closes_what_comes_before_it(ranks: Ranks) -> None:
+    joiner, (zero, one, two) = Joiner(0, 3), ranks(3)
+    feed(joiner, one, 5, 0.0)
+    feed(joiner, zero, 4, 6.0)
+
+    assert [record.step for record in joiner.tick(10.0, 0).records] == [4, 5]
+    feed(joiner, two, 4, 11.0)
+    assert steps(joiner.tick(11.0, 2)) == [(0, 4, (0, 2), False)]
+
+
+def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
+    joiner.hear(1, 0.0, step=6, site="layers.2")
+    feed(joiner, zero, 6, 1.0)
+    batch = joiner.tick(3.5, 0)
+
+    assert steps(batch) == [(0, 6, (0,), False)]
+    assert kinds(batch) == ["rank-lost"]
+    assert batch.events[0].rank == 1
+    assert batch.events[0].text == (
+        "Rank 1 was silent for 3 s; it was last seen in step 6 at layers.2."
+    )
+    feed(joiner, zero, 7, 3.6)
+    assert steps(joiner.tick(3.6, 1)) == [(1, 7, (0,), False)]
+    feed(joiner, one, 7, 3.7)
+    batch = joiner.tick(3.8, 2)
+    assert steps(batch) == [(1, 7, (0, 1), True)]
+    assert kinds(batch) == ["rank-joined"]
+
+
+def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, one, 1)
+    feed(joiner, zero, 1)
+    feed(joiner, zero, 2)
+    joiner.leave(1)
+
+    assert steps(joiner.tick(0.1, 0)) == [(0, 1, (0, 1), True), (1, 2, (0,), False)]
+    assert not joiner.everyone_is_gone(0.1, 0.0)
+    joiner.leave(0, "KeyboardInterrupt")
+    assert joiner.everyone_is_gone(0.1, 0.0)
+    assert kinds(joiner.tick(0.2, 2)) == ["rank-left"]
+
+
+def test_a_rank_that_never_came_is_expected_for_a_while(ranks: Ranks) -> None:
+    joiner, (zero, _) = Joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
+    feed(joiner, zero, 1)
+    joiner.leave(0)
+
+    assert not joiner.everyone_is_gone(2.0, 0.0)
+    assert joiner.everyone_is_gone(3.1, 0.0)
+
+
+def test_a_run_that_was_rewound_gets_new_records(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    for step in (1, 2, 3):
+        feed(joiner, zero, step)
+        feed(joiner, one, step)
+    for rank in (zero, one):
+        feed(joiner, rank, 2)
+        feed(joiner, rank, 3)
+
+    assert [record.step for record in joiner.tick(0.1, 0).records] == [1, 2, 3, 2, 3]
+    assert all(record.complete for record in joiner.tick(0.2, 5).records)
+
+
+def test_a_rank_that_rewinds_alone_does_not_disturb_the_others(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 1)
+    feed(joiner, zero, 1)
+    feed(joiner, one, 1)
+
+    assert steps(joiner.tick(0.1, 0)) == [(0, 1, (0, 1), True)]
+    assert steps(joiner.tick(10.1, 1)) == [(1, 1, (0,), False)]
+
+
+def test_a_full_frame_replaces_a_partial_one(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 4, value=1.0)
+    feed(joiner, one, 4, value=2.0, partial=True)
+    batch = joiner.tick(0.1, 0)
+    assert steps(batch) == [(0, 4, (0, 1), True)]
+    assert batch.records[0].partial
+    feed(joiner, one, 4, 60.0, value=5.0)
+    batch = joiner.tick(60.1, 1)
+
+    assert steps(batch) == [(0, 4, (0, 1), True)]
+    assert not batch.records[0].partial
+    assert derive(batch.records[0].merged, "sum").tolist() == [6.0, 1.0]
+    feed(joiner, one, 5, 61.0)
+    feed(joiner, zero, 5, 61.0)
+    assert steps(joiner.tick(61.1, 1)) == [(1, 5, (0, 1), True)]
+
+
+def test_a_partial_frame_in_an_open_record_is_replaced_before_it_closes(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, one, 4, value=2.0, partial=True)
+    feed(joiner, one, 4, value=5.0)
+    feed(joiner, zero, 4, value=1.0)
+    batch = joiner.tick(0.1, 0)
+
+    assert steps(batch) == [(0, 4, (0, 1), True)]
+    assert not batch.records[0].partial
+    assert sorted(batch.released) == [("stream-0", 0), ("stream-1", 0), ("stream-1", 1)]
+
+
+def test_final_frames_join_among_themselves(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 9)
+    feed(joiner, zero, 9, final=True)
+    feed(joiner, one, 9)
+    feed(joiner, one, 9, final=True)
+    records = joiner.tick(0.1, 0).records
+
+    assert [(record.step, record.final, record.complete) for record in records] == [
+        (9, False, True),
+        (9, True, True),
+    ]
+
+
+def test_a_divergence_is_told_once_for_each_site(ranks: Ranks) -> None:
+    joiner, (zero, one) = Joiner(0, 2, label=lambda site: f"site {site}"), ranks(2)
+    for step in (1, 2):
+        for rank, weight in ((zero, 1.0), (one, 2.0)):
+            frame = rank.frame(step, 1.0, weight)
+            joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
+    batch = joiner.tick(0.1, 0)
+
+    assert batch.divergent == 2
+    assert kinds(batch) == ["divergence"]
+    assert (batch.events[0].step, batch.events[0].rank) == (1, 0)
+    assert batch.events[0].text == (
+        "Copies of site 1 differ in step 1: ranks 0, 1 hold them, and none has a majority."
+    )
+
+
+def test_reports_become_events(ranks: Ranks) -> None:
+    joiner, (zero,) = Joiner(0, 1), ranks(1)
+    feed(joiner, zero, 1, reports=["The hook of fc failed."], time_ns=5)
+    event = joiner.tick(0.1, 0).events[0]
+
+    assert (event.kind, event.rank, event.step, event.time_ns) == ("report", 0, 1, 5)
+    assert event.text == "The hook of fc failed."
+
+
+@pytest.mark.parametrize(("most", "kept"), [(2, 2), (1, 0)])
+def test_ranks_are_kept_up_to_a_number(ranks: Ranks, most: int, kept: int) -> None:
+    joiner = Joiner(0, 2, settings=JoinerSettings(keep_ranks=most))
+    for rank in ranks(2):
+        feed(joiner, rank, 1)
+
+    assert len(joiner.tick(0.1, 0).records[0].by_rank) == kept
+
+
+def test_everything_can_be_closed_at_once(ranks: Ranks) -> None:
+    joiner, (zero, _) = Joiner(0, 2), ranks(2)
+    feed(joiner, zero, 1)
+
+    assert steps(joiner.tick(0.1, 0, everything=True)) == [(0, 1, (0,), False)]
+
+
+def bits(record: Record) -> tuple[object, ...]:
+    whole = replace(record, by_rank={}, merged=record.merged, index=0)
+    return (
+        whole.step,
+        whole.ranks,
+        whole.complete,
+        whole.time_ns,
+        *(column.tobytes() for column in record.merged.columns()),
+        record.spread.tobytes(),
+        *(record.by_rank[rank].tobytes() for rank in sorted(record.by_rank)),
+    )
+
+
+@given(st.data())
+def test_any_arrival_order_gives_the_same_records_bit_for_bit(data: st.DataObject) -> None:
+    sites = [Site(kind="activation", name="a", placement={"dp": "shard"}), Site(kind="weight", name="w")]
+    count, length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    pending = {}
+    for rank in range(count):
+        who = Rank(rank, {"dp": (count, rank)}, sites)
+        pending[rank] = [
+            (who, who.frame(step, 0.1 + rank * 1.7 + step, 1.0, time_ns=rank + 10 * step))
+            for step in range(length)
+        ]
+    orders = [sorted(rank for rank in pending for _ in range(length))]
+    orders.append(data.draw(st.permutations(orders[0])))
+    ticks = data.draw(st.booleans())
+    results = []
+    for order in orders:
+        joiner, records, at = Joiner(0, count), list[Record](), dict.fromkeys(pending, 0)
+        for rank in order:
+            who, frame = pending[rank][at[rank]]
+            at[rank] += 1
+            joiner.feed(rank, who.stream, frame, who.layout, 0.0)
+            if ticks:
+                records += joiner.tick(0.0, len(records)).records
+        records += joiner.tick(0.0, len(records)).records
+        results.append([bits(record) for record in records])
+
+    assert len(results[0]) == length
+    assert results[0] == results[1]

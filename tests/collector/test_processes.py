@@ -1,0 +1,152 @@
+"""Collector processes that are killed, stopped, refused and starved: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rankscope.agent import Outbox
+from rankscope.collector import collect
+from rankscope.sketch import AddressError
+from rankscope.store import Run, open_run
+
+from .serving import VALUES, close_all, outbox, send, start_collector, wait_until
+
+SENDER = """
+import sys, time
+sys.path.append(sys.argv[1])
+from serving import outbox, send, wait_until
+box = outbox(sys.argv[2], 1, 2)
+wait_until(lambda: box.poll(time.monotonic()) or box.statistics().connected)
+print("ready", flush=True)
+send(box, range(1000), pause_s=0.02)
+"""
+
+
+def assert_each_frame_is_stored_once(run: Run, ranks: int, steps: int) -> None:
+    records = run.records(all_attempts=True)
+
+    assert records.step.tolist() == list(range(steps))
+    assert records.complete.all()
+    counts = run.scalar("count").sel(site="activation:fc").values
+    assert counts.tolist() == [float(ranks * VALUES)] * steps
+    assert not run.events().kind.isin(["gap", "late"]).any()
+
+
+def run_senders(address: str, ranks: int, steps: int) -> tuple[list[threading.Thread], list[Outbox]]:
+    boxes = [outbox(address, rank, ranks) for rank in range(ranks)]
+    threads = [
+        threading.Thread(target=send, args=(box, range(steps)), kwargs={"pause_s": 0.01})
+        for box in boxes
+    ]
+    for thread in threads:
+        thread.start()
+    return threads, boxes
+
+
+def test_a_collector_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    process, address = start_collector(tmp_path)
+    port = address.rpartition(":")[2]
+    threads, boxes = run_senders(address, 4, 200)
+    for after_s in (0.6, 0.3):
+        time.sleep(after_s)
+        process.kill()
+        process.communicate()
+        process, again = start_collector(tmp_path, "--until-done", port=port)
+        assert again == address
+    for thread in threads:
+        thread.join()
+    assert close_all(boxes, timeout_s=30) == [True] * 4
+    assert process.wait(20) == 0
+    process.communicate()
+    run = open_run(tmp_path / "demo")
+
+    assert_each_frame_is_stored_once(run, 4, 200)
+    assert run.finished
+
+
+def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    process, address = start_collector(
+        tmp_path, "--until-done", "--deadline", "3", "--lost-after", "1"
+    )
+    folder = str(Path(__file__).parent)
+    victim = subprocess.Popen(
+        [sys.executable, "-c", SENDER, folder, address], stdout=subprocess.PIPE, text=True
+    )
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "ready\n"
+    box, step = outbox(address, 0, 2), 0
+    while box.statistics().acknowledged < 10:
+        send(box, [step], pause_s=0.02)
+        step += 1
+    victim.kill()
+    victim.communicate()
+    send(box, range(step, step + 20), pause_s=0.01)
+    assert box.close(timeout_s=20)
+    assert process.wait(20) == 0
+    process.communicate()
+    run = open_run(tmp_path / "demo")
+
+    lost = run.events().query("kind == 'rank-lost'")
+    assert lost["rank"].tolist() == [1]
+    assert "Rank 1 was silent for 1 s; it was last seen in step" in lost.text.iloc[0]
+    assert run.records().step.tolist() == list(range(step + 20))
+    assert run.records().complete.tolist()[-20:] == [False] * 20
+
+
+def test_it_stores_what_there_is_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    process, address = start_collector(tmp_path)
+    zero = outbox(address, 0, 2)
+    send(zero, range(5))
+    wait_until(lambda: zero.poll(time.monotonic()) or zero.statistics().sent == 5)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(10) == 0
+    process.communicate()
+    run = open_run(tmp_path / "demo")
+    assert run.records().complete.tolist() == [False] * 5
+    assert run.finished
+    zero.close(timeout_s=0)
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+    process, address = start_collector(tmp_path, "--until-done")
+    box = outbox(address)
+    send(box, range(3))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 3)
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    send(box, range(3, 30), pause_s=0.02)
+    assert box.statistics().acknowledged == 3
+    assert process.poll() is None
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    assert box.close(timeout_s=20)
+    assert process.wait(20) == 0
+    assert "Run 'demo' cannot be stored" in process.communicate()[1]
+    assert_each_frame_is_stored_once(open_run(tmp_path / "demo"), 1, 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--bind", "somewhere"), "An address looks like tcp://127.0.0.1:7600"),
+        (("--bind", "tcp://0.0.0.0:*"), "say `--insecure`"),
+    ],
+)
+def test_errors_of_the_command_are_one_sentence(
+    tmp_path: Path, options: tuple[str, ...], text: str
+) -> None:
+    result = CliRunner().invoke(collect, ["--store", str(tmp_path), *options])
+
+    assert isinstance(result.exception, AddressError)
+    assert text in str(result.exception)
+    assert "\n" not in str(result.exception)

@@ -1,0 +1,113 @@
+"""Records to write: small and deterministic, from real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rankscope.sketch import MAIN, SketchTable, main_statistics, sketch_array
+from rankscope.store import SPREAD, Record, RunWriter, SiteInfo
+
+SITES = [
+    SiteInfo(kind="activation", name="layers.0.up", dtype="float32", module="Linear", order=0),
+    SiteInfo(kind="activation", name="layers.1.up", dtype="float32", module="Linear", order=1),
+    SiteInfo(kind="weight", name="layers.0.up.weight", dtype="float32", shape=(4, 2), order=3),
+    SiteInfo(kind="optimizer_state", name="layers.0.up.weight", slot="exp_avg", order=2),
+]
+
+Tensors = Mapping[int, NDArray[np.float32]]
+
+
+def build_record(
+    index: int, tensors: Tensors | Mapping[int, Tensors] | None = None, **changes: Any
+) -> Record:
+    """A record of those tensors: {site: tensor}, or {rank: {site: tensor}}."""
+    given = default_tensors(index) if tensors is None else tensors
+    nested = any(isinstance(value, Mapping) for value in given.values())
+    by_rank: Mapping[int, Tensors] = given if nested else {0: given}  # type: ignore[assignment]
+    sites = np.array(sorted({site for one in by_rank.values() for site in one}), np.intp)
+    tables = {rank: table_of(one, sites) for rank, one in by_rank.items()}
+    merged = SketchTable.empty(len(sites))
+    for table in tables.values():
+        merged = merged.merge(table)
+    numbers = {
+        rank: np.where(
+            np.isin(sites, list(by_rank[rank]))[:, None], main_statistics(table), np.nan
+        ).astype(np.float32)
+        for rank, table in tables.items()
+    }
+    facts: dict[str, Any] = {
+        "index": index,
+        "step": index,
+        "attempt": 0,
+        "time_ns": 1_700_000_000_000_000_000 + index * 10**9,
+        "ranks": tuple(sorted(by_rank)),
+        "complete": True,
+        "partial": False,
+        "final": False,
+        "sites": sites,
+        "merged": merged,
+        "spread": spread_of(numbers, len(sites)),
+        "by_rank": numbers,
+        "training": {rank: {"loss": float(10 - index + rank)} for rank in by_rank},
+        "health": {rank: {"dropped": float(index)} for rank in by_rank},
+    }
+    return Record(**facts | changes)
+
+
+def default_tensors(index: int) -> Tensors:
+    return {
+        site: np.random.default_rng([index, site]).normal(size=40).astype(np.float32)
+        for site in range(len(SITES))
+    }
+
+
+def table_of(tensors: Tensors, sites: NDArray[np.intp]) -> SketchTable:
+    rows = [
+        sketch_array(tensors[site]) if site in tensors else SketchTable.empty(1) for site in sites
+    ]
+    return SketchTable.concatenate(rows)
+
+
+def spread_of(numbers: Mapping[int, NDArray[np.float32]], rows: int) -> NDArray[np.float32]:
+    spread = np.full((rows, len(MAIN), len(SPREAD)), np.nan, np.float32)
+    ranks = sorted(numbers)
+    stacked = np.stack([numbers[rank] for rank in ranks])
+    for row, column in zip(*np.nonzero(~np.isnan(stacked).all(axis=0)), strict=True):
+        values = stacked[:, row, column]
+        low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
+        spread[row, column] = values[low], values[high], ranks[low], ranks[high]
+    return spread
+
+
+@pytest.fixture
+def record() -> Callable[..., Record]:
+    """Makes a record: `record(index, {site: tensor}, step=…)`."""
+    return build_record
+
+
+@pytest.fixture
+def sites() -> list[SiteInfo]:
+    """Four sites of three kinds; the last is executed before the third."""
+    return SITES
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the run `gpt` lies."""
+    return tmp_path / "gpt"
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[RunWriter]:
+    """A writer with one attempt of two ranks and the four sites."""
+    with RunWriter.open(path, run="gpt") as writer:
+        attempt = writer.attempt_of("first launch")
+        writer.set_attempt(attempt, 2, {"dp": 2}, [])
+        writer.add_sites(SITES)
+        yield writer

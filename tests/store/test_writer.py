@@ -1,0 +1,403 @@
+"""One writer: what it commits is whole, what fails leaves no trace, and it says who is in the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from rankscope.sketch import BusyError, NotARunError, SketchTable, StoreError
+from rankscope.store import Event, RankInfo, Record, RunWriter, SiteInfo, open_run
+
+Make = Callable[..., Record]
+
+IN_ORDER = [0, 1, 3, 2]
+"""The four sites as they are executed."""
+
+
+def test_what_was_committed_is_read_back_bit_for_bit(writer: RunWriter, record: Make) -> None:
+    records = [record(index) for index in range(5)]
+
+    writer.commit(records, streams={"a": 4})
+
+    run = open_run(writer.path)
+    for made in records:
+        labels, table = run.table(made.step)
+        assert labels == [writer.sites[site].label for site in IN_ORDER]
+        assert table == made.merged.take(IN_ORDER)
+
+
+@pytest.mark.parametrize("group", [7, 40, 600])
+def test_records_survive_every_move_between_tiers(
+    path: Path, record: Make, sites: list[SiteInfo], group: int
+) -> None:
+    records = [record(index) for index in range(600)]
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("x")
+        writer.add_sites(sites)
+        for start in range(0, 600, group):
+            writer.commit(records[start : start + group], streams={})
+            writer.compact_if_due()
+
+    run = open_run(path)
+    rms = run.scalar("rms")
+    spread = run.scalar("rms", view="max")
+    of_rank = run.scalar("rms", view=0)
+    assert rms.step.to_numpy().tolist() == list(range(600))
+    for index in (0, 63, 64, 127, 128, 511, 512, 575, 599):
+        expected = records[index].by_rank[0][IN_ORDER, 0]
+        assert np.array_equal(rms.sel(step=index), expected)
+        assert np.array_equal(spread.sel(step=index), expected)
+        assert np.array_equal(of_rank.sel(step=index), expected)
+        assert run.table(index)[1] == records[index].merged.take(IN_ORDER)
+
+
+def test_a_finished_run_lies_in_its_history_and_can_go_on(
+    path: Path, record: Make, sites: list[SiteInfo]
+) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("x")
+        writer.add_sites(sites)
+        writer.commit([record(index) for index in range(100)], streams={})
+        writer.finish()
+    assert open_run(path).finished
+
+    with RunWriter.open(path, run="gpt") as writer:
+        assert writer.next_record == 100
+        writer.commit([record(index) for index in range(100, 300)], streams={})
+        writer.compact_if_due()
+        assert not open_run(path).finished
+        writer.finish()
+
+    run = open_run(path)
+    root = run.zarr()
+    assert root["history/scalars"].shape[0] == 300
+    assert np.array_equal(root["history/records"][:, 0], np.arange(300))
+    for index in (0, 99, 100, 130, 299):
+        assert np.array_equal(run.scalar("std", steps=index, sites="activation:layers.1.up"),
+                              record(index).by_rank[0][1:2, 2][None])
+
+
+def test_streams_and_attempts_are_in_the_same_transaction_as_the_data(
+    path: Path, record: Make, sites: list[SiteInfo]
+) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        assert writer.attempt_of("one") == 0
+        assert writer.attempt_of("two") == 1
+        assert writer.attempt_of("one") == 0
+        writer.add_sites(sites)
+        writer.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=3, host="b")])
+        writer.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=1, host="a")])
+        writer.commit([record(0, attempt=1)], streams={"s": 7})
+        writer.commit([], streams={"t": 9})
+
+    with RunWriter.open(path, run="gpt") as writer:
+        assert writer.streams == {"s": 7, "t": 9}
+        assert writer.attempt_of("three") == 2
+        assert [rank.host for rank in writer.attempts[1].ranks] == ["a", "b"]
+        assert writer.add_sites(list(reversed(sites))) == [3, 2, 1, 0]
+
+
+def test_what_was_not_committed_is_forgotten(path: Path) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("one")
+
+    with RunWriter.open(path, run="gpt") as writer:
+        assert writer.attempts == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"index": 5}, "would leave a hole: the next free index is 1"),
+        ({"index": -1}, "has a negative index"),
+        ({"attempt": 3}, "is of attempt 3; known are 1, see `attempt_of`"),
+        ({"sites": np.array([0, 2, 1, 3])}, "needs sites strictly increasing below 4"),
+        ({"sites": np.array([0, 1, 2, 9])}, "needs sites strictly increasing below 4"),
+        ({"sites": np.array([0, 1, 2])}, r"needs counts as int64 \(3, 9\)"),
+        ({"merged": SketchTable.empty(1)}, r"needs counts as int64 \(4, 9\), got int64 \(1, 9\)"),
+        ({"spread": np.zeros((4, 16, 4))}, r"needs spread as float32"),
+        ({"by_rank": {0: np.zeros((1, 16), np.float32)}}, "needs the numbers of rank 0 as"),
+        ({"ranks": (1, 0)}, "needs its ranks ascending"),
+        ({"ranks": (-1,)}, "has a negative rank in `ranks`"),
+    ],
+)
+def test_a_record_that_cannot_be_stored_is_refused_before_anything_is_written(
+    writer: RunWriter, record: Make, change: dict[str, object], message: str
+) -> None:
+    writer.commit([record(0)], streams={"a": 0})
+    before = open_run(writer.path).snapshot
+
+    with pytest.raises(StoreError, match=message):
+        writer.commit([replace(record(1), **change)], streams={"a": 1})  # type: ignore[arg-type]
+
+    assert open_run(writer.path).snapshot == before
+    assert writer.streams == {"a": 0}
+
+
+def test_a_negative_count_is_refused(writer: RunWriter, record: Make) -> None:
+    bad = record(0)
+    bad.merged.counts[2, 1] = -1
+
+    with pytest.raises(StoreError, match="has a negative count"):
+        writer.commit([bad], streams={})
+
+
+def test_a_failure_in_a_commit_leaves_the_last_snapshot_and_a_usable_writer(
+    writer: RunWriter, record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.commit([record(0)], streams={"a": 0})
+    run = open_run(writer.path)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankscope.store.chunks.encode", fail)
+        with pytest.raises(StoreError, match="Cannot write to .*: .*No space left on device"):
+            writer.commit([record(1)], streams={"a": 1})
+
+    assert not run.refresh()
+    assert (writer.streams, writer.next_record) == ({"a": 0}, 1)
+    writer.commit([record(1)], streams={"a": 1})
+    assert run.refresh()
+    assert len(run.records()) == 2
+
+
+def test_a_late_rank_patches_its_record_wherever_it_lies(
+    path: Path, record: Make, sites: list[SiteInfo]
+) -> None:
+    tensors = {0: np.float32([1, 2]), 1: np.float32([3, np.nan])}
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("x")
+        writer.set_attempt(0, 2, {}, [])
+        writer.add_sites(sites)
+        first = [record(index, complete=False) for index in range(700)]
+        writer.commit(first, streams={})
+        for _ in range(20):
+            writer.compact_if_due()
+        run = open_run(path)
+        assert run.records().loc[3, "missing"] == [1]
+        for index in (3, 520, 699):  # history, recent, tail
+            writer.commit([record(index, {0: tensors, 1: tensors})], streams={})
+
+    assert run.refresh()
+    records = run.records()
+    for index in (3, 520, 699):
+        assert (records.loc[index, "ranks"], records.loc[index, "missing"]) == (2, [])
+        labels, table = run.table(index)
+        assert labels == ["activation:layers.0.up", "activation:layers.1.up"]
+        assert table == record(index, {0: tensors, 1: tensors}).merged
+        assert run.ranks("abs_max", site=labels[1], steps=index).to_numpy().tolist() == [[3, 3]]
+    assert run.table(4)[1] == first[4].merged.take(IN_ORDER)
+
+
+def test_one_commit_may_patch_and_append(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(0), record(1)], streams={})
+
+    writer.commit([record(2), record(1, step=11), record(3)], streams={})
+
+    assert open_run(writer.path).records(all_attempts=True).step.tolist() == [0, 11, 2, 3]
+
+
+def test_sites_may_come_mid_run(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(index) for index in range(70)], streams={})
+    new = [SiteInfo(kind="tap", name=f"extra.{number}", order=9) for number in range(200)]
+    places = writer.add_sites(new)
+    late = {place: np.float32([place]) for place in places}
+
+    writer.commit([record(index, late) for index in range(70, 200)], streams={})
+    writer.compact_if_due()
+
+    run = open_run(writer.path)
+    extra = run.scalar("rms", kind="tap")
+    assert extra.shape == (200, 200)
+    assert np.isnan(extra[:70]).all()
+    assert np.array_equal(extra[70:], np.tile(np.float32(places), (130, 1)))
+    assert np.isnan(run.scalar("rms", kind="weight")[70:]).all()
+
+
+def test_ranks_may_come_with_a_later_attempt(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(0)], streams={})
+    writer.attempt_of("bigger")
+    writer.set_attempt(1, 100, {"dp": 100}, [])
+    one = {rank: {0: np.float32([rank])} for rank in (0, 70, 99)}
+
+    writer.commit([record(1, one, attempt=1, complete=False)], streams={})
+
+    run = open_run(writer.path)
+    assert run.records()["ranks"].tolist() == [1, 3]
+    assert run.records().loc[1, "missing"] == [r for r in range(100) if r not in one]
+    ranks = run.ranks("abs_max", site="activation:layers.0.up", steps=1)
+    assert ranks.sel(rank=70).item() == 70
+    assert int(ranks.notnull().sum()) == 3
+
+
+def test_a_slot_of_the_ring_forgets_the_ranks_of_its_last_record(
+    writer: RunWriter, record: Make
+) -> None:
+    both = {rank: {0: np.float32([rank + 1])} for rank in (0, 1)}
+    only = {0: {0: np.float32([7])}}
+    for index in range(300):
+        writer.commit([record(index, both if index < 128 else only)], streams={})
+        writer.compact_if_due()
+
+    ranks = open_run(writer.path).ranks("abs_max", site="activation:layers.0.up")
+    assert ranks.sel(rank=1).notnull().to_numpy().tolist() == [True] * 128 + [False] * 172
+
+
+@pytest.mark.parametrize("when", [0, 100])
+def test_counts_beyond_32_bits_are_exact(writer: RunWriter, record: Make, when: int) -> None:
+    huge = 3 * 2**40 + 5
+
+    def make(index: int) -> Record:
+        made = record(index)
+        if index >= when:
+            made.merged.counts[1, 0] = huge
+            made.merged.histogram[1, 150] = huge
+        return made
+
+    writer.commit([make(index) for index in range(150)], streams={})
+    writer.compact_if_due()
+
+    run = open_run(writer.path)
+    got = run.exponents(sites="activation:layers.1.up")["count"].isel(site=0, exponent=150)
+    assert got.to_numpy().tolist() == [int(make(i).merged.histogram[1, 150]) for i in range(150)]
+
+
+def test_events_are_appended(writer: RunWriter, record: Make) -> None:
+    gap = Event(kind="gap", attempt=0, rank=1, step=3, text="Steps 3 to 5 were dropped.", time_ns=5)
+    late = Event(kind="late", attempt=0, rank=0, step=4, text="Zu spät.")
+
+    writer.commit([], streams={}, events=[gap])
+    writer.commit([record(0)], streams={}, events=[late])
+
+    events = open_run(writer.path).events()
+    assert events["kind"].tolist() == ["gap", "late"]
+    assert events["text"].tolist() == [gap.text, late.text]
+    assert str(events.loc[0, "time"]) == "1970-01-01 00:00:00.000000005+00:00"
+
+
+def test_a_second_writer_is_told_who_writes(writer: RunWriter) -> None:
+    with pytest.raises(BusyError, match=f"is being written by process {os.getpid()}"):
+        RunWriter.open(writer.path, run="gpt")
+
+    writer.close()
+    RunWriter.open(writer.path, run="gpt").close()
+
+
+def test_another_run_is_not_overwritten(writer: RunWriter) -> None:
+    writer.close()
+
+    with pytest.raises(StoreError, match=r"holds run 'gpt', not 'bert'; choose another --store"):
+        RunWriter.open(writer.path, run="bert")
+
+    RunWriter.open(writer.path, run="gpt").close()
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+
+    with pytest.raises(NotARunError, match=r"notes.txt is a file; choose a folder"):
+        RunWriter.open(tmp_path / "notes.txt", run="gpt")
+
+
+def test_nor_is_a_folder_with_something_else(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "other")
+
+    with pytest.raises(NotARunError, match="is a plain Zarr store, not a run"):
+        RunWriter.open(tmp_path / "other", run="gpt")
+
+
+def test_nor_is_a_place_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(StoreError, match="Cannot make .*Not a directory"):
+        RunWriter.open(tmp_path / "file" / "gpt", run="gpt")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_nor_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+
+    with pytest.raises(StoreError, match="Permission denied"):
+        RunWriter.open(tmp_path / "gpt", run="gpt")
+
+
+def test_plain_zarr_reads_what_we_write_and_the_other_way_round(
+    writer: RunWriter, record: Make
+) -> None:
+    records = [record(index) for index in range(3)]
+    writer.commit(records, streams={})
+
+    root = open_run(writer.path).zarr()
+    scalars = root["tail/scalars"]
+    assert np.array_equal(scalars[:3], np.stack([made.by_rank[0] for made in records]))
+    assert root["tail/scalars"].metadata.dimension_names == ("slot", "site", "statistic")
+    assert root["meta"].attrs["sites"][2]["shape"] == [4, 2]
+    assert root["state"].attrs["records"] == 3
+
+
+WRITE_UNTIL_KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from conftest import SITES, build_record
+from rankscope.store import RunWriter
+writer = RunWriter.open(sys.argv[1], run="gpt")
+attempt = writer.attempt_of("x")
+writer.add_sites(SITES)
+print("ready", flush=True)
+while True:
+    first = writer.next_record
+    writer.commit([build_record(first + i) for i in range(5)], streams={"s": first + 4})
+    writer.compact_if_due()
+"""
+
+
+def test_nothing_is_torn_when_the_writer_is_killed(path: Path, record: Make) -> None:
+    script = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), str(Path(__file__).parent)]
+    for trial in range(4):
+        with subprocess.Popen(script, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.4 + 0.037 * trial)  # into the middle of a commit, somewhere
+            process.send_signal(signal.SIGKILL)
+
+        with RunWriter.open(path, run="gpt") as writer:
+            count = writer.next_record
+            assert writer.streams.get("s", -1) == count - 1
+        run = open_run(path)
+        assert run.records().index.tolist() == list(range(count))
+        if count:
+            last = record(count - 1)
+            assert run.table(last.step)[1] == last.merged.take(IN_ORDER)
+            assert not run.scalar("rms").isnull().any()
+    assert count > 0
+
+
+def test_a_reader_never_sees_half_a_step(path: Path) -> None:
+    script = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), str(Path(__file__).parent)]
+    with subprocess.Popen(script, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run, seen = open_run(path), set[int]()
+        deadline = time.monotonic() + 30
+        while len(seen) < 12 and time.monotonic() < deadline:
+            if run.refresh():
+                rms, training = run.scalar("rms"), run.training()
+                seen.add(len(rms))
+                assert len(rms) % 5 == 0
+                assert not rms.isnull().any()
+                assert not training.sel(rank=0).isnull().any()
+                assert len(run.records()) == len(rms) == len(training)
+        process.send_signal(signal.SIGKILL)
+    assert len(seen) == 12

@@ -1,0 +1,203 @@
+"""A run to look at, written through the store's own writer, and a browser to look with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.sketch import SketchTable, main_statistics, sketch_array
+from rankscope.store import Event, Record, RunWriter, SiteInfo
+from rankscope.store.record import RankInfo
+
+MODULES = {
+    "norm1": ("RMSNorm", 1.0),
+    "attn.qkv": ("Linear", 0.6),
+    "attn.proj": ("Linear", 0.12),
+    "norm2": ("RMSNorm", 1.0),
+    "mlp.up": ("Linear", 0.9),
+    "mlp.act": ("GELU", 0.5),
+}
+"""Of a transformer's block: type and the scale of its output."""
+BLOCKS = 4
+ELEMENTS = 512
+RANKS = 4
+START_NS = 1_760_000_000_000_000_000
+
+Values = dict[tuple[int, int], np.ndarray]
+
+
+class Job:
+    """A small made-up training job: its numbers are random, its story is not.
+
+    From `bad_step` on, rank `bad_rank` has infinities in the MLP activation of block 2, after its
+    magnitude has grown for a while; everything after it in the same step follows.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        ranks: int = RANKS,
+        bad_step: int | None = 40,
+        bad_rank: int = 2,
+        run: str = "gpt-small",
+        hold: int = 6,
+        start_ns: int = START_NS,
+    ) -> None:
+        self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
+        self.random = np.random.default_rng(7)
+        # Making a sketch takes half a millisecond: sound tensors are made once in `hold` steps.
+        self.hold, self.start_ns = hold, start_ns
+        self.kept: dict[tuple[str, int, int], SketchTable] = {}
+        self.sites = [
+            SiteInfo(
+                kind=kind, name=f"blocks.{block}.{name}", dtype=dtype, shape=(8, 64), module=module,
+                order=order,
+            )
+            for kind, dtype in (("activation", "float16"), ("weight_gradient", "float32"))
+            for order, (block, name, module) in enumerate(
+                (block, name, module) for block in range(BLOCKS) for name, (module, _) in MODULES.items()
+            )
+            if kind == "activation" or module == "Linear"
+        ]  # fmt: skip
+        self.writer = RunWriter.open(path, run=run)
+        self.attempt = self.writer.attempt_of("launch-1")
+        mesh = [
+            RankInfo(rank=rank, host="node-0", coordinates={"dp": rank}) for rank in range(ranks)
+        ]
+        self.writer.set_attempt(self.attempt, ranks, {"dp": ranks}, mesh)
+        self.index = np.array(self.writer.add_sites(self.sites), np.intp)
+
+    def site(self, name: str, kind: str = "activation") -> str:
+        """The label of a site."""
+        return next(s.label for s in self.sites if s.name == name and s.kind == kind)
+
+    def commit(
+        self,
+        steps: range,
+        *,
+        without: tuple[int, ...] = (),
+        events: tuple[Event, ...] = (),
+        spike: Mapping[tuple[int, str], float] | None = None,
+    ) -> None:
+        """Write steps in one transaction."""
+        first = self.writer.next_record
+        records = [
+            self.record(first + i, step, without=without, spike=spike or {}) for i, step in enumerate(steps)
+        ]  # fmt: skip
+        self.writer.commit(records, streams={}, events=events)
+
+    def record(
+        self,
+        index: int,
+        step: int,
+        *,
+        without: tuple[int, ...],
+        spike: Mapping[tuple[int, str], float],
+    ) -> Record:
+        ranks = [rank for rank in range(self.ranks) if rank not in without]
+        tables = {rank: self.table(step, rank, spike) for rank in ranks}
+        numbers = {rank: main_statistics(table) for rank, table in tables.items()}
+        stacked = np.stack([numbers[rank] for rank in ranks])
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            lost = np.isnan(stacked).all(axis=0)
+            least = np.where(np.isnan(stacked), np.inf, stacked)
+            most = np.where(np.isnan(stacked), -np.inf, stacked)
+            names = np.array(ranks, float)
+            spread = np.stack(
+                [least.min(0), most.max(0), names[least.argmin(0)], names[most.argmax(0)]], axis=-1
+            )
+        spread[lost] = np.nan
+        merged = tables[ranks[0]]
+        for rank in ranks[1:]:
+            merged = merged.merge(tables[rank])
+        return Record(
+            index=index, step=step, attempt=self.attempt, time_ns=self.start_ns + step * 10**9,
+            ranks=tuple(ranks), complete=not without, partial=False, final=False, sites=self.index,
+            merged=merged, spread=spread.astype(np.float32),
+            by_rank={rank: table.astype(np.float32) for rank, table in numbers.items()},
+            training={rank: self.training(step, rank) for rank in ranks},
+            health={rank: {} for rank in ranks},
+        )  # fmt: skip
+
+    def table(self, step: int, rank: int, spike: Mapping[tuple[int, str], float]) -> SketchTable:
+        return SketchTable.concatenate(
+            [self.sketch(site, step, rank, spike) for site in self.sites]
+        )
+
+    def sketch(
+        self, site: SiteInfo, step: int, rank: int, spike: Mapping[tuple[int, str], float]
+    ) -> SketchTable:
+        """One tensor of one rank: sound, or hurt on the bad rank, or with a planted spike."""
+        origin = site.label == self.site("blocks.2.mlp.act")
+        hurt = self.bad_step is not None and rank == self.bad_rank
+        grown = max(0, step - (self.bad_step or 0) + 14) if hurt and origin else 0
+        lost = 3 + step - self.bad_step if hurt and step >= self.bad_step and self.after(site) else 0
+        growth = 2.0 ** (0.9 * grown) * spike.get((step, site.label), 1.0)
+        if growth != 1 or lost:
+            return self.measured(site, step, growth=growth, lost=lost)
+        key = (site.label, step // self.hold, rank)
+        if key not in self.kept:
+            self.kept[key] = self.measured(site, step)
+        return self.kept[key]
+
+    def measured(
+        self, site: SiteInfo, step: int, *, growth: float = 1.0, lost: int = 0
+    ) -> SketchTable:
+        """A sketch of random numbers of the site's scale, `lost` of them infinite."""
+        block, name = int(site.name.split(".")[1]), site.name.split(".", 2)[2]
+        scale = MODULES[name][1] * (1 + 0.3 * block) * growth
+        if site.kind == "weight_gradient":
+            scale *= 2.0**-9 * 0.985**step
+        x = self.random.standard_normal(ELEMENTS) * scale
+        if name == "mlp.act":
+            x = np.maximum(x, 0) * np.exp(np.abs(self.random.standard_normal(ELEMENTS)))
+        if site.dtype == "float16":
+            x = np.clip(x, -65504, 65504)
+        sound = x.astype(site.dtype)
+        sound[:lost] = np.inf
+        return sketch_array(sound)
+
+    def after(self, site: SiteInfo) -> bool:
+        """Whether a site comes at or after the one that goes wrong."""
+        return site.kind == "activation" and site.order >= 2 * len(MODULES) + 5
+
+    def training(self, step: int, rank: int) -> dict[str, float]:
+        loss = 2.2 + 3.4 * np.exp(-step / 22) + 0.06 * self.random.standard_normal()
+        if self.bad_step is not None and step >= self.bad_step - 4:
+            loss += 0.18 * (step - self.bad_step + 5) * (1.6 if rank == self.bad_rank else 0.7)
+        return {"loss": float(loss), "learning_rate": 3e-4 * min(1, (step + 1) / 10)}
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@pytest.fixture(scope="session")
+def broken_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose rank 2 breaks at step 40 of 60."""
+    path = tmp_path_factory.mktemp("runs") / "broken"
+    job = Job(path)
+    lost = Event(
+        kind="gap", attempt=0, rank=3, step=52, text="Rank 3 dropped 2 frames before this one."
+    )
+    job.commit(range(60), events=(lost,))
+    job.close()
+    return path
+
+
+@pytest.fixture
+def new_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Makes jobs that a test writes itself."""
+    jobs: list[Job] = []
+
+    def make(name: str = "job", **settings: object) -> Job:
+        jobs.append(Job(tmp_path / name, **settings))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()

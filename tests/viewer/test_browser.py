@@ -1,0 +1,213 @@
+"""The page in a real browser: clicks, keys, zoom, new steps, the address."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rankscope.viewer import Server, serve
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+
+IDLE = """() => window.Bokeh !== undefined && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
+  && [...Bokeh.index.query((view) => view.model.name === "heatmap")].length > 0"""
+PIXEL = """([name, x, y]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
+  const box = view.el.getBoundingClientRect();
+  return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+}"""
+RANGE = """() => {
+  const {x_range} = [...Bokeh.index.query((view) => view.model.name === "heatmap")][0].model;
+  return [x_range.start, x_range.end];
+}"""
+STEPS = """() => Math.max(...[...Bokeh.index.query((view) => view.model.name === "training")][0]
+  .model.renderers[0].data_source.data.step)"""
+COLOUR = """([x, y]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === "heatmap")][0];
+  const {ctx} = view.canvas_view.primary, ratio = view.canvas_view.primary.pixel_ratio ?? 1;
+  const at = [view.frame.x_scale.compute(x), view.frame.y_scale.compute(y)];
+  return [...ctx.getImageData(Math.round(at[0] * ratio), Math.round(at[1] * ratio), 1, 1).data];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium of the system; without one the tests skip, or fail if it is required."""
+    found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    if found is None:
+        reason = "no chromium was found; install it with: apt-get install chromium"
+        if os.environ.get("RANKSCOPE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(broken_job: Path) -> Iterator[Server]:
+    server = serve(broken_job, forget_s=0.4)
+    yield server
+    server.stop()
+
+
+class Visit:
+    """A browser's page, with all that it asked for and all that went wrong."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page, self.address = page, address
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        page.on("request", self.note)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on(
+            "console", lambda line: self.errors.append(line.text) if line.type == "error" else None
+        )
+
+    def note(self, request: object) -> None:
+        url = request.url.removeprefix("blob:")
+        if not url.startswith((self.address, "data:", self.address.replace("http", "ws", 1))):
+            self.foreign.append(request.url)
+
+    def open(self, query: str = "") -> None:
+        self.page.goto(self.address + query)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way any more."""
+        self.page.wait_for_function(IDLE, timeout=30_000)
+        self.page.evaluate("() => new Promise((done) => setTimeout(done, 400))")
+        self.page.wait_for_function(IDLE, timeout=30_000)
+
+    def at(self, figure: str, x: float, y: float) -> tuple[float, float]:
+        left, top = self.page.evaluate(PIXEL, [figure, x, y])
+        return left, top
+
+    def sees(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for(timeout=15_000)
+
+
+@pytest.fixture
+def visit(browser: Browser, server: Server) -> Iterator[Callable[..., Visit]]:
+    """Opens pages; at the end none has asked elsewhere and none has failed."""
+    visits: list[Visit] = []
+
+    def new(address: str = server.address) -> Visit:
+        page = browser.new_page(viewport={"width": 1400, "height": 1100})
+        visits.append(Visit(page, address))
+        return visits[-1]
+
+    yield new
+    for one in visits:
+        one.page.close()
+    assert [url for one in visits for url in one.foreign] == []
+    assert [error for one in visits for error in one.errors] == []
+
+
+def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callable) -> None:
+    first = visit()
+    first.open("?kind=activation")
+    first.sees("First non-finite values: activation blocks.2.mlp.act, rank 2, step 40.")
+    first.sees("Click a cell of the heatmap")
+
+    first.page.mouse.click(*first.at("heatmap", 30, 5.5))
+    first.sees("activation · step 30 · float16")
+    first.settle()
+    first.page.keyboard.press("ArrowRight")
+    first.sees("activation · step 31 · float16")
+    first.page.wait_for_url("**/*site=activation:blocks.0.mlp.act&step=31*")
+
+    again = visit()
+    again.open(first.page.url.removeprefix(first.address))
+    again.sees("activation · step 31 · float16")
+    again.page.keyboard.press("Escape")
+    again.sees("Click a cell of the heatmap")
+
+
+def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
+    page = visit()
+    page.open()
+
+    assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xD6, 0x00, 0x6C]
+    assert page.page.evaluate(COLOUR, [20, 17.5])[:3] != [0xD6, 0x00, 0x6C]
+
+
+def test_new_steps_arrive_and_zoom_and_selection_stay(visit: Callable, new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    server = serve(job.path, interval_s=0.1)
+    try:
+        page = visit(server.address)
+        page.open("?kind=activation")
+        assert page.page.evaluate(RANGE) == [-0.5, 19.5]
+        job.commit(range(20, 21))
+        page.page.wait_for_function(f"({STEPS})() === 20")
+        assert page.page.evaluate(RANGE) == [-0.5, 20.5]
+
+        page.page.mouse.click(*page.at("heatmap", 7, 5.5))
+        page.sees("activation · step 7 · float16")
+        page.settle()
+        x0, y0 = page.at("heatmap", 4, 8)
+        x1, y1 = page.at("heatmap", 12, 12)
+        page.page.mouse.move(x0, y0)
+        page.page.mouse.down()
+        page.page.mouse.move((x0 + x1) / 2, y1)
+        page.page.mouse.move(x1, y1)
+        page.page.mouse.up()
+        page.page.wait_for_url("**/*zoom=*")
+        page.settle()
+        zoomed, address = page.page.evaluate(RANGE), page.page.url
+        assert zoomed == pytest.approx([4, 12], abs=0.3)
+
+        for step in range(21, 24):
+            job.commit(range(step, step + 1))
+        page.page.wait_for_function(f"({STEPS})() === 23")
+        page.settle()
+        assert (page.page.evaluate(RANGE), page.page.url) == (zoomed, address)
+        page.sees("activation · step 7 · float16")
+
+        page.page.get_by_role("button", name="All steps").click()
+        page.page.wait_for_function(f"({RANGE})()[1] === 23.5")
+    finally:
+        server.stop()
+
+
+def test_a_session_is_freed_after_its_page_is_closed(
+    browser: Browser, broken_job: Path
+) -> None:
+    server = serve(broken_job, forget_s=0.3)
+    try:
+        page = browser.new_page()
+        Visit(page, server.address).open()
+        [app] = server.open
+        freed = weakref.ref(app.page)
+        assert server.runs.only.listeners == 1
+        del app
+
+        page.close()
+
+        deadline = time.monotonic() + 15
+        while freed() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.1)  # the server frees by its own clock
+        assert server.open == []
+        assert server.runs.only.listeners == 0
+        assert freed() is None
+    finally:
+        server.stop()

@@ -1,0 +1,57 @@
+"""One poller a run, only while somebody listens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rankscope.store import open_run
+from rankscope.viewer.follow import Follower
+
+
+def pollers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "rankscope-follow"]
+
+
+def test_each_look_tells_every_listener_and_counts_what_is_new(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(2))
+    follower, told = Follower(open_run(job.path), interval_s=3600), []
+    follower.listen(lambda: told.append("a"))
+    follower.listen(lambda: told.append("b"))
+
+    follower.look()
+    assert (told, follower.version) == (["a", "b"], 0)
+    job.commit(range(2, 3))
+    follower.look()
+
+    assert (told, follower.version) == (["a", "b"] * 2, 1)
+    follower.stop()
+
+
+def test_many_listeners_share_one_poller_that_ends_with_the_last(broken_job: Path) -> None:
+    follower = Follower(open_run(broken_job), interval_s=3600)
+    assert pollers() == []
+    leave = [follower.listen(lambda: None) for _ in range(3)]
+    assert len(pollers()) == 1
+    [poller] = [t for t in threading.enumerate() if t.name == "rankscope-follow"]
+
+    for end in leave:
+        end()
+    poller.join(timeout=5)
+
+    assert follower.listeners == 0
+    assert not poller.is_alive()
+
+
+def test_the_finding_is_asked_once_for_all_pages(
+    broken_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(broken_job)
+    follower, asked, ask = Follower(run), [], run.first_nonfinite
+    monkeypatch.setattr(run, "first_nonfinite", lambda: asked.append(1) or ask())
+
+    assert follower.finding() is follower.finding()
+    assert len(asked) == 1

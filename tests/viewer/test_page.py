@@ -1,0 +1,299 @@
+"""The page without a browser: what is chosen, and what the figures and texts then hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bokeh.events import RangesUpdate, Reset, Tap
+from bokeh.model import Model
+from rankscope.store import open_run
+from rankscope.viewer import grid
+from rankscope.viewer.figures import colours
+from rankscope.viewer.follow import Follower
+from rankscope.viewer.page import Page
+from rankscope.viewer.state import Choice
+
+NOW = 1_760_000_000.0 + 75
+ORIGIN = "activation:blocks.2.mlp.act"
+
+
+def open_page(path: Path, **chosen: object) -> Page:
+    return Page(Follower(open_run(path)), Choice(**chosen), now=lambda: NOW)
+
+
+def tap(figure: Model, x: float, y: float) -> None:
+    """A click, as the browser would tell it."""
+    figure._trigger_event(Tap(figure, sx=0, sy=0, x=x, y=y))
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def test_the_first_sentence_says_what_where_when_and_on_which_rank(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    assert page.told.wrong
+    assert page.told.finding == (
+        "First non-finite values: activation blocks.2.mlp.act, rank 2, step 40. Last finite step: 39."
+    )
+
+
+def test_the_finding_is_selected_when_the_address_asks_for_nothing(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    assert (page.choice.kind, page.choice.site, page.choice.step) == ("activation", ORIGIN, 40)
+
+
+def test_the_header_tells_how_the_run_is_doing(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5), without=(1, 3))
+
+    header = plain(open_page(job.path).told.header)
+
+    assert "gpt-small live attempt 0 step 4 , 1 min ago" in header
+    assert "▲ 2 of 4 ranks; missing: 1, 3" in header
+
+
+def test_a_sound_run_says_what_was_looked_at(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_page(job.path)
+
+    assert not page.told.wrong
+    assert page.told.finding == "No non-finite values in 36 sites × 4 ranks over steps 0–2."
+    assert "Click a cell" in page.told.selection
+
+
+def test_an_empty_run_opens_and_fills(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    page = open_page(job.path)
+    assert page.told.finding == "Nothing has been recorded yet."
+
+    job.commit(range(3))
+    page.follower.look()
+    page.tick()
+
+    assert page.choice.kind == "activation"
+    assert page.heatmap.grid is not None
+    assert page.heatmap.grid.last.tolist() == [0, 1, 2]
+    assert page.training.source.data["step"].tolist() == [0, 1, 2]
+
+
+def test_a_click_selects_a_cell_and_shows_its_histogram(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    tap(page.heatmap.figure, 29.7, 5.5)
+
+    assert (page.choice.site, page.choice.step) == ("activation:blocks.0.mlp.act", 30)
+    assert "blocks.0.mlp.act activation · step 30 · float16 · 8×64 · GELU" in plain(page.told.selection)
+    table = open_run(broken_job).table(30, ["activation:blocks.0.mlp.act"])[1]
+    assert sum(page.exponents.bars.data["count"]) == table.histogram.sum()
+    assert page.pinned.location == 30
+
+
+def test_a_click_beside_the_cells_selects_nothing(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    tap(page.heatmap.figure, -20, 5.5)
+
+    assert page.choice.site == ORIGIN
+
+
+def test_a_click_in_the_loss_moves_the_step(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    tap(page.training.figure, 12.4, 3.0)
+
+    assert (page.choice.site, page.choice.step) == (ORIGIN, 12)
+
+
+def test_nonfinite_is_painted_above_the_shades_in_the_reserved_colour(broken_job: Path) -> None:
+    page = open_page(broken_job)
+    state = page.heatmap.cells.data["state"][0]
+    row = page.heatmap.grid.row(ORIGIN)
+
+    assert (state[row, 40:60] == grid.NONFINITE).all()
+    assert not (state[:, :40] == grid.NONFINITE).any()
+    top = page.heatmap.figure.renderers[1].glyph
+    assert top.color_mapper.palette[grid.NONFINITE] == colours.NONFINITE
+
+
+def test_infinities_stand_beside_the_histogram(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    aside = dict(zip(page.exponents.aside.data["name"], page.exponents.aside.data["count"], strict=True))
+
+    assert aside["+∞"] == 3
+    assert aside["NaN"] == 0
+
+
+def test_the_worst_rank_is_named(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    assert page.ranks.label.text == "rank 2"
+    assert "rank 2 not finite at step 40" in plain(page.told.ranks)
+    assert page.ranks.bad.data["rank"].tolist() == [2] * 20
+
+
+def test_the_formats_edges_are_drawn_and_the_table_marks_the_own_format(broken_job: Path) -> None:
+    page = open_page(broken_job)
+    assert [edge.visible for edge in page.exponents.edges] == [True, True, True]
+
+    page.choice.format = "float8_e4m3fn"
+
+    assert page.exponents.edges[0].location == pytest.approx(np.log2(448))
+    assert 'class="chosen"><th scope="row">float8_e4m3fn' in page.told.fit
+    assert "overflow" in set(page.exponents.bars.data["zone"])
+
+
+def test_a_format_that_reaches_further_is_told_at_the_border(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    page.choice.format = "bfloat16"
+
+    assert [edge.visible for edge in page.exponents.edges] == [False, False, False]
+    assert page.exponents.away[1].text == "max 2¹²⁸ →"
+
+
+@pytest.mark.parametrize("view", ["merged", "max", "min", "argmax", "argmin", "2"])
+@pytest.mark.parametrize("statistic", ["rms", "mean", "abs_min", "nonfinite"])
+def test_every_view_of_every_sort_of_statistic_is_shown(
+    broken_job: Path, view: str, statistic: str
+) -> None:
+    page = open_page(broken_job, kind="weight_gradient", view=view, statistic=statistic)
+
+    assert page.told.problem == ""
+    assert page.heatmap.grid.shade.shape == (12, 60)
+    assert statistic in page.told.heatmap_summary
+
+
+def test_a_broken_filter_is_told_and_the_picture_stays(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    page.choice.pattern = "mlp["
+    assert page.told.problem.startswith("The name filter is no regular expression:")
+    page.choice.pattern = "nothing like this"
+    assert page.told.problem.startswith("No site's name matches 'nothing like this'")
+    assert len(page.heatmap.grid.names) == 24
+
+    page.choice.pattern = r"mlp\.act$"
+    assert page.told.problem == ""
+    assert len(page.heatmap.grid.names) == 4
+
+
+def test_an_address_with_unknown_parts_is_told(broken_job: Path) -> None:
+    page = open_page(broken_job, kind="activation", site="activation:gone", step=3, statistic="fame")
+
+    assert "There is no statistic 'fame'" in page.told.problem
+    assert "no site activation:gone" in plain(page.told.selection)
+
+
+def test_names_from_the_store_are_escaped(broken_job: Path) -> None:
+    page = open_page(broken_job, kind="activation", site="activation:<script>")
+
+    assert "<script>" not in page.told.selection
+
+
+def test_arrows_and_escape_move_and_clear(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    page.move(-1)
+    assert page.choice.step == 39
+    page.move(1)
+    assert page.choice.step == 40
+    page.clear()
+    assert (page.choice.site, page.choice.step) == ("", None)
+    assert not page.pinned.visible
+
+
+def test_the_finding_can_be_gone_to_from_anywhere(broken_job: Path) -> None:
+    page = open_page(broken_job, kind="weight_gradient", zoom=(3.0, 9.0))
+
+    page.select_finding()
+
+    assert (page.choice.kind, page.choice.site, page.choice.step) == ("activation", ORIGIN, 40)
+    assert page.choice.zoom is None
+
+
+def test_zoom_by_the_mouse_asks_for_the_visible_steps_only(broken_job: Path) -> None:
+    page = open_page(broken_job)
+
+    figure = page.heatmap.figure
+    figure._trigger_event(RangesUpdate(figure, x0=9.6, x1=20.2, y0=0, y1=1))
+
+    assert page.choice.zoom == (9.6, 20.2)
+    assert (page.heatmap.grid.first[0], page.heatmap.grid.last[-1]) == (9, 21)
+    figure._trigger_event(Reset(figure))
+    assert page.choice.zoom is None
+    assert (page.steps.start, page.steps.end) == (-0.5, 59.5)
+
+
+def test_new_steps_are_patched_and_zoom_and_selection_stay(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    page = open_page(job.path)
+    tap(page.heatmap.figure, 7, 5.5)
+    page.choice.zoom = (2.0, 12.0)
+    before = dict(page.choice.query())
+
+    for step in range(20, 23):
+        job.commit(range(step, step + 1))
+        page.follower.look()
+        page.tick()
+
+    assert page.choice.query() == before
+    assert (page.steps.start, page.steps.end) == (2.0, 12.0)
+    assert page.training.source.data["step"].tolist() == list(range(23))
+    assert page.ranks.source.data["step"].tolist() == list(range(23))
+    assert "step 22" in plain(page.told.header)
+
+
+def test_without_zoom_the_page_follows(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    page = open_page(job.path)
+    image = page.heatmap.cells.data["shade"][0]
+
+    job.commit(range(20, 21))
+    page.follower.look()
+    page.tick()
+
+    assert (page.steps.start, page.steps.end) == (-0.5, 20.5)
+    assert page.heatmap.cells.data["shade"][0] is image, "patched in place, not replaced"
+    assert np.isfinite(image[:, :21]).all()
+    assert np.isnan(image[:, 21:]).all()
+
+
+def test_a_finding_shows_up_while_the_page_is_open(new_job: Callable) -> None:
+    job = new_job(bad_step=4, bad_rank=1)
+    job.commit(range(4))
+    page = open_page(job.path)
+    assert not page.told.wrong
+
+    job.commit(range(4, 6))
+    page.follower.look()
+    page.tick()
+
+    assert page.told.wrong
+    assert "rank 1, step 4" in page.told.finding
+
+
+def test_steps_recorded_now_and_then_are_drawn_where_they_are(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(0, 10))
+    job.commit(range(50, 100, 10))
+
+    shown = open_page(job.path).heatmap.grid
+
+    column = shown.column(70)
+    assert column is not None
+    assert shown.left + column * shown.stride <= 70 <= shown.left + (column + 1) * shown.stride
+    empty = shown.column(30)
+    assert empty is None
+    assert (shown.state == grid.MISSING).any()

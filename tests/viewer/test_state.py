@@ -1,0 +1,38 @@
+"""The address says what is looked at, and nothing else is needed to look again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rankscope.viewer.state import KEYS, Choice
+
+text = st.text(max_size=20)
+zooms = st.none() | st.tuples(st.integers(0, 99), st.integers(100, 999)).map(
+    lambda ends: (float(ends[0]), float(ends[1]))
+)
+
+
+@given(text, text, st.none() | st.integers(), zooms, st.sampled_from(["", "log2", "linear"]))
+def test_an_address_restores_the_choice(
+    site: str, pattern: str, step: int | None, zoom: tuple[float, float] | None, scale: str
+) -> None:
+    choice = Choice(site=site, pattern=pattern, step=step, zoom=zoom, scale=scale)
+
+    again, problems = Choice.from_query(choice.query())
+
+    assert problems == []
+    assert all(getattr(again, name) == getattr(choice, name) for name in KEYS)
+
+
+def test_defaults_do_not_lengthen_the_address() -> None:
+    assert Choice().query() == {}
+
+
+def test_what_cannot_be_used_is_told_and_left_out() -> None:
+    choice, problems = Choice.from_query({"step": "forty", "zoom": "9:2", "kind": "weight"})
+
+    assert (choice.step, choice.zoom, choice.kind) == (None, None, "weight")
+    assert problems == [
+        "The address says step=forty, which cannot be used.",
+        "The address says zoom=9:2, which cannot be used.",
+    ]

@@ -1,0 +1,10 @@
+"""Figures as Bokeh models: each is made once, shows prepared data, and is patched when it changes.
+
+They know neither the store nor Panel.
+"""
+
+from .exponents import ExponentsFigure
+from .heatmap import HeatmapFigure
+from .lines import LinesFigure
+
+__all__ = ["ExponentsFigure", "HeatmapFigure", "LinesFigure"]

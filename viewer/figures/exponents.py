@@ -1,0 +1,207 @@
+"""The histogram of exponents of one tensor, against where a number format begins and ends."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log2, log10
+
+from bokeh.core.properties import value
+from bokeh.layouts import row
+from bokeh.models import (
+    BoxAnnotation,
+    ColumnDataSource,
+    CustomJSTickFormatter,
+    FactorRange,
+    HoverTool,
+    Label,
+    LabelSet,
+    PanTool,
+    Range1d,
+    ResetTool,
+    Row,
+    Span,
+)
+
+from ...sketch.formats import NumberFormat
+from .. import words
+from ..spectrum import ASIDE, ASIDE_NAMES, NOT_FINITE, Spectrum, zones
+from . import colours, look
+
+ZONE_COLOURS = {
+    "normal": colours.NORMAL,
+    "overflow": colours.OVERFLOW,
+    "subnormal": colours.SUBNORMAL,
+    "flushed": colours.FLUSHED,
+}
+HEIGHT = 290
+"""Pixels."""
+NEAR = 16
+"""A format's edge this many powers of two from the data is drawn; one further away is told at the border."""
+ALWAYS = ("zero", "neg_inf", "pos_inf", "nan")
+"""Bars that keep their place when they are empty."""
+
+SHARES = """
+const part = (value, unit) => `${Number(value.toPrecision(3))} ${unit}`;
+if (tick >= 0.9e-4) return part(tick * 100, "%");
+return tick >= 0.9e-7 ? part(tick * 1e6, "ppm") : part(tick * 1e9, "ppb");
+"""
+
+
+class ExponentsFigure:
+    """Bars by exponent, coloured by their zone of the format; what has no exponent stands aside."""
+
+    def __init__(self) -> None:
+        self.bars = ColumnDataSource(
+            {
+                name: []
+                for name in ("left", "right", "share", "colour", "count", "low", "high", "zone")
+            }
+        )
+        self.aside = ColumnDataSource(
+            {name: [] for name in ("name", "share", "colour", "count", "text")}
+        )
+        self.shares = Range1d(1e-4, 2.0)
+        self.figure = self._build()
+        self.beside = self._build_aside()
+        self.layout: Row = row(self.figure, self.beside, sizing_mode="stretch_width", spacing=0)
+
+    def _build(self) -> object:
+        fig = look.plot(
+            "exponents",
+            x_range=Range1d(-10, 10),
+            y_range=self.shares,
+            height=HEIGHT,
+            y_axis_type="log",
+        )
+        fig.yaxis.axis_label = "share of elements"
+        fig.yaxis.formatter = CustomJSTickFormatter(code=SHARES)
+        fig.xaxis.formatter = look.powers()
+        fig.xaxis.axis_label = "|x|"
+        fig.xaxis.ticker.min_interval = 1
+        fig.xgrid.visible = False
+        self.zones = [
+            BoxAnnotation(fill_color=ZONE_COLOURS[zone], fill_alpha=0.10, line_color=None, hatch_pattern=hatch,
+                          hatch_color=ZONE_COLOURS[zone], hatch_alpha=0.25, hatch_scale=9, level="underlay")
+            for zone, hatch in (("overflow", "/"), ("subnormal", None), ("flushed", "\\"))
+        ]  # fmt: skip
+        self.edges = [
+            Span(location=0, dimension="height", line_color=colour, line_width=1.5, line_dash=dash)
+            for colour, dash in (
+                (colours.OVERFLOW, []),
+                (colours.SUBNORMAL, []),
+                (colours.FLUSHED, [5, 3]),
+            )
+        ]
+        self.names = [
+            Label(x=0, y=0, text="", angle=1.5708, text_font=look.FONT, text_font_size="10.5px",
+                  text_color=colours.INK, text_align="right", text_baseline="bottom", x_offset=-2, y_offset=-4)
+            for _ in self.edges
+        ]  # fmt: skip
+        self.away = [
+            Label(x=x, y=8, x_units="screen", y_units="screen", text="", text_align=align,
+                  text_font=look.FONT, text_font_size="10.5px", text_color=colours.MUTED)
+            for x, align in ((4, "left"), (0, "right"))
+        ]  # fmt: skip
+        for annotation in (*self.zones, *self.edges, *self.names, *self.away):
+            fig.add_layout(annotation)
+        bars = fig.quad("left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
+                        line_color="#ffffff", line_width=0.6)  # fmt: skip
+        tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
+        fig.add_tools(
+            HoverTool(renderers=[bars], tooltips=tip), PanTool(dimensions="width"), ResetTool()
+        )
+        return fig
+
+    def _build_aside(self) -> object:
+        fig = look.plot(
+            "aside", x_range=FactorRange(), y_range=self.shares, height=HEIGHT, y_axis_type="log"
+        )
+        fig.sizing_mode = "fixed"
+        fig.width = 128
+        fig.yaxis.visible = False
+        fig.xgrid.visible = False
+        fig.min_border_left = 10
+        bars = fig.vbar(
+            "name",
+            0.62,
+            "share",
+            bottom=1e-30,
+            source=self.aside,
+            fill_color="colour",
+            line_color=None,
+        )
+        fig.add_layout(
+            LabelSet(x="name", y="share", text="text", source=self.aside, text_align="center", text_baseline="bottom",
+                     text_font=value(look.FONT), text_font_size="10px", text_color=colours.INK, y_offset=2)
+        )  # fmt: skip
+        fig.add_tools(HoverTool(renderers=[bars], tooltips="@name: @count{0,0} elements"))
+        fig.toolbar_location = None
+        return fig
+
+    def show(self, spectrum: Spectrum | None, target: NumberFormat) -> None:
+        """Draw a histogram and the edges of a format."""
+        if spectrum is None:
+            self.bars.data = {name: [] for name in self.bars.data}
+            self.aside.data = {name: [] for name in self.aside.data}
+            return
+        self._bars(spectrum, target)
+        self._aside(spectrum)
+        floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
+        self.shares.update(start=floor_share, end=2.0)
+        self._place(spectrum, target)
+
+    def _bars(self, spectrum: Spectrum, target: NumberFormat) -> None:
+        zone = zones(spectrum, target)
+        low = spectrum.exponents.tolist()
+        self.bars.data = {
+            "left": low,
+            "right": [e + 1 for e in low],
+            "share": spectrum.shares.tolist(),
+            "colour": [ZONE_COLOURS[name] for name in zone],
+            "count": spectrum.counts.tolist(),
+            "low": low,
+            "high": [e + 1 for e in low],
+            "zone": zone,
+        }
+
+    def _aside(self, spectrum: Spectrum) -> None:
+        names = dict(zip(ASIDE, ASIDE_NAMES, strict=True))
+        shown = [name for name in ASIDE if name in ALWAYS or spectrum.aside[name]]
+        shares = [spectrum.aside[name] / spectrum.total for name in shown]
+        self.beside.x_range.factors = [names[name] for name in shown]
+        self.aside.data = {
+            "name": [names[name] for name in shown],
+            "share": [part or self.shares.start for part in shares],
+            "colour": [
+                colours.NONFINITE if name in NOT_FINITE else colours.ASIDE for name in shown
+            ],
+            "count": [spectrum.aside[name] for name in shown],
+            "text": [words.share(part).replace(" ", "") if part else "" for part in shares],
+        }
+
+    def _place(self, spectrum: Spectrum, target: NumberFormat) -> None:
+        """Choose the visible exponents and put the format's edges, or tell where they are."""
+        low, high = (-4, 4)
+        if spectrum.exponents.size:
+            low, high = int(spectrum.exponents[0]), int(spectrum.exponents[-1]) + 1
+        top, normal = log2(target.max), log2(target.smallest_normal)
+        tiny = log2(target.smallest_subnormal)
+        start, end = low - 3, high + 3
+        for edge in (top, normal, tiny):
+            if low - NEAR <= edge <= high + NEAR:
+                start, end = min(start, floor(edge) - 5), max(end, ceil(edge) + 3)
+        self.figure.x_range.update(start=start, end=end, reset_start=start, reset_end=end)
+        bounds = ((top, None), (tiny, normal), (None, tiny))
+        for zone, (left, right) in zip(self.zones, bounds, strict=True):
+            zone.update(left=left, right=right)
+        texts = (f"max {words.as_power(target.max)}", f"smallest normal {words.power(normal)}",
+                 f"smallest subnormal {words.power(tiny)}")  # fmt: skip
+        for edge, label, at, text in zip(
+            self.edges, self.names, (top, normal, tiny), texts, strict=True
+        ):
+            inside = start <= at <= end
+            edge.update(location=at, visible=inside)
+            label.update(x=at, y=2.0, text=text, visible=inside)
+        below = f"← smallest normal {words.power(normal)}" if normal < start else ""
+        above = f"max {words.as_power(target.max)} →" if top > end else ""
+        self.away[0].update(text=below)
+        self.away[1].update(text=above, x=look.frame(self.figure, 260)[0] - 4)

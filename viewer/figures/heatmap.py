@@ -1,0 +1,235 @@
+"""The heatmap: sites in their order of execution over steps, the worst of each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from bokeh.events import Tap
+from bokeh.models import (
+    BoxAnnotation,
+    ColumnDataSource,
+    CrosshairTool,
+    CustomJSHover,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+    Span,
+)
+
+from .. import words
+from ..grid import MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO, Grid
+from . import colours, look
+
+CLEAR = "#00000000"
+STATE_PALETTE = [CLEAR, colours.ZERO, colours.UNDEFINED, colours.NONFINITE, CLEAR]
+"""In the order NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING."""
+assert list(range(len(STATE_PALETTE))) == [NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING]
+
+LABEL_WIDTH = 190
+"""Left border in pixels; the plots above and below have the same, so that their steps line up."""
+LABEL_LENGTH = 30
+"""Characters of a site's name that fit there."""
+LABEL_HEIGHT = 13
+"""Pixels that a row's name needs."""
+PATCH_COLUMNS = 8
+"""More changed columns than this are sent as a whole new image."""
+SPARE = 64
+"""Columns allocated beyond the last one, so that new steps are patches."""
+
+SITE = """
+const row = Math.floor(special_vars.y), sites = rows.data.sites[row];
+return sites === undefined ? "" : sites;
+"""
+STEPS = """
+const column = Math.floor((special_vars.x - layout.data.left[0]) / layout.data.stride[0]);
+const first = columns.data.first[column], last = columns.data.last[column];
+if (first === undefined || first < 0) return "not recorded";
+return first === last ? String(first) : `${first} – ${last}, the worst of them`;
+"""
+VALUE = """
+const column = Math.floor((special_vars.x - layout.data.left[0]) / layout.data.stride[0]);
+const row = Math.floor(special_vars.y), width = layout.data.width[0];
+const state = cells.data.state[0][row * width + column];
+const shade = cells.data.shade[0][row * width + column];
+const {logarithmic, statistic} = Object.fromEntries(Object.entries(layout.data).map(([k, v]) => [k, v[0]]));
+const show = (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5)) ? v.toExponential(3) : v.toPrecision(4);
+const value = isNaN(shade) ? "" : logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
+const words = {1: "0", 2: "undefined (no finite elements, or no spread)", 4: "not observed",
+    3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
+return words[state] ?? `${statistic} ${value}`;
+"""
+TOOLTIPS = """<div style="font: 12px {font}; color: {ink}; max-width: 460px; padding: 2px 4px">
+<div style="font-weight: 600">@shade{{site}}</div><div>@shade{{value}}</div>
+<div style="color: {muted}">step $x{{steps}}</div></div>"""
+
+
+class HeatmapFigure:
+    """Two images, one of shades and one of states, above a hatch that shows where neither is."""
+
+    def __init__(self, *, steps: Range1d, crosshair: Span, pinned: Span) -> None:
+        self.grid: Grid | None = None
+        self.cells = ColumnDataSource(
+            {
+                "shade": [np.full((1, 1), np.nan, np.float32)],
+                "state": [np.full((1, 1), 4, np.uint8)],
+            }
+            | {"x": [0.0], "y": [0.0], "dw": [1.0], "dh": [1.0]}
+        )
+        self.layout = ColumnDataSource({"left": [0.0], "stride": [1.0], "width": [1]})
+        self.rows = ColumnDataSource({"sites": []})
+        self.columns = ColumnDataSource({"first": [], "last": []})
+        self.chosen = ColumnDataSource({"left": [], "right": [], "top": [], "bottom": []})
+        self.mapper = LinearColorMapper(palette=colours.RAMP, low=0, high=1, nan_color=CLEAR)
+        self.figure = self._build(steps, crosshair, pinned)
+
+    def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> object:
+        fig = look.plot("heatmap", x_range=steps, y_range=Range1d(1, 0), height=420)
+        fig.min_border_left = LABEL_WIDTH
+        fig.xaxis.axis_label = "step"
+        fig.grid.visible = False
+        fig.yaxis.major_tick_line_color = None
+        self.hatch = BoxAnnotation(
+            left=0, right=0, top=0, bottom=0, level="image", line_color=None, fill_color="#f4f5f7",
+            fill_alpha=1, hatch_pattern="/", hatch_color=colours.HATCH, hatch_weight=0.8, hatch_scale=7,
+        )  # fmt: skip
+        fig.add_layout(self.hatch)
+        place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh", "source": self.cells}
+        fig.image("shade", color_mapper=self.mapper, **place)
+        states = LinearColorMapper(palette=STATE_PALETTE, low=-0.5, high=len(STATE_PALETTE) - 0.5)
+        top = fig.image("state", color_mapper=states, **place)
+        for width, colour in ((4, "#ffffff"), (2, colours.CHOSEN)):
+            fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
+        look.step_axis(fig, crosshair=crosshair, pinned=pinned)
+        across = Span(dimension="width", line_color=colours.MUTED, line_width=1, line_alpha=0.35)
+        fig.add_tools(CrosshairTool(overlay=across, visible=False), self._hover(top))
+        return fig
+
+    def _hover(self, renderer: object) -> HoverTool:
+        sources = {
+            "rows": self.rows, "columns": self.columns, "layout": self.layout, "cells": self.cells,
+        }  # fmt: skip
+        code = f"if (format === 'site') {{ {SITE} }} else {{ {VALUE} }}"
+        return HoverTool(
+            renderers=[renderer],
+            tooltips=TOOLTIPS.format(
+                font=look.FONT.replace("'", ""), ink=colours.INK, muted=colours.MUTED
+            ),
+            formatters={
+                "@shade": CustomJSHover(args=sources, code=code),
+                "$x": CustomJSHover(args=sources, code=STEPS),
+            },
+        )
+
+    def show(self, grid: Grid, limits: colours.Limits, *, statistic: str) -> None:
+        """Paint a grid, sending no more than what changed."""
+        old, self.grid = self.grid, grid
+        if not (old is not None and self._patch(old, grid)):
+            self._replace(grid)
+        self._set(self.layout, {
+            "left": [grid.left], "stride": [grid.stride], "width": [self.capacity],
+            "logarithmic": [grid.logarithmic], "statistic": [statistic],
+        })  # fmt: skip
+        self._set(self.rows, {"sites": [_row_words(sites) for sites in grid.row_sites]})
+        self._set(self.columns, {"first": grid.first.tolist(), "last": grid.last.tolist()})
+        if (self.mapper.low, self.mapper.high) != (limits.low, limits.high):
+            self.mapper.update(low=limits.low, high=limits.high)
+        if self.mapper.palette != limits.palette:
+            self.mapper.palette = limits.palette
+        self.hatch.update(left=grid.left, right=grid.right, bottom=len(grid.names), top=0)
+        self._label(grid)
+
+    @property
+    def capacity(self) -> int:
+        """Columns that the images have, spare ones included."""
+        return self.cells.data["shade"][0].shape[1]
+
+    def _patch(self, old: Grid, new: Grid) -> bool:
+        """Send the columns that differ; False where a whole image is due."""
+        columns = new.shade.shape[1]
+        same_place = (old.left, old.stride, old.row_sites) == (new.left, new.stride, new.row_sites)
+        kept = old.shade.shape[1]
+        if not same_place or not kept <= columns <= self.capacity:
+            return False
+        differs = (old.state != new.state[:, :kept]).any(axis=0)
+        differs |= ~((old.shade == new.shade[:, :kept]) | np.isnan(old.shade)).all(axis=0)
+        changed = [*np.flatnonzero(differs).tolist(), *range(kept, columns)]
+        if len(changed) > PATCH_COLUMNS:
+            return False
+        for name, cells in (("shade", new.shade), ("state", new.state)):
+            patches = [((0, slice(None), slice(c, c + 1)), cells[:, c].tolist()) for c in changed]
+            if patches:
+                self.cells.patch({name: patches})
+        return True
+
+    def _replace(self, grid: Grid) -> None:
+        rows, columns = grid.shade.shape
+        capacity = max(columns + SPARE, 1)
+        shade = np.full((max(rows, 1), capacity), np.nan, np.float32)
+        state = np.full((max(rows, 1), capacity), MISSING, np.uint8)
+        shade[:rows, :columns], state[:rows, :columns] = grid.shade, grid.state
+        self.cells.data = {
+            "shade": [shade], "state": [state], "x": [grid.left], "y": [0.0],
+            "dw": [capacity * grid.stride], "dh": [float(max(rows, 1))],
+        }  # fmt: skip
+
+    def _label(self, grid: Grid) -> None:
+        """Name as many rows as can be read; a row keeps its name through zoom and refresh."""
+        rows = max(len(grid.names), 1)
+        every = max(round(LABEL_HEIGHT * rows / look.frame(self.figure)[1] + 0.49), 1)
+        ticks = [row + 0.5 for row in range(0, len(grid.names), every)]
+        names = {
+            row + 0.5: words.shorten(name, LABEL_LENGTH) for row, name in enumerate(grid.names)
+        }
+        axis = self.figure.yaxis[0]
+        if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
+            axis.ticker = FixedTicker(ticks=ticks)
+        labels = {tick: names[tick] for tick in ticks}
+        if axis.major_label_overrides != labels:
+            axis.major_label_overrides = labels
+        if self.figure.y_range.start != rows:
+            self.figure.y_range.update(start=rows, end=0)
+
+    def outline(self, row: int | None, column: int | None) -> None:
+        """Draw a box around a cell, or around a row where only the row is known."""
+        grid = self.grid
+        if grid is None or row is None or column is None:
+            self._set(self.chosen, {"left": [], "right": [], "top": [], "bottom": []})
+            return
+        left = grid.left + column * grid.stride
+        self._set(self.chosen, {
+            "left": [left], "right": [left + grid.stride], "top": [row], "bottom": [row + 1],
+        })  # fmt: skip
+
+    def cell(self, x: float, y: float) -> tuple[int, int] | None:
+        """Row and column at a point in data coordinates."""
+        if self.grid is None:
+            return None
+        row, column = int(np.floor(y)), int(np.floor((x - self.grid.left) / self.grid.stride))
+        rows, columns = self.grid.shade.shape
+        return (row, column) if 0 <= row < rows and 0 <= column < columns else None
+
+    def on_cell(self, chosen: Callable[[int, int], None]) -> None:
+        """Call `chosen(row, column)` for each click on a cell."""
+
+        def tapped(event: Tap) -> None:
+            if event.x is not None and event.y is not None and (at := self.cell(event.x, event.y)):
+                chosen(*at)
+
+        self.figure.on_event(Tap, tapped)
+
+    def size(self) -> tuple[int, int]:
+        """Columns and rows of pixels in the frame; a usual size before the browser has told."""
+        return look.frame(self.figure)
+
+    @staticmethod
+    def _set(source: ColumnDataSource, data: dict[str, list]) -> None:
+        if dict(source.data) != data:
+            source.data = data
+
+
+def _row_words(sites: list[str]) -> str:
+    kind, _, name = sites[0].partition(":")
+    more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
+    return f"{name}{more} ({kind.replace('_', ' ')})"

@@ -1,0 +1,181 @@
+"""Lines over the shared steps: ranks in a quiet colour, the rank to look at in a loud one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from bokeh.events import Tap
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Label, Range1d, Span
+from numpy.typing import NDArray
+
+from ..series import Lines, thin
+from . import colours, look
+from .heatmap import LABEL_WIDTH
+
+
+class LinesFigure:
+    """One source with a column a rank, streamed as long as new steps only follow the old."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        steps: Range1d,
+        crosshair: Span,
+        pinned: Span,
+        height: int,
+    ) -> None:
+        fig = look.plot(name, x_range=steps, y_range=DataRange1d(range_padding=0.2), height=height)
+        fig.y_range.only_visible = True
+        fig.xgrid.visible = False
+        fig.yaxis.major_tick_line_color = None
+        fig.min_border_left = LABEL_WIDTH
+        self.figure = fig
+        self.source = ColumnDataSource({"step": [], "low": [], "high": []})
+        self.bad = ColumnDataSource({"step": [], "y": [], "rank": []})
+        self.drawn: dict[int, object] = {}
+        self.logarithmic = False
+        self.band = fig.varea(
+            "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
+        )
+        self.marks = fig.scatter(
+            "step",
+            "y",
+            source=self.bad,
+            marker="diamond",
+            size=8,
+            color=colours.NONFINITE,
+            level="overlay",
+        )
+        self.label = Label(
+            x=0, y=0, text="", text_color=colours.WORST, text_font=look.FONT, text_font_size="12px",
+            text_font_style="bold", text_align="right", text_baseline="bottom", x_offset=-4, y_offset=3,
+        )  # fmt: skip
+        fig.add_layout(self.label)
+        self.hover = HoverTool(
+            renderers=[], tooltips="$name · step @step · @$name{0.[0000]}", mode="mouse"
+        )
+        fig.add_tools(self.hover)
+        look.step_axis(fig, crosshair=crosshair, pinned=pinned)
+        self.plain = fig.yaxis[0].formatter
+        self.powers = look.powers()
+
+    def show(self, lines: Lines, *, logarithmic: bool = False) -> None:
+        """Draw the lines, sending no more than the new steps where that is enough."""
+        if logarithmic != self.logarithmic:
+            self.logarithmic = logarithmic
+            self.figure.yaxis[0].formatter = self.powers if logarithmic else self.plain
+        self.figure.yaxis[0].axis_label = lines.name
+        data = self._data(lines, logarithmic)
+        self._draw(lines)
+        update(self.source, data)
+        # Without lines of its own each rank is inside the band.
+        self.band.visible = len(lines.drawn) < len(lines.values) or not lines.values
+        self._mark(lines, data)
+        self._name_worst(lines, data)
+
+    def _data(self, lines: Lines, logarithmic: bool) -> dict[str, NDArray]:
+        drawn = [lines.values[rank] for rank in lines.drawn]
+        width = look.frame(self.figure)[0]
+        keep = thin(lines.steps, [lines.low, lines.high, *drawn], 4 * width)
+        shape = _powers if logarithmic else np.asarray
+        data = {
+            "step": lines.steps[keep],
+            "low": shape(lines.low[keep]),
+            "high": shape(lines.high[keep]),
+        }
+        for rank in lines.drawn:
+            data[f"rank {rank}"] = shape(lines.values[rank][keep])
+        return data
+
+    def _draw(self, lines: Lines) -> None:
+        """A glyph for each rank that is drawn; the worst rank's is made last, above the others."""
+        for rank in [rank for rank in self.drawn if rank not in lines.drawn]:
+            glyph = self.drawn.pop(rank)
+            self.figure.renderers.remove(glyph)
+        for rank in lines.drawn:
+            if rank not in self.drawn:
+                column = f"rank {rank}"
+                self.source.data.setdefault(column, [np.nan] * len(self.source.data["step"]))
+                self.drawn[rank] = self.figure.line("step", column, source=self.source, name=column)
+            worst = rank == lines.worst
+            colour = colours.WORST if worst else colours.RANK
+            style = {"line_color": colour, "line_width": 2.4 if worst else 1.3}
+            self.drawn[rank].glyph.update(**style, line_alpha=1.0 if worst else 0.75)
+            self.drawn[rank].level = "overlay" if worst else "glyph"
+        self.hover.renderers = list(self.drawn.values())
+
+    def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
+        """A diamond where a rank is not finite, at the height of its nearest number."""
+        heights = []
+        for step, rank in lines.bad:
+            line = data.get(f"rank {rank}", data["high"])
+            finite = np.flatnonzero(np.isfinite(line))
+            if not finite.size:
+                heights.append(0.0)
+                continue
+            nearest = finite[np.abs(data["step"][finite] - step).argmin()]
+            heights.append(float(line[nearest]))
+        bad = {
+            "step": np.array([step for step, _ in lines.bad], np.int64),
+            "y": np.array(heights),
+            "rank": np.array([rank for _, rank in lines.bad], np.int64),
+        }
+        update(self.bad, bad)
+
+    def _name_worst(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
+        line = data.get(f"rank {lines.worst}")
+        finite = np.flatnonzero(np.isfinite(line)) if line is not None else np.empty(0, int)
+        if line is None or not finite.size:
+            self.label.visible = False
+            return
+        at = finite[-1]
+        shown = np.concatenate([data["low"], data["high"], line])
+        middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
+        # Towards the middle of the frame, where there is room.
+        high = bool(line[at] > middle)
+        self.label.update(
+            x=float(data["step"][at]),
+            y=float(line[at]),
+            text=f"rank {lines.worst}",
+            text_baseline="top" if high else "bottom",
+            y_offset=-8 if high else 5,
+            visible=True,
+        )
+
+    def on_step(self, chosen: Callable[[float], None]) -> None:
+        """Call `chosen(x)` for each click."""
+
+        def tapped(event: Tap) -> None:
+            if event.x is not None:
+                chosen(event.x)
+
+        self.figure.on_event(Tap, tapped)
+
+
+def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:
+    """Bring a source to `data`: nothing, a stream of what follows, or all of it."""
+    old: Mapping[str, Sequence] = source.data
+    known = len(next(iter(old.values()))) if old else 0
+    same = (
+        set(old) == set(data)
+        and known > 0
+        and all(
+            len(old[name]) == known
+            and len(column) >= known
+            and np.array_equal(
+                np.asarray(old[name]), column[:known], equal_nan=column.dtype.kind == "f"
+            )
+            for name, column in data.items()
+        )
+    )
+    if not same:
+        source.data = {name: column.copy() for name, column in data.items()}
+    elif any(len(column) > known for column in data.values()):
+        source.stream({name: column[known:].copy() for name, column in data.items()})
+
+
+def _powers(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    magnitude = np.abs(values)
+    return np.log2(magnitude, where=magnitude > 0, out=np.full_like(magnitude, np.nan))

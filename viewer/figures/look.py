@@ -1,0 +1,115 @@
+"""How every figure looks: one frame, one font, quiet rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bokeh.core.property.descriptors import UnsetValueError
+from bokeh.models import (
+    BoxZoomTool,
+    CrosshairTool,
+    CustomJSTickFormatter,
+    PanTool,
+    Range,
+    ResetTool,
+    Span,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from .colours import INK, MUTED, RULE, SURFACE
+
+FONT = "'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, system-ui, sans-serif"
+SMALL = "11px"
+
+POWERS = """
+const digits = {"-": "⁻", ".": "·", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷",
+    8: "⁸", 9: "⁹"};
+return "2" + Array.from(String(Math.round(tick * 100) / 100), (c) => digits[c]).join("");
+"""
+
+
+# `Any`: bokeh's own figure takes some hundred keywords and ships no types for them.
+def plot(name: str, **settings: Any) -> figure:
+    """An empty figure of the house's look."""
+    fig = figure(
+        name=name,
+        tools=[],
+        toolbar_location="right",
+        sizing_mode="stretch_width",
+        outline_line_color=None,
+        background_fill_color=SURFACE,
+        border_fill_color=SURFACE,
+        # WebGL without a GPU takes seconds a frame.
+        output_backend="canvas",
+        min_border_right=8,
+        **settings,
+    )
+    fig.toolbar.logo = None
+    fig.toolbar.autohide = True
+    for axis in fig.axis:
+        axis.axis_line_color = None
+        axis.major_tick_line_color = RULE
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = MUTED
+        axis.major_label_text_font = FONT
+        axis.major_label_text_font_size = SMALL
+        axis.axis_label_text_color = MUTED
+        axis.axis_label_text_font = FONT
+        axis.axis_label_text_font_size = SMALL
+        axis.axis_label_text_font_style = "normal"
+    for grid in fig.grid:
+        grid.grid_line_color = RULE
+    return fig
+
+
+def step_axis(fig: figure, *, crosshair: Span, pinned: Span) -> None:
+    """Make x the shared step axis: zoom and pan along it, one cross-hair, the pinned step."""
+    zoom = BoxZoomTool(dimensions="width")
+    fig.add_tools(
+        zoom,
+        PanTool(dimensions="width"),
+        WheelZoomTool(dimensions="width"),
+        ResetTool(),
+        CrosshairTool(overlay=crosshair, visible=False),
+    )
+    fig.toolbar.active_drag = zoom
+    fig.toolbar.active_scroll = None
+    fig.xaxis.ticker.min_interval = 1
+    fig.xaxis.formatter.use_scientific = False
+    fig.add_layout(pinned)
+
+
+def crosshair() -> Span:
+    """The vertical line that follows the mouse through all figures that share it."""
+    return Span(dimension="height", line_color=MUTED, line_width=1, line_alpha=0.6)
+
+
+def pinned() -> Span:
+    """The line at the selected step."""
+    return Span(
+        dimension="height",
+        location=0,
+        line_color=INK,
+        line_width=1.5,
+        line_dash=[4, 3],
+        visible=False,
+    )
+
+
+def powers() -> CustomJSTickFormatter:
+    """Ticks that are exponents, written as powers of two."""
+    return CustomJSTickFormatter(code=POWERS)
+
+
+def move(span: Range, start: float, end: float) -> None:
+    """Set both ends of a range at once, for the reset tool too."""
+    span.update(start=start, end=end)
+
+
+def frame(fig: figure, width: int = 720, height: int = 380) -> tuple[int, int]:
+    """Pixels of the frame; the given size until the browser has laid it out."""
+    try:
+        return fig.inner_width or width, fig.inner_height or height
+    except UnsetValueError:
+        return width, height

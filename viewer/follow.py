@@ -1,0 +1,100 @@
+"""Following a run while it is written: one poller a process and run, many pages.
+
+A poller runs only while somebody listens. It never touches a page: a page is told and looks for
+itself, on its own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Event, Lock, RLock, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store.query import FirstNonfinite, Run
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+"""Seconds between two looks at a run."""
+
+
+class Follower:
+    """Looks at a run now and then, and tells its listeners."""
+
+    def __init__(self, run: Run, *, interval_s: float = INTERVAL_S) -> None:
+        self.run = run
+        self.lock = RLock()
+        """Held while the run is refreshed; whoever reads several things that belong together takes it."""
+        self.version = 0
+        """Counts the refreshes that found something new."""
+        self.interval_s = interval_s
+        self._finding: tuple[int, FirstNonfinite | None] | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._change = Lock()
+        self._stop: Event | None = None
+
+    def listen(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` after every look, on the poller's thread; returns what ends it."""
+        with self._change:
+            self._listeners.append(told)
+            if self._stop is None:
+                self._stop = Event()
+                Thread(
+                    target=self._poll, args=(self._stop,), name="rankscope-follow", daemon=True
+                ).start()
+
+        def leave() -> None:
+            with self._change:
+                if told in self._listeners:
+                    self._listeners.remove(told)
+                if not self._listeners:
+                    self._end()
+
+        return leave
+
+    def finding(self) -> FirstNonfinite | None:
+        """Where NaN or infinity first appeared; asked once for all pages."""
+        with self.lock:
+            if self._finding is None or self._finding[0] != self.version:
+                self._finding = (self.version, self.run.first_nonfinite())
+            return self._finding[1]
+
+    @property
+    def listeners(self) -> int:
+        """How many are listening."""
+        return len(self._listeners)
+
+    def look(self) -> None:
+        """Refresh the run once and tell everyone."""
+        with self.lock:
+            if self.run.refresh():
+                self.version += 1
+        with self._change:
+            listeners = list(self._listeners)
+        for told in listeners:
+            told()
+
+    def stop(self) -> None:
+        """Forget all listeners and end the poller."""
+        with self._change:
+            self._listeners.clear()
+            self._end()
+
+    def _end(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
+
+    def _poll(self, stop: Event) -> None:
+        failing = False
+        while not stop.wait(self.interval_s):
+            try:
+                self.look()
+                failing = False
+            # A store may be away for a moment; the page shows the age of what it has.
+            except Exception:
+                if not failing:
+                    logger.exception("Cannot look at run %s; trying again.", self.run.name)
+                failing = True

@@ -1,0 +1,205 @@
+"""Where everything stands on the page: Panel's panes and widgets, bound to a page's texts and choice.
+
+The only file that knows Panel's widgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import panel as pn
+import param
+
+from ..sketch.formats import FORMATS
+from . import markup
+from .page import Page
+
+CSS = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+BODY_CSS = """
+html, body { background: #f4f6f8; }
+body { padding: 14px 18px 24px; box-sizing: border-box; height: auto; min-height: 100%; }
+"""
+CARD = {
+    "background": "#ffffff",
+    "border": "1px solid #e1e6eb",
+    "border-radius": "10px",
+    "padding": "12px 14px",
+    "margin": "0",
+}
+FINDING_CSS = """
+:host { width: 100%; }
+.bk-btn { text-align: left; white-space: normal; font-size: 15px; font-weight: 600; line-height: 1.4;
+  padding: 9px 14px; border-radius: 10px; box-shadow: none; }
+.bk-btn.bk-btn-danger { background: #fdeef5; color: #9d0050; border: 1px solid #efb3d0;
+  box-shadow: inset 6px 0 0 #d6006c; padding-left: 20px; }
+.bk-btn.bk-btn-danger:hover { background: #fbe0ec; color: #9d0050; }
+.bk-btn.bk-btn-success { background: #eef8f4; color: #0b5f45; border: 1px solid #b5dccd;
+  box-shadow: inset 6px 0 0 #0f9d70; padding-left: 20px;
+  cursor: default; }
+"""
+WIDGET_CSS = """
+:host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, system-ui, sans-serif; }
+.bk-input-group > label, label { color: #566370; font-size: 11.5px; }
+"""
+
+
+def prepare() -> None:
+    """Set Panel up for the current session."""
+    pn.extension(notifications=True, reconnect=True, raw_css=[BODY_CSS])
+
+
+def page_view(page: Page) -> pn.Column:
+    """The whole page."""
+    told = page.told
+    return pn.Column(
+        text(told.param.header),
+        finding(page),
+        text(told.param.events, margin=(8, 0, 0, 0), visible=told.param.events.rx.bool()),
+        pn.FlexBox(
+            left(page), right(page), gap="12px", align_items="flex-start", margin=(12, 0, 0, 0)
+        ),
+        sizing_mode="stretch_width",
+        margin=0,
+    )
+
+
+def text(content: param.Parameter | str, **settings: Any) -> pn.pane.HTML:
+    """One of the page's texts."""
+    settings = {"sizing_mode": "stretch_width", "margin": 0} | settings
+    return pn.pane.HTML(content, stylesheets=[CSS], **settings)
+
+
+def figure(model: object) -> pn.pane.Bokeh:
+    """A Bokeh figure in its place."""
+    return pn.pane.Bokeh(model, sizing_mode="stretch_width", margin=0)
+
+
+def finding(page: Page) -> pn.widgets.Button:
+    """What is wrong, as a button that goes there."""
+    told = page.told
+    button = pn.widgets.Button(
+        name=told.param.finding,
+        button_type=told.param.wrong.rx.where("danger", "success"),
+        stylesheets=[FINDING_CSS],
+        sizing_mode="stretch_width",
+        margin=(10, 0, 0, 0),
+    )
+    button.on_click(lambda *_: page.select_finding())
+    return button
+
+
+def left(page: Page) -> pn.Column:
+    """Everything over steps, one axis below the other."""
+    told = page.told
+    chosen = page.choice.param.site.rx.bool()
+    return pn.Column(
+        pn.Row(
+            text(markup.title("Training"), width=74, sizing_mode=None, margin=(5, 0, 0, 0)),
+            select(page, "training", told.param.names, width=180),
+            text(told.param.training_summary, margin=(7, 0, 0, 12)),
+            margin=0,
+            sizing_mode="stretch_width",
+        ),
+        figure(page.training.figure),
+        pn.Spacer(height=8),
+        controls(page),
+        pn.Row(
+            text(told.param.heatmap),
+            text(told.param.legend, sizing_mode=None, width=490),
+            margin=(10, 0, 2, 0),
+            sizing_mode="stretch_width",
+        ),
+        text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
+        figure(page.heatmap.figure),
+        text(told.param.heatmap_summary),
+        pn.Column(
+            text(told.param.ranks, margin=(12, 0, 0, 0)),
+            figure(page.ranks.figure),
+            text(told.param.ranks_summary),
+            visible=chosen,
+            sizing_mode="stretch_width",
+            margin=0,
+        ),
+        styles=CARD | {"flex": "1 1 640px", "min-width": "0"},
+    )
+
+
+def controls(page: Page) -> pn.FlexBox:
+    """What the heatmap shows."""
+    told, choice = page.told, page.choice
+    whole = pn.widgets.Button(
+        name="All steps",
+        margin=(19, 0, 0, 0),
+        width=86,
+        disabled=choice.param.zoom.rx.is_(None),
+        stylesheets=[WIDGET_CSS],
+    )
+    whole.on_click(lambda *_: page.whole())
+    scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
+    return pn.FlexBox(
+        select(page, "kind", told.param.kinds, name="Kind", width=160, words=markup.kind_name),
+        select(page, "statistic", page.statistics, name="Statistic", width=125),
+        select(page, "view", told.param.views, name="View", width=170, words=markup.view_name),
+        select(page, "scale", scales, name="Shading", width=125),
+        pn.widgets.TextInput.from_param(
+            choice.param.pattern,
+            name="Name matches",
+            placeholder="regular expression",
+            description=None,
+            width=150,
+            margin=0,
+            stylesheets=[WIDGET_CSS],
+        ),
+        whole,
+        gap="10px",
+    )
+
+
+def right(page: Page) -> pn.Column:
+    """The selected cell."""
+    told = page.told
+    formats = {"the site's own format": ""} | {name: name for name in FORMATS}
+    return pn.Column(
+        text(told.param.selection),
+        pn.Column(
+            figure(page.exponents.layout),
+            text(told.param.exponents_summary),
+            select(page, "format", formats, name="Compare with", width=200, margin=(10, 0, 4, 0)),
+            text(told.param.fit, margin=(6, 0, 0, 0)),
+            visible=page.choice.param.site.rx.bool(),
+            sizing_mode="stretch_width",
+            margin=0,
+        ),
+        styles=CARD | {"flex": "0 1 450px", "min-width": "400px", "box-sizing": "border-box"},
+        min_width=400,
+    )
+
+
+# `options`: a list, a dict or a parameter that holds a list.
+def select(
+    page: Page,
+    attribute: str,
+    options: Any,
+    *,
+    name: str = "",
+    words: Callable[[str], str] = str,
+    **settings: Any,
+) -> pn.widgets.Select:
+    """A menu for one part of the choice, which keeps a value that it does not know."""
+    parameter = page.choice.param[attribute]
+
+    def named(known: Sequence[str] | dict[str, str], value: str) -> dict[str, str]:
+        menu = dict(known) if isinstance(known, dict) else {words(item): item for item in known}
+        return menu if value in menu.values() else menu | {words(value): value}
+
+    return pn.widgets.Select.from_param(
+        parameter,
+        name=name,
+        description=None,
+        options=param.bind(named, options, parameter),
+        stylesheets=[WIDGET_CSS],
+        **({"margin": 0} | settings),
+    )

@@ -1,0 +1,229 @@
+"""The page's texts as HTML. Pure functions; every name from a store is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ..sketch.formats import NumberFormat, number_format
+from . import words
+from .figures import colours
+from .grid import RANK_VIEWS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..store.query import FirstNonfinite
+    from ..store.runs import RunSummary
+
+VIEWS: Mapping[str, str] = {
+    "merged": "merged over ranks",
+    "max": "largest over ranks",
+    "min": "smallest over ranks",
+    "argmax": "which rank is largest",
+    "argmin": "which rank is smallest",
+}
+"""Views that are no rank, and how they are called."""
+
+LOGO = (
+    '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
+    '<rect x="0" y="13" width="4" height="9"/><rect x="6" y="7" width="4" height="15"/>'
+    '<rect x="12" y="0" width="4" height="22"/><rect x="18" y="5" width="4" height="17"/>'
+    f'<rect x="24" y="10" width="4" height="12" fill="{colours.NONFINITE}"/></svg>'
+)
+
+
+def view_name(view: str) -> str:
+    """A view in words."""
+    return VIEWS.get(view, f"rank {view}")
+
+
+def kind_name(kind: str) -> str:
+    """A kind in words."""
+    return kind.replace("_", " ")
+
+
+def header(
+    *,
+    run: str,
+    attempt: int,
+    finished: bool,
+    step: int | None,
+    age_s: float,
+    present: int,
+    missing: Sequence[int],
+    index: bool,
+) -> str:
+    """Which run this is and how it is doing, in one line."""
+    state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
+    chips = [
+        f'<span class="chip {state[0]}">{state[1]}</span>',
+        f'<span class="chip">attempt {attempt}</span>',
+    ]
+    if step is None:
+        chips.append('<span class="chip">no step recorded yet</span>')
+    else:
+        chips.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
+        total = present + len(missing)
+        text = f"{present} of {words.count(total, 'rank')}"
+        if missing:
+            chips.append(
+                f'<span class="chip warn">▲ {text}; missing: {words.ranks(missing)}</span>'
+            )
+        else:
+            chips.append(f'<span class="chip">{text}</span>')
+    name = f'<span class="run">{escape(run)}</span>'
+    mark = f'{LOGO}<span class="mark">rankscope</span>'
+    home = (
+        f'<a class="home" href="?" title="All runs">{mark}</a>'
+        if index
+        else f'<span class="home">{mark}</span>'
+    )
+    return f'<header>{home}{name}<span class="chips">{"".join(chips)}</span></header>'
+
+
+def finding(
+    found: FirstNonfinite | None, *, sites: int, ranks: int, steps: tuple[int, int] | None
+) -> str:
+    """What is wrong, where, when and on which rank; or what was looked at without finding anything."""
+    if steps is None:
+        return "Nothing has been recorded yet."
+    if found is None:
+        span = f"{steps[0]}–{steps[1]}"
+        return (
+            f"No non-finite values in {words.count(sites, 'site')} × {words.count(ranks, 'rank')} "
+            f"over steps {span}."
+        )
+    where = f"{kind_name(found.kind)} {found.name}"
+    who = f", {words.rank_words(list(found.ranks))}" if len(found.ranks) else ""
+    text = f"First non-finite values: {where}{who}, step {found.step}."
+    if found.previous_step is None or found.previous_step < 0:
+        return f"{text} No step before it was observed there."
+    return f"{text} Last finite step: {found.previous_step}."
+
+
+def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:
+    """The latest things that happened to the pipeline, the newest first."""
+    if not len(table):
+        return ""
+    rows: list[str] = []
+    for event in list(table.itertuples())[: -most - 1 : -1]:
+        time_s = event.time.timestamp()
+        age = words.age(max(now_s - time_s, 0)) if time_s > 0 else ""
+        where = f"step {event.step}" if event.step >= 0 else ""
+        facts = " · ".join(part for part in (where, age) if part)
+        rows.append(
+            f'<li><b>{escape(str(event.kind))}</b> {escape(str(event.text))} <span class="when">{facts}</span></li>'
+        )
+    more = f'<li class="when">and {len(table) - most} earlier</li>' if len(table) > most else ""
+    return f'<ul class="events" aria-label="Recent events">{"".join(rows)}{more}</ul>'
+
+
+def title(text: str, detail: str = "", *, level: int = 2) -> str:
+    """The heading of a part of the page."""
+    aside = f'<span class="detail">{detail}</span>' if detail else ""
+    return f"<h{level}>{text}{aside}</h{level}>"
+
+
+def summary(text: str) -> str:
+    """A figure in a sentence, told to screen readers when it changes."""
+    return f'<p class="summary" role="status" aria-live="polite">{escape(text)}</p>'
+
+
+def problem(text: str) -> str:
+    """What cannot be shown, and why."""
+    return f'<p class="problem" role="alert">{escape(text)}</p>' if text else ""
+
+
+def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
+    """The ramp with its ends, and what the other colours mean."""
+    write = words.power if logarithmic else words.number
+    if view in RANK_VIEWS:
+        write = _rank
+    middle = (limits.low + limits.high) / 2
+    stops = ",".join(limits.palette[:: len(limits.palette) // 16])
+    marks = "".join(f"<span>{write(at)}</span>" for at in (limits.low, middle, limits.high))
+    keys = "".join(
+        f'<span class="key"><i class="{name}"></i>{text}</span>'
+        for name, text in (("bad", "non-finite"), ("zero", "zero"), ("none", "not observed"))
+    )
+    return (
+        f'<div class="legend"><span class="ramp"><i style="background:linear-gradient(90deg,{stops})"></i>'
+        f'<span class="marks">{marks}</span></span>{keys}</div>'
+    )
+
+
+def _rank(value: float) -> str:
+    return f"rank {max(round(value), 0)}"
+
+
+def selection(site: str, step: int | None, facts: Mapping[str, object] | None) -> str:
+    """Which cell is selected, and facts about its site."""
+    if not site:
+        return (
+            '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
+            "which exponents they have, whether they fit a format, and which rank differs."
+            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>Esc</kbd> clears.</div>"
+        )
+    kind, _, name = site.partition(":")
+    parts = [kind_name(kind), "" if step is None else f"step {step}"]
+    if facts is not None:
+        shape = facts.get("shape") or ()
+        size = "×".join(str(n) for n in shape) if isinstance(shape, tuple | list) else str(shape)
+        parts += [str(facts.get("dtype") or ""), size, str(facts.get("module") or "")]
+    detail = " · ".join(escape(part) for part in parts if part)
+    return f'<h2 class="site">{escape(name)}<span class="detail">{detail}</span></h2>'
+
+
+def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> str:
+    """Which parts of the tensor each format would lose."""
+    if fit is None:
+        return ""
+    rows: list[str] = []
+    for line in fit.itertuples():
+        name = str(line.Index)
+        marks = ' class="chosen"' if name == target.name else ""
+        tag = ' <span class="own">own</span>' if name == own else ""
+        verb = "clipped" if number_format(name).saturates else ""
+        cells = "".join(_cell(line, part) for part in ("overflow", "subnormal", "underflow"))
+        rows.append(
+            f'<tr{marks}><th scope="row">{name}{tag}</th>{cells}<td class="note">{verb}</td></tr>'
+        )
+    return (
+        '<table class="fit"><caption>Share of the non-zero elements that would not fit</caption><thead><tr>'
+        '<th scope="col">if cast to</th><th scope="col">overflow</th><th scope="col">subnormal</th>'
+        f'<th scope="col">to zero</th><th></th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+# `line` is a row of the formats table, a namedtuple that pandas makes.
+def _cell(line: object, part: str) -> str:
+    value = float(getattr(line, part))
+    low, high = (float(getattr(line, f"{part}_{end}", value)) for end in ("low", "high"))
+    bounds = "exact" if low == high else f"between {words.share(low)} and {words.share(high)}"
+    filled = f"--part:{min(max(value, 0.0), 1.0) * 100:.1f}%"
+    some = " some" if value > 0 else ""
+    return f'<td class="{part}{some}" style="{filled}" title="{bounds}">{words.share(value)}</td>'
+
+
+def index(runs: Sequence[RunSummary], *, path: str, now_s: float) -> str:
+    """The list of runs in a directory, as links."""
+    if not runs:
+        return (
+            f'<div class="hint">There is no run in {escape(path)} yet. Reload when there is.</div>'
+        )
+    rows = "".join(_index_row(run, now_s) for run in runs)
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("run", "state", "steps", "ranks"))
+    return f'<table class="runs"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _index_row(run: RunSummary, now_s: float) -> str:
+    address = "?run=" + quote(run.path.name)
+    state = "finished" if run.finished else "live"
+    if run.updated is not None:
+        state += f", {words.age(max(now_s - run.updated.timestamp(), 0))}"
+    steps = "none yet" if run.last_step is None else f"{run.first_step}–{run.last_step}"
+    name = f'<th scope="row"><a href="{address}">{escape(run.name)}</a></th>'
+    return f"<tr>{name}<td>{state}</td><td>{steps}</td><td>{run.world_size}</td></tr>"

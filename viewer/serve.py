@@ -1,0 +1,214 @@
+"""The server: sessions of one directory of runs, in a thread, behind one handle."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+import panel as pn
+from tornado.ioloop import IOLoop
+
+from ..sketch.errors import AddressError, NotARunError
+from ..store.query import open_run
+from ..store.runs import list_runs
+from . import markup, words
+from .app import App
+from .follow import INTERVAL_S, Follower
+from .layout import prepare, text
+
+if TYPE_CHECKING:
+    from bokeh.application.application import SessionContext
+    from bokeh.server.server import Server as BokehServer
+
+    from ..store.query import Run
+    from ..store.runs import RunSummary
+
+FORGET_S = 15.0
+"""Seconds after which a session is freed that no browser is connected to."""
+
+
+class Runs:
+    """The runs under a path, each opened once and followed by one poller."""
+
+    def __init__(self, path: str | Path, *, interval_s: float = INTERVAL_S) -> None:
+        self.path = str(path)
+        self.interval_s = interval_s
+        self._followers: dict[str, Follower] = {}
+        self._lock = Lock()
+        try:
+            self.only = self._follower(self.path, open_run(self.path))
+        except NotARunError:
+            if not Path(self.path).is_dir():
+                raise
+            self.only = None
+
+    def _follower(self, path: str, run: Run) -> Follower:
+        return self._followers.setdefault(path, Follower(run, interval_s=self.interval_s))
+
+    def find(self, name: str) -> Follower | None:
+        """The run in the folder of that name; None where there is none."""
+        if self.only is not None:
+            return self.only
+        path = next((run.path for run in self.list() if run.path.name == name), None)
+        if path is None:
+            return None
+        with self._lock:
+            return self._followers.get(str(path)) or self._follower(str(path), open_run(path))
+
+    def list(self) -> list[RunSummary]:
+        """The runs in the directory, the latest first."""
+        return list_runs(self.path)
+
+    def stop(self) -> None:
+        """End all pollers."""
+        for follower in self._followers.values():
+            follower.stop()
+
+
+class Server:
+    """A running viewer."""
+
+    def __init__(self, runs: Runs, *, port: int, address: str, forget_s: float) -> None:
+        self.runs = runs
+        self.open: list[App] = []
+        """The sessions that are alive."""
+        self._bound: Future[BokehServer] = Future()
+        self._thread = Thread(
+            target=self._serve, args=(port, address, forget_s), name="rankscope-view", daemon=True
+        )
+        self._thread.start()
+        self._server = self._bound.result()
+        shown = "127.0.0.1" if address in ("", "0.0.0.0", "::") else address
+        self.address = f"http://{shown}:{self._server.port}/"
+        """Where to point a browser."""
+
+    def _serve(self, port: int, address: str, forget_s: float) -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        loop = IOLoop.current()
+        try:
+            self._server = _bind(self._session, loop, port=port, address=address, forget_s=forget_s)
+            self._server.start()
+        except BaseException as error:
+            self._bound.set_exception(error)
+            loop.close(all_fds=True)
+            return
+        self._bound.set_result(self._server)
+        loop.start()
+        loop.close(all_fds=True)
+
+    def _session(self) -> pn.viewable.Viewable:
+        """What a browser gets that opens the address."""
+        prepare()
+        query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
+        name = query.get("run", "")
+        follower = self.runs.find(name)
+        if follower is None:
+            return self._index(name)
+        document = pn.state.curdoc
+        document.title = f"{follower.run.name} – rankscope"
+        run_key = "" if self.runs.only is not None else name
+        app = App(follower, document=document, run_key=run_key, query=query)
+        self.open.append(app)
+
+        def gone(_: SessionContext) -> None:
+            app.stop()
+            self.open.remove(app)
+
+        # No work for a client that never loads the page, such as a health check.
+        pn.state.onload(app.start)
+        pn.state.on_session_destroyed(gone)
+        return app.view
+
+    def _index(self, missing: str) -> pn.viewable.Viewable:
+        pn.state.curdoc.title = "rankscope"
+        body = markup.title(f"Runs in {self.runs.path}", level=1) + markup.index(
+            self.runs.list(), path=self.runs.path, now_s=time.time()
+        )
+        if missing:
+            body = markup.problem(f"There is no run “{words.shorten(missing, 60)}” here.") + body
+        return text(body)
+
+    def wait(self) -> None:
+        """Block until the server stops."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Close all sessions and free the port."""
+        self.runs.stop()
+        loop = self._server.io_loop
+
+        def end() -> None:
+            self._server.stop()
+            loop.stop()
+
+        if self._thread.is_alive():
+            loop.add_callback(end)
+            self._thread.join(timeout=10)
+
+
+# `session` is what Panel takes: a function that makes a viewable for each browser.
+def _bind(session: Any, loop: IOLoop, *, port: int, address: str, forget_s: float) -> BokehServer:
+    try:
+        port = port or _free_port(address)
+        return pn.io.server.get_server(
+            {"/": session},
+            port=port,
+            address=address,
+            loop=loop,
+            websocket_origin=_origins(address, port),
+            unused_session_lifetime_milliseconds=int(forget_s * 1000),
+            check_unused_sessions_milliseconds=int(max(forget_s * 500, 100)),
+            liveness=True,
+            show=False,
+            start=False,
+            verbose=False,
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            cure = f"take another with --port {port + 1}, or --port 0 for any that is free"
+            raise AddressError(f"Port {port} on {address} is in use: {cure}.") from error
+        raise AddressError(
+            f"Cannot listen on {address}:{port}: {error.strerror or error}."
+        ) from error
+
+
+def _origins(address: str, port: int) -> list[str]:
+    """Which pages may open a websocket: our own, under each name of this machine."""
+    hosts = {"127.0.0.1", "localhost", address or "127.0.0.1"}
+    return [f"{host}:{port}" for host in sorted(hosts)]
+
+
+def _free_port(address: str) -> int:
+    """A port that is free now: Bokeh wants to know it before it binds, to name its own origin."""
+    with socket.create_server((address, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def serve(
+    path: str | Path,
+    *,
+    port: int = 0,
+    address: str = "127.0.0.1",
+    interval_s: float = INTERVAL_S,
+    forget_s: float = FORGET_S,
+) -> Server:
+    """Show a run, or a directory of runs, in the browser; returns at once.
+
+    Args:
+        path: a run, or a directory that holds runs.
+        port: 0 takes any that is free.
+        address: where to listen. Anything but this machine's own shows the run to all who reach it.
+        interval_s: seconds between two looks at a run that is watched.
+        forget_s: seconds after which a closed page is freed.
+
+    Raises:
+        NotARunError: there is neither a run nor a directory at `path`.
+        AddressError: the port is taken, or the address is not one of this machine's.
+    """
+    return Server(Runs(path, interval_s=interval_s), port=port, address=address, forget_s=forget_s)
