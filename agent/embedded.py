@@ -12,6 +12,9 @@ from pathlib import Path
 
 from ..sketch.errors import RankscopeError, SettingError
 
+_started: list[subprocess.Popen[bytes]] = []
+"""Collectors outlive the objects that started them; Python warns when such an object is forgotten."""
+
 START_S = 60.0
 """How long the collector may take to say its address."""
 
@@ -46,6 +49,7 @@ def start_collector(run: str, directory: Path) -> str:
             start_new_session=True,
             env=_plain_environment(),
         )
+    _started.append(process)
     line = _first_line(process)
     if not line:
         said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()

@@ -25,30 +25,18 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(b, t, WIDTH))
 
 
-class Mlp(nn.Module):
-    """Two linear layers with GELU between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.act = nn.GELU()
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.act(self.up(x)))
-
-
 class Block(nn.Module):
     """One transformer layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(WIDTH), Attention()
-        self.norm2, self.mlp = nn.LayerNorm(WIDTH), Mlp()
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
 class Gpt(nn.Module):

@@ -186,7 +186,7 @@ class Run:
             if news:
                 self._write_attempts()
                 self.writer.commit(batch.records, streams=cursors, events=batch.events)
-        except (StoreError, OSError) as error:
+        except Exception as error:  # whatever the store's engine raises: the frames stay here
             self._failures += 1
             wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
             self._next_try = now + wait_s
@@ -199,6 +199,17 @@ class Run:
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)
         return news
+
+    def compact(self) -> None:
+        """Let the store do a piece of its housekeeping, if any is due.
+
+        Raises:
+            StoreError: it did not work; it will be tried again.
+        """
+        try:
+            self.writer.compact_if_due()
+        except Exception as error:  # whatever the store's engine raises
+            raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
 
     def held_bytes(self) -> int:
         """Bytes of the frames in memory."""
@@ -238,6 +249,10 @@ class Run:
             while self.commit(now, everything=True):
                 pass
             self.writer.finish()
+        except StoreError:
+            raise
+        except Exception as error:  # whatever the store's engine raises
+            raise StoreError(f"Run {self.name!r} could not be finished: {error}") from error
         finally:
             self.writer.close()
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from traceback import format_exc
 from typing import Literal, assert_never
 
 from ..sketch.errors import NotARunError, ProtocolError, StoreError
@@ -59,6 +60,8 @@ class CollectorStatistics:
     divergent: int = 0
     """Sites whose copies differed, over all records."""
     failed_commits: int = 0
+    faults: int = 0
+    """Messages that met a fault of the collector's own; the log has the traceback."""
     streams: int = 0
     runs: int = 0
     held_bytes: int = 0
@@ -99,6 +102,13 @@ class Collector:
 
     def receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
         """Take in one message of `peer`; answers are in `outgoing`."""
+        try:
+            self._receive(peer, parts, now)
+        except Exception:  # a fault of ours: one peer's message must not end what serves all
+            self._counts.faults += 1
+            self._complaints.say("fault", f"A message could not be handled.\n{format_exc()}", now)
+
+    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
         stream = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
@@ -144,7 +154,13 @@ class Collector:
         Raises:
             StoreError: it cannot be opened.
         """
-        self._runs[name] = Run(name, self._open_run(name), self.settings, self._wall_ns)
+        try:
+            writer = self._open_run(name)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever the store's engine raises
+            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
+        self._runs[name] = Run(name, writer, self.settings, self._wall_ns)
 
     def statistics(self) -> CollectorStatistics:
         """What was done so far."""
@@ -279,6 +295,14 @@ class Collector:
             return
         if committed:
             self._touched |= run.streams
+            self._compact(run, now)
+
+    def _compact(self, run: Run, now: float) -> None:
+        self._acknowledge()
+        try:
+            run.compact()
+        except StoreError as error:
+            self._complaints.say("compaction", str(error), now)
 
     def _acknowledge(self) -> None:
         generous = self._held_bytes() <= self.settings.held_bytes

@@ -5,14 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from .demo import Demo
+from .demo import Demo, compiling, page
 from .fault import Fault
 from .job import SIZES
+from .screen import Screen
+
+if TYPE_CHECKING:
+    from rankscope.viewer import Server
 
 INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ended."""
@@ -36,7 +41,7 @@ INTERRUPTED = 130
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=90,
+    default=80,
     show_default=True,
     help="Steps of training; two to three a second on two cores.",
 )
@@ -103,17 +108,51 @@ def demo(
     """
     fault = Fault.plan(seed, size=SIZES[size], ranks=ranks, steps=steps) if with_fault else None
     path = free_path(directory, name)
-    plan = Plan(path=path, ranks=ranks, steps=steps, size=size, seed=seed, fault=fault)
+    job = Demo(path=path, ranks=ranks, steps=steps, size=size, seed=seed, fault=fault)
     with ending_by_signal(), ExitStack() as stack:
-        screen = stack.enter_context(Screen())
         try:
-            server = prepare(plan, screen, port if view else None, stack)
-            train(plan, screen, server, open_browser)
+            with Screen() as screen:
+                server = prepare(job, screen, port if view else None, stack)
+                job.train(screen, server, open_page=open_browser)
         except KeyboardInterrupt:
             stored = f" What was measured until then is in {path}." if path.exists() else ""
-            screen.say(f"Ended before the training did.{stored}")
+            click.echo(f"Ended before the training did.{stored}")
             sys.exit(INTERRUPTED)
-        conclude(plan, screen, server, tell)
+        conclude(job, screen, server, tell=tell)
+
+
+def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Server | None:
+    """Say what is to come, compile the kernels and, beside that, start the viewer."""
+    job.introduce(screen)
+    screen.doing("Preparing; kernels are compiled once, for about 15 s")
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    with compiling():
+        if port is None:
+            return None
+        # Imported late: Panel takes seconds, which `--help` should not.
+        from rankscope.viewer import serve
+
+        server = serve(job.path.parent, port=port)
+        stack.callback(server.stop)
+        return server
+
+
+def conclude(job: Demo, screen: Screen, server: Server | None, *, tell: bool) -> None:
+    """Tell the answer, at once or when the user has looked long enough."""
+    screen.say(f"Trained and stored in {job.path}")
+    if server is None:
+        screen.say(job.answer())
+        screen.say(f"Look at it: rankscope view {job.path}")
+        return
+    if tell:
+        screen.say(job.answer())
+    then = "" if tell or job.fault is None else " and tells the answer"
+    screen.say(f"It stays at {page(server, job.path)}; Ctrl-C ends this{then}.")
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        if not tell:
+            screen.say(f"\n{job.answer()}")
 
 
 def free_path(directory: Path, name: str) -> Path:
@@ -137,5 +176,3 @@ def ending_by_signal() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-

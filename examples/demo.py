@@ -1,38 +1,35 @@
-"""`rankscope demo`: train a small GPT on several ranks, with a fault to find, and watch it live."""
+"""The demo from start to end: prepare, train, tell."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
 import webbrowser
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-import click
+from rankscope.sketch import RankscopeError
 
-from ..sketch.errors import RankscopeError
 from .fault import Fault
 from .launch import Ranks
-from .screen import CHALLENGE, Screen, answer
-from .size import SIZES
+from .screen import CHALLENGE, Screen
 
 if TYPE_CHECKING:
+    from rankscope.store import Run
     from rankscope.viewer import Server
 
-STORED_S = 30.0
-"""How long the collector may take to finish the run after the last rank has left."""
-INTERRUPTED = 130
-"""What a shell expects of a program that Ctrl-C ended."""
+STORED_S = 45.0
+"""How long the collector may take to finish the run after the ranks have left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What this demo does."""
+class Demo:
+    """What is trained, and where it is stored."""
 
     path: Path
     """Where the run will lie."""
@@ -42,36 +39,102 @@ class Plan:
     seed: int
     fault: Fault | None
 
-    def arguments(self) -> list[str]:
-        """Of `rankscope.examples.gpt`."""
-        fault = "--fault" if self.fault else "--no-fault"
+    @property
+    def log(self) -> Path:
+        """What the ranks say apart from their progress."""
+        return self.path.with_name(f"{self.path.name}.ranks.log")
+
+    def introduce(self, screen: Screen) -> None:
+        """Say what is to come."""
+        ranks = "1 rank trains" if self.ranks == 1 else f"{self.ranks} ranks train"
+        screen.say(f"{ranks} a small GPT on the source of Python's standard library, on the CPU.")
+        if self.fault is not None:
+            screen.say(CHALLENGE)
+
+    def train(self, screen: Screen, server: Server | None = None, *, open_page: bool) -> None:
+        """Run the job to its end, and wait until all of it is stored.
+
+        Raises:
+            RankscopeError: a rank failed.
+        """
+        screen.doing(f"Starting {self.ranks} ranks")
+        try:
+            with Ranks(self.ranks, self._arguments(), self.log) as ranks:
+                self._follow(ranks, screen, server, open_page)
+                code = ranks.wait()
+        finally:
+            screen.doing("Storing")
+            self._wait_until_stored()
+        if code:
+            raise RankscopeError(f"The training failed: {ranks.complaint()}")
+
+    def open_run(self) -> Run | None:
+        """The run, once there is one."""
+        # Imported late: Zarr and xarray take a second, which `--help` should not.
+        from rankscope.store import open_run
+
+        try:
+            return open_run(self.path)
+        except RankscopeError:
+            return None
+
+    def answer(self) -> str:
+        """What was planted, beside what the store says."""
+        run, fault = self.open_run(), self.fault
+        found = run.first_nonfinite() if run is not None else None
+        planted, seen = "no fault", "nothing, all was finite"
+        if fault is not None:
+            planted = f"{fault.site} overflows on rank {fault.rank} from step {fault.step} on"
+        if found is not None:
+            ranks = ", ".join(map(str, found.ranks))
+            seen = f"{found.site} on rank {ranks} at step {found.step}"
+        return f"Planted: {planted}.\nFound:   {seen}, says open_run(…).first_nonfinite()."
+
+    def _follow(self, ranks: Ranks, screen: Screen, server: Server | None, open_page: bool) -> None:
+        announced = server is None
+        try:
+            for progress in ranks.listen():
+                if server is not None and not announced and self.open_run() is not None:
+                    announced = True
+                    announce(page(server, self.path), screen, open_page=open_page)
+                if progress is not None:
+                    screen.show(progress)
+        except KeyboardInterrupt:
+            screen.doing("Ending the ranks after this step")
+            raise
+
+    def _wait_until_stored(self) -> None:
+        deadline = time.monotonic() + STORED_S
+        while time.monotonic() < deadline and (run := self.open_run()) and not run.finished:
+            time.sleep(0.1)
+
+    def _arguments(self) -> list[str]:
         return [
-            *("--run", self.path.name, "--directory", str(self.path.parent)),
-            *("--size", self.size, "--steps", str(self.steps), "--seed", str(self.seed), fault),
+            *("--name", self.path.name, "--directory", str(self.path.parent)),
+            *("--size", self.size, "--steps", str(self.steps), "--seed", str(self.seed)),
+            "--fault" if self.fault is not None else "--no-fault",
         ]
 
 
-def prepare(plan: Plan, screen: Screen, port: int | None, stack: ExitStack) -> Server | None:
-    """Compile the kernels and start the viewer, side by side."""
-    screen.say(f"Run {plan.path.name}: {plan.ranks} ranks train a small GPT for {plan.steps} steps.")
-    if plan.fault:
-        screen.say(CHALLENGE)
-    screen.doing("Preparing; the first time kernels are compiled, for about 15 s")
-    with compiling():
-        if port is None:
-            return None
-        # Imported late: Panel takes seconds, which `--help` should not.
-        from rankscope.viewer import serve
+def page(server: Server, path: Path) -> str:
+    """The address at which `server` shows the run at `path`."""
+    return f"{server.address}?run={quote(path.name)}"
 
-        plan.path.parent.mkdir(parents=True, exist_ok=True)
-        server = serve(plan.path.parent, port=port)
-        stack.callback(server.stop)
-        return server
+
+def announce(address: str, screen: Screen, *, open_page: bool) -> None:
+    """Say where the run is shown, and show it."""
+    screen.say(f"Watch it at {address}")
+    if open_page and screen.can_show_pages:
+        webbrowser.open(address)
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Compile the agent's kernels meanwhile, so that the ranks need not, each for itself."""
+    """Compile the agent's CPU kernels during the block, so that not each rank has to.
+
+    Raises:
+        RankscopeError: it failed.
+    """
     command = [sys.executable, "-m", "rankscope.examples.kernels"]
     # In a session of its own: Ctrl-C would have it write a traceback.
     process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
@@ -84,26 +147,3 @@ def compiling() -> Iterator[None]:
     if process.returncode:
         why = said.decode(errors="replace").strip().rpartition("\n")[2]
         raise RankscopeError(f"The CPU kernels could not be compiled: {why}")
-
-
-def train(plan: Plan, screen: Screen, server: Server | None, open_browser: bool) -> None:
-    """Run the job to its end, and wait until all of it is stored.
-
-    Raises:
-        RankscopeError: a rank failed.
-    """
-    screen.doing(f"Starting {plan.ranks} ranks")
-    announced = server is None
-    log = plan.path.with_name(f"{plan.path.name}.ranks.log")
-    with Ranks(plan.ranks, plan.arguments(), log) as ranks:
-        for progress in ranks.listen():
-            if server is not None and not announced and exists(plan.path):
-                announce(plan, screen, server, open_browser)
-                announced = True
-            if progress is not None:
-                screen.show(progress)
-        screen.doing("Storing")
-        code = ranks.wait()
-    wait_until_stored(plan.path)
-    if code:
-        raise RankscopeError(f"The training failed: {ranks.complaint()}; what was said is in {log}.")

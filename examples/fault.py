@@ -11,7 +11,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from ..sketch.errors import SettingError
+from rankscope.sketch import SettingError
+
 from .job import Size
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import math
 import signal
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -35,24 +34,28 @@ WARMUP_STEPS = 10
 
 
 @click.command()
-@click.option("--run", default="gpt", show_default=True, help="Name of the run.")
-@click.option("--directory", default="rankscope-runs", show_default=True, help="Folder of the runs.")
+@click.option("--name", default="gpt", show_default=True, help="Name of the run.")
+@click.option(
+    "--directory", default="rankscope-runs", show_default=True, help="Folder of the runs."
+)
 @click.option("--size", type=click.Choice(list(SIZES)), default="small", show_default=True)
-@click.option("--steps", type=click.IntRange(min=1), default=90, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=80, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--fault/--no-fault", default=False, show_default=True, help="Break a rank's kernel.")
-def main(run: str, directory: str, size: str, steps: int, seed: int, fault: bool) -> None:
+def main(name: str, directory: str, size: str, steps: int, seed: int, fault: bool) -> None:
     """Train a small GPT on the source of Python's standard library."""
     dist.init_process_group("gloo")
     stop = StopSignal()
     torch.manual_seed(seed)
     model = GPT(SIZES[size])
     if fault:
-        plant_fault(model, Fault.plan(seed, size=SIZES[size], ranks=dist.get_world_size(), steps=steps))
+        plant_fault(
+            model, Fault.plan(seed, size=SIZES[size], ranks=dist.get_world_size(), steps=steps)
+        )
     ddp = DistributedDataParallel(model)
     optimizer = AdamW(ddp.parameters(), weight_decay=0.1)
     batches = draw_batches(SIZES[size], seed)
-    with observe(ddp, optimizer, run=run, directory=directory) as scope:
+    with observe(ddp, optimizer, run=name, directory=directory) as scope:
         for step in range(steps):
             set_rate(optimizer, step, steps)
             loss = ddp(*next(batches))
@@ -97,7 +100,9 @@ def report(step: int, steps: int, loss: Tensor, norm: Tensor, stop: StopSignal) 
     dist.all_reduce(both)
     mean, stopped = (both / dist.get_world_size()).tolist()
     if dist.get_rank() == 0:
-        progress = Progress(step=step, steps=steps, loss=finite(mean), updated=bool(norm.isfinite()))
+        progress = Progress(
+            step=step, steps=steps, loss=finite(mean), updated=bool(norm.isfinite())
+        )
         print(msgspec.json.encode(progress).decode(), flush=True)
     return stopped > 0
 

@@ -58,7 +58,7 @@ class Ranks:
         self.stop()
 
     def listen(self) -> Iterator[Progress | None]:
-        """What the ranks tell, until they end; None now and then, so that the caller may look around."""
+        """What the ranks tell, until they end; None now and then, for the caller to look around."""
         assert self._process.stdout is not None
         said = self._process.stdout.fileno()
         rest = b""
@@ -94,12 +94,14 @@ class Ranks:
     def complaint(self) -> str:
         """Which rank failed and why, in its own words, as far as the log tells."""
         text = self.log.read_text(errors="replace")
-        found = re.search(r"^\[rank(\d+)\]: ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+        found = re.search(
+            r"^\[rank(\d+)\]: ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE
+        )
         return f"rank {found[1]} says “{found[2]}”" if found else f"{self.log} says why"
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what would lead the agent to another collector or run; a thread for each rank."""
+    """Ours, without what would lead the agent to another collector; one thread a rank."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKSCOPE_")}
     return {"OMP_NUM_THREADS": "1", **kept}
 

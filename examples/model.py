@@ -6,7 +6,6 @@ would, and float16 ends at 65504.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 

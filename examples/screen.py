@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,9 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from rankscope.store import FirstNonfinite
-
-from .fault import Fault
 from .job import Progress
 
 CHALLENGE = """\
@@ -53,7 +49,7 @@ class Screen:
 
     @property
     def can_show_pages(self) -> bool:
-        """Whether somebody sits here, before a screen: a browser for terminals would take this one."""
+        """Whether there is a screen: a browser for terminals would take this one."""
         screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
         return self._console.is_terminal and bool(screen)
 
@@ -78,15 +74,3 @@ class Screen:
             completed=done,
             loss=loss,
         )
-
-
-def answer(fault: Fault | None, found: FirstNonfinite | None, path: Path) -> str:
-    """What was planted, beside what the store says of the run at `path`."""
-    planted = "Planted: nothing."
-    if fault is not None:
-        planted = f"Planted: {fault.site} on rank {fault.rank} from step {fault.step} on."
-    seen = "everything was finite"
-    if found is not None:
-        ranks = ", ".join(map(str, found.ranks))
-        seen = f"{found.site} on rank {ranks} at step {found.step}"
-    return f'{planted}\nFound:   {seen}, says open_run("{path}").first_nonfinite().'

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..sketch.errors import RankscopeError
+from rankscope.sketch import RankscopeError
 
 MOST_BYTES = 4 << 20
 
 
 def read_text(folder: Path | None = None) -> Tensor:
-    """uint8 [bytes]: the modules in `folder` (else the standard library's), in the order of their names.
+    """uint8 [bytes]: the modules in `folder`, else the standard library's, ordered by name.
 
     Raises:
         RankscopeError: there is too little.

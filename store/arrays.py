@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -25,15 +25,14 @@ EVENTS_CHUNK = 1 << 16
 class Arrays:
     """The arrays of a run as one session sees them; a tier's array is opened when it is asked for."""
 
-    def __init__(self, store: Store, *, mode: Literal["r", "r+"] = "r+") -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._mode: Literal["r", "r+"] = mode
         self._open: dict[str, zarr.Array[Any]] = {}
         self._writes: list[Request] = []
 
     def on(self, store: Store) -> Self:
         """The same arrays in another session, without reading their metadata again."""
-        other = type(self)(store, mode=self._mode)
+        other = type(self)(store)
         for path, array in self._open.items():
             other._open[path] = zarr.Array(zarr.AsyncArray(array.metadata, StorePath(store, path)))
         return other
@@ -45,7 +44,8 @@ class Arrays:
     def open(self, path: str) -> zarr.Array[Any]:
         """The array at a path."""
         if path not in self._open:
-            self._open[path] = zarr.open_array(self.store, path=path, mode=self._mode)
+            mode = "r" if self.store.read_only else "r+"
+            self._open[path] = zarr.open_array(self.store, path=path, mode=mode)
         return self._open[path]
 
     def create(self, dims: Dims) -> None:

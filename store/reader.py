@@ -15,7 +15,7 @@ from ..sketch.derive import MAIN
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.table import COUNT, SketchTable
 from .arrays import Arrays, Index
-from .layout import ARRAYS
+from .layout import ARRAYS, COLUMNS
 from .naming import holds_repository, what_is_at
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
 from .selection import Indices, stretches
@@ -38,14 +38,14 @@ class Reader:
         if not self.path.is_dir() or not holds_repository(self.path):
             raise NotARunError(f"{self.path} {what_is_at(self.path)}.")
         self._repository = open_repository(self.path)
-        self._facts: Indices = np.empty((0, 0), np.int64)
+        self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         self._read(self._repository.readonly_session(BRANCH))
 
     def _read(self, session: icechunk.Session) -> None:
         self.snapshot: Snapshot = read_snapshot(self.path, self._repository, session)
         self.state: State = self.snapshot.state
         self.meta: Meta = read_meta(session.store)
-        self.arrays = Arrays(session.store, mode="r")
+        self.arrays = Arrays(session.store)
 
     def refresh(self) -> bool:
         """Move to the newest snapshot; whether there was a newer one."""
@@ -70,8 +70,6 @@ class Reader:
     def facts(self) -> Indices:
         """int64 [records, columns]: the array `records`; only what is new is read again."""
         known, count = len(self._facts), self.state.records
-        if not self.state.created:
-            return np.empty((0, ARRAYS["records"].shape({"column": 9})[0]), np.int64)
         if known < count:
             new = self.arrays.read("records", self.state.bounds("records"), known, count)
             wider = new.shape[1] - self._facts.shape[1]

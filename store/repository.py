@@ -141,4 +141,7 @@ class AttributeWriter:
 
 def first_line(error: BaseException) -> str:
     """What an error of another library says, on one line."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
+    # Icechunk draws its errors as a tree, of which the root and its last leaf tell something.
+    lines = [line.strip(" x|`->") for line in str(error).splitlines()]
+    told = [line for line in lines if line]
+    return " … ".join(dict.fromkeys((told[0], told[-1]))) if told else repr(error)

@@ -15,6 +15,8 @@ from .tiers import Bounds
 class State:
     """What changes with every transaction; attributes of the group `state`."""
 
+    transactions: int = 0
+    """How many there have been: Icechunk commits no transaction that changes nothing."""
     records: int = 0
     """How many records the run has. The arrays' shapes say nothing about it."""
     recent: int = 0

@@ -9,10 +9,14 @@ from dataclasses import asdict, replace
 from ..sketch.derive import MAIN
 from . import compaction
 from .arrays import Arrays
-from .layout import CHUNK, Dims
+from .layout import CHUNK, RING, Dims
 from .pack import is_wide, pack, pack_ranks
 from .record import Event, Record
 from .state import Meta, State
+
+
+AT_ONCE = RING["tail"] - CHUNK["tail"]
+"""Most records in one write: more could go once around the ring into the chunk they began in."""
 
 
 def with_names(meta: Meta, records: Sequence[Record]) -> Meta:
@@ -44,7 +48,7 @@ def write_records(
             state = compaction.move_tail(
                 arrays, state, state.records // CHUNK["recent"] * CHUNK["recent"]
             )
-        count = patches or compaction.tail_room(state)
+        count = min(patches or compaction.tail_room(state), AT_ONCE)
         state = write_part(arrays, state, meta, dims, records[:count])
         records = records[count:]
     return state

@@ -257,6 +257,7 @@ class RunWriter:
             session = self._repository.writable_session(BRANCH)
             arrays = self._arrays.on(session.store)
             state = change(arrays, self._state)
+            state = replace(state, transactions=state.transactions + 1)
             if meta != self._stored_meta:
                 state = replace(state, meta=state.meta + 1)
                 self._meta_writer.write(session.store, meta.to_json())

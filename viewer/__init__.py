@@ -4,6 +4,6 @@ The one rule of this room: every number comes from the store's query API; nothin
 tensors here. Notebook plots are in `rankscope.viewer.notebook`, which needs HoloViews.
 """
 
-from .serve import Server, serve
+from .server import Server, serve
 
 __all__ = ["Server", "serve"]

@@ -15,7 +15,7 @@ import click
 def view(directory: str, port: int, address: str, open_browser: bool) -> None:
     """Show the run, or the runs, in DIRECTORY in the browser, live or finished."""
     # Imported late: Panel takes seconds, which `--help` should not.
-    from .serve import serve
+    from .server import serve
 
     server = serve(directory, port=port, address=address)
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")

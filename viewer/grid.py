@@ -289,6 +289,8 @@ def describe(grid: Grid, *, statistic: str, kind: str) -> str:
         low, high = float(shown.min()), float(shown.max())
         write = words.power if grid.logarithmic else words.number
         text += f"; {statistic} from {write(low)} to {write(high)}"
+    elif (grid.state == ZERO).any():
+        text += f"; {statistic} is 0"
     bad = grid.state == NONFINITE
     if bad.any():
         rows = int(bad.any(axis=1).sum())

@@ -11,6 +11,8 @@ from typing import Any
 
 import panel as pn
 import param
+from bokeh.document import Document
+from panel.io.resources import LOCAL_DIST
 
 from ..sketch.formats import FORMATS
 from . import markup
@@ -46,8 +48,11 @@ WIDGET_CSS = """
 """
 
 
-def prepare() -> None:
-    """Set Panel up for the current session."""
+def prepare(document: Document) -> None:
+    """Set Panel up for a session, so that it fetches nothing from outside this machine."""
+    # Panel learns this from the first request; a session that a websocket makes anew has none,
+    # and would send the browser to a content delivery network for its style sheets.
+    document.template_variables["dist_url"] = LOCAL_DIST
     pn.extension(notifications=True, reconnect=True, raw_css=[BODY_CSS])
 
 

@@ -261,14 +261,16 @@ def _windows(
     histogram: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[Any]]:
     """First bin and length of each row's window, and all windows back to back."""
-    filled = histogram != 0
-    some = filled.any(axis=1)
-    first = np.where(some, filled.argmax(axis=1), 0)
-    last = BINS - filled[:, ::-1].argmax(axis=1)
-    width = np.where(some, last - first, 0)
-    place = np.arange(BINS)
-    inside = (place >= first[:, None]) & (place < (first + width)[:, None])
-    values = histogram[inside]
+    flat, base = histogram.reshape(-1), np.arange(len(histogram)) * BINS
+    filled = np.flatnonzero(flat)
+    begin, end = np.searchsorted(filled, base), np.searchsorted(filled, base + BINS)
+    some = begin < end
+    first, width = np.zeros(len(base), np.intp), np.zeros(len(base), np.intp)
+    first[some] = filled[begin[some]] - base[some]
+    width[some] = filled[end[some] - 1] - base[some] - first[some] + 1
+    places = np.repeat(base + first - (np.cumsum(width) - width), width)
+    places += np.arange(len(places))
+    values = flat[places]
     largest = int(values.max(initial=0))
     size = next(size for size in (1, 2, 4, 8) if largest < 1 << (8 * size))
     return first.astype("<u2"), width.astype("<u2"), values.astype(f"<u{size}")

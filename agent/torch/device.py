@@ -72,7 +72,7 @@ class DeviceMeter:
         self._capacity = 0
         self._touched: set[int] = set()
         self._hosts: list[torch.Tensor] = []
-        self._within = torch.from_numpy(WITHIN.astype(np.int64)).to(device)
+        self._within = torch.as_tensor(WITHIN.astype(np.int64), device=device)
         self._dropped = 0
         self.stale = 0
 

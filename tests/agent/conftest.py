@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rankscope.agent.torch import Scope, observe
-from rankscope.sketch import SketchTable
+from rankscope.sketch import NotARunError, SketchTable
 from rankscope.store import open_run
 
 _runs = count()
@@ -48,6 +48,13 @@ class Observed:
     ) -> Scope:
         """`observe` with this run's name and collector."""
         return observe(model, optimizer, run=self.path.name, to=self.address, **options)
+
+    def steps(self) -> list[int]:
+        """The steps that are stored by now."""
+        try:
+            return open_run(self.path).records()["step"].tolist()
+        except NotARunError:  # nothing is committed yet
+            return []
 
     def sketches(self, step: int) -> dict[str, SketchTable]:
         """The exact sketch of each site of a step."""

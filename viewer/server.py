@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..store.query import Run
     from ..store.runs import RunSummary
 
-FORGET_S = 15.0
+FORGET_S = 30.0
 """Seconds after which a session is freed that no browser is connected to."""
 
 
@@ -104,14 +104,13 @@ class Server:
 
     def _session(self) -> pn.viewable.Viewable:
         """What a browser gets that opens the address."""
-        prepare()
+        document = pn.state.curdoc
+        prepare(document)
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
         name = query.get("run", "")
         follower = self.runs.find(name)
         if follower is None:
             return self._index(name)
-        document = pn.state.curdoc
-        document.title = f"{follower.run.name} – rankscope"
         run_key = "" if self.runs.only is not None else name
         app = App(follower, document=document, run_key=run_key, query=query)
         self.open.append(app)
@@ -122,11 +121,11 @@ class Server:
 
         # No work for a client that never loads the page, such as a health check.
         pn.state.onload(app.start)
+        pn.state.onload(lambda: setattr(document, "title", f"{follower.run.name} – rankscope"))
         pn.state.on_session_destroyed(gone)
         return app.view
 
     def _index(self, missing: str) -> pn.viewable.Viewable:
-        pn.state.curdoc.title = "rankscope"
         body = markup.title(f"Runs in {self.runs.path}", level=1) + markup.index(
             self.runs.list(), path=self.runs.path, now_s=time.time()
         )
@@ -165,6 +164,7 @@ def _bind(session: Any, loop: IOLoop, *, port: int, address: str, forget_s: floa
             unused_session_lifetime_milliseconds=int(forget_s * 1000),
             check_unused_sessions_milliseconds=int(max(forget_s * 500, 100)),
             liveness=True,
+            title="rankscope",
             show=False,
             start=False,
             verbose=False,

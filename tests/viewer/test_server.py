@@ -63,7 +63,7 @@ def test_what_is_no_run_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_the_address(broken_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.viewer.serve.Server.wait", lambda server: server.stop())
+    monkeypatch.setattr("rankscope.viewer.server.Server.wait", lambda server: server.stop())
 
     result = CliRunner().invoke(view, [str(broken_job), "--port", "0", "--no-open"])
 

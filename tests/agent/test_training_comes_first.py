@@ -1,0 +1,269 @@
+"""The first law: nothing that the agent does disturbs, delays, breaks or leaks into training."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rankscope.agent import RankscopeWarning
+from rankscope.agent.torch import observe
+from rankscope.sketch import derive
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+Train = Callable[..., list[float]]
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def test_losses_are_the_same_to_the_last_bit(observed: Observed, train: Train) -> None:
+    batches = [torch.randn(16, 4) for _ in range(20)]
+    losses: list[list[float]] = []
+    for watched in (False, True):
+        model = mlp()
+        optimizer = torch.optim.AdamW(model.parameters())
+        if watched:
+            with observed.observe(model, optimizer) as scope:
+                losses.append(train(scope, model, optimizer, batches))
+        else:
+            for_nobody = type("Nobody", (), {"step": lambda *_, **__: None})()
+            losses.append(train(for_nobody, model, optimizer, batches))
+    assert losses[0] == losses[1]
+
+
+class Reads(TorchDispatchMode):
+    """Counts `.item()` and its like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.seen.append("item")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted_reads(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Everything that would take a tensor from a device to the host in this thread."""
+    with Reads() as reads:
+        for name in ("cpu", "to", "tolist", "numpy", "item", "__array__"):
+            original = getattr(torch.Tensor, name)
+
+            def spy(self: Any, *args: Any, _name: str = name, _call: Any = original, **kw: Any) -> Any:
+                reads.seen.append(_name)
+                return _call(self, *args, **kw)
+
+            patch.setattr(torch.Tensor, name, spy)
+        yield reads.seen
+        patch.undo()
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+def test_forward_and_backward_read_nothing_back(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    if kernel == "torch":  # what an accelerator uses
+        monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(16, 4)
+    with observed.observe(model, optimizer) as scope:
+        for _ in range(3):
+            with counted_reads(monkeypatch) as seen:
+                loss = model(x).square().mean()
+                loss.backward()
+            assert seen == []
+            optimizer.step()
+            scope.step(loss=loss)
+            optimizer.zero_grad()
+    assert observed.sketches(2)["activation_gradient:3"].counts[0, 0] == 32
+
+
+class Odd(nn.Module):
+    """Returns whatever it is given to return."""
+
+    def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.odd = nn.Linear(2, 2), _Maker(make)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.odd(y)
+        return y
+
+
+class _Maker(nn.Module):
+    def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.make(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda y: y.argmax(1),
+        lambda y: y > 0,
+        lambda y: y[:0],
+        lambda y: y.detach().to(torch.float8_e4m3fn),
+        lambda y: y.detach().to(torch.float8_e5m2),
+        lambda y: torch.complex(y, y),
+        lambda y: y.double(),
+        lambda y: y.t(),
+        lambda y: y[:, :1].expand(3, 5),
+        lambda y: y.to_sparse(),
+        lambda y: torch.empty(3, device="meta"),
+        lambda y: object(),
+        lambda y: {"self": [y] * 400},
+        lambda y: torch.quantize_per_tensor(y.detach(), 0.1, 0, torch.qint8),
+    ],
+)
+def test_odd_outputs_never_raise(
+    observed: Observed, train: Train, make: Callable[[torch.Tensor], Any]
+) -> None:
+    model = Odd(make)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of sparse and quantized tensors
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 2)
+        assert scope.health()["hook_errors"] == 0
+    assert observed.sketches(1)["activation:layer"].counts[0, 0] == 6
+
+
+def test_fp8_and_transposed_outputs_are_summarised(observed: Observed, train: Train) -> None:
+    model = Odd(lambda y: (y.detach().to(torch.float8_e4m3fn), y.t(), y[:0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    sketches = observed.sketches(0)
+    assert [sketches[f"activation:odd[{i}]"].counts[0, 0] for i in range(3)] == [6, 6, 0]
+    whole = sketches["activation:layer"]
+    assert derive(sketches["activation:odd[1]"], "mean") == derive(whole, "mean")
+
+
+def test_an_error_in_a_hook_disables_the_site_and_is_told(observed: Observed, train: Train) -> None:
+    class Hostile(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("no items today")
+
+    model = Odd(lambda y: Hostile())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 3)
+    assert "The output of odd could not be walked through: RuntimeError: no items today" in (
+        observed.reports()
+    )
+    assert observed.sketches(2)["activation:layer"].counts[0, 0] == 6
+
+
+def test_a_tensor_changed_in_place_is_found_and_then_read_at_once(
+    observed: Observed, train: Train
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(8, 4)] * 3)
+        assert scope.health()["tensors_stale"] == 1
+    for step in (1, 2):
+        sketch = observed.sketches(step)["activation:0"]
+        assert derive(sketch, "min")[0] < 0, "the value before the ReLU"
+    assert "activation:0" not in observed.sketches(0)
+
+
+def test_an_exception_keeps_its_failing_step_and_passes_through(observed: Observed) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ZeroDivisionError), observed.observe(model, optimizer) as scope:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scope.step()
+        model(torch.full((2, 4), 1e30)).sum()
+        raise ZeroDivisionError
+    records = open_run(observed.path).records()
+    assert records["step"].tolist() == [0, 1]
+    assert records["partial"].tolist() == [False, True]
+    assert derive(observed.sketches(1)["activation:0"], "abs_max")[0] > 1e29
+    assert "Training ended in step 1: ZeroDivisionError" in observed.reports()
+
+
+def test_a_step_that_hangs_has_told_what_it_saw(observed: Observed) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scope.step()
+        model(torch.ones(2, 4))
+        deadline = time.monotonic() + 30  # the collector closes a record that stays partial at 10 s
+        while 1 not in observed.steps():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert observed.sketches(1)["activation:0"].counts[0, 0] == 16
+        assert "No tensor was seen for 1 s; last was activation:" in observed.reports()
+
+
+def test_without_a_collector_training_goes_on_and_losses_are_told(
+    monkeypatch: pytest.MonkeyPatch, train: Train
+) -> None:
+    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.5)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.warns(RankscopeWarning, match=r"\d+ of \d+ frames .* were not stored"),
+        observe(model, optimizer, run="nobody", to="tcp://127.0.0.1:9") as scope,
+    ):
+        train(scope, model, optimizer, [torch.randn(3, 4)] * 400)
+        assert scope.statistics().pending_frames <= 256
+
+
+def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> None:
+    model = mlp()
+    before = copy.deepcopy(model.__dict__)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(3, 4)])
+    assert all(not module._forward_hooks for module in model.modules())
+    assert model.__dict__.keys() == before.keys()
+    model(torch.randn(3, 4)).sum().backward()
+
+
+def _train_in_child(model: nn.Module) -> None:
+    model(torch.randn(3, 4)).sum().backward()
+
+
+def test_a_forked_child_is_silent_and_does_not_hang(observed: Observed, train: Train) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(3, 4)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's own warning of threads and fork
+            child = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
+            child.start()
+            child.join(20)
+        assert child.exitcode == 0
+        train(scope, model, optimizer, [torch.randn(3, 4)])
+    assert open_run(observed.path).records()["step"].tolist() == [0, 1, 2]

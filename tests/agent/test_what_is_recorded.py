@@ -1,0 +1,351 @@
+"""Which numbers a run holds after training: kinds, steps, names, calls, placement in time."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rankscope.agent.torch import Schedule, tap
+from rankscope.sketch import derive, sketch_array
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+Train = Callable[..., list[float]]
+
+
+def sgd(model: nn.Module, **options: float) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+
+
+def test_steps_are_those_in_which_tensors_were_used(observed: Observed) -> None:
+    """Golden case T-step: the seed shifts gradients and state by one and loses the last weights."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    with observed.observe(model, optimizer) as scope:
+        for scale in (1.0, 10.0, 100.0):
+            (model(torch.ones(1, 1)) * scale).sum().backward()
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    close = pytest.approx
+    weights = {0: 1.0, 1: 0.0, 2: close(-10.9, rel=1e-6), 3: close(-120.71, rel=1e-6)}
+    state = {0: 1.0, 1: close(10.9, rel=1e-6), 2: close(109.81, rel=1e-6)}
+    assert observed.means("weight", "weight") == weights
+    assert observed.means("weight_gradient", "weight") == {0: 1.0, 1: 10.0, 2: 100.0}
+    assert observed.means("optimizer_state", "weight", "momentum_buffer") == state
+    assert observed.means("activation_gradient", "(root)") == {0: 1.0, 1: 10.0, 2: 100.0}
+    assert open_run(observed.path).records()["final"].tolist() == [False, False, False, True]
+
+
+def test_optimizer_state_belongs_to_its_parameter_whatever_the_groups(
+    observed: Observed, train: Train
+) -> None:
+    """Golden case T-names: the seed gives a bias the matrix's state."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2))
+    decay = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decay}, {"params": others, "weight_decay": 0.0}])
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(3, 2)])
+    sites = open_run(observed.path).sites(kind="optimizer_state")
+    sizes = {
+        row.name_: int(np.prod(row.shape))
+        for row in sites.rename(columns={"name": "name_"}).itertuples()
+        if row.slot == "exp_avg"
+    }
+    expected = {"0.weight": 4, "0.bias": 2, "1.weight": 2, "1.bias": 2, "2.weight": 4, "2.bias": 2}
+    assert sizes == expected
+
+
+def test_every_number_is_that_of_the_tensor_itself(observed: Observed) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(11, 5)
+    seen: dict[str, torch.Tensor] = {}
+    hook = model[1].register_forward_hook(lambda *a: seen.update(output=a[2].detach().clone()))
+    with observed.observe(model, optimizer, kinds=("input", "activation", "weight_gradient")) as scope:
+        model(x).sum().backward()
+        seen["gradient"] = model[2].weight.grad.clone()
+        optimizer.step()
+        scope.step()
+    hook.remove()
+    sketches = observed.sketches(0)
+    assert sketches["activation:1"] == sketch_array(seen["output"].numpy()) or np.allclose(
+        sketches["activation:1"].moments, sketch_array(seen["output"].numpy()).moments, rtol=1e-12
+    )
+    for site, tensor in (
+        ("activation:1", seen["output"]),
+        ("weight_gradient:2.weight", seen["gradient"]),
+        ("input:0[0]", x),
+    ):
+        exact = sketch_array(tensor.numpy())
+        assert np.array_equal(sketches[site].counts, exact.counts)
+        assert np.array_equal(sketches[site].histogram, exact.histogram)
+        assert np.array_equal(sketches[site].checksum, exact.checksum)
+
+
+def test_micro_batches_merge_into_one_site(observed: Observed) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    parts = [torch.full((2, 2), float(i)) for i in (1, 2, 3)]
+    with observed.observe(model, optimizer, kinds=("input", "activation_gradient")) as scope:
+        for part in parts:
+            model(part).sum().backward()
+        optimizer.step()
+        scope.step()
+    sketches = observed.sketches(0)
+    assert sketches["input:0[0]"].counts[0, 0] == 12
+    assert derive(sketches["input:0[0]"], "mean")[0] == 2.0
+    assert sketches["activation_gradient:0"].counts[0, 0] == 12
+    assert not any("#" in label for label in observed.labels())
+
+
+def test_a_module_called_twice_in_a_forward_has_two_sites(observed: Observed, train: Train) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(x))
+
+    model = Twice()
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 2)
+    sketches = observed.sketches(1)
+    assert {"activation:layer", "activation:layer#1"} <= set(sketches)
+    assert sketches["activation:layer#1"].counts[0, 0] == 6
+    assert sketches["activation_gradient:layer#1"].counts[0, 0] == 6
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_under_checkpointing_is_not_counted_twice(
+    observed: Observed, train: Train, reentrant: bool
+) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.body = nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.body, self.first(x), use_reentrant=reentrant)
+
+    model = Checkpointed()
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 2)
+    sketches = observed.sketches(1)
+    for name in ("first", "body.0", "body.1", "body.2", "body"):
+        assert sketches[f"activation:{name}"].counts[0, 0] == 6, name
+        assert sketches[f"activation_gradient:{name}"].counts[0, 0] == 6, name
+    assert not any("#" in label for label in observed.labels())
+
+
+@dataclass
+class Answer:
+    hidden: torch.Tensor
+    extra: tuple[torch.Tensor, None]
+
+
+class Nested(nn.Module):
+    """Returns what real models return."""
+
+    def __init__(self, shape: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.shape = nn.Linear(2, 2), shape
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.shape(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "slots"),
+    [
+        (lambda y: (y, y * 2), {"0", "1"}),
+        (lambda y: {"logits": y, "none": None}, {"logits"}),
+        (lambda y: Answer(y, (y, None)), {"hidden", "extra.0"}),
+        (lambda y: [None, {"a": (y, y.argmax(1))}], {"1.a.0"}),
+        (lambda y: None, set[str]()),
+    ],
+)
+def test_nested_outputs_have_a_slot_each(
+    observed: Observed, shape: Callable[[torch.Tensor], object], slots: set[str]
+) -> None:
+    model = Nested(shape)
+    with observed.observe(model, sgd(model)) as scope:
+        model(torch.ones(3, 2))
+        scope.step()
+    sites = open_run(observed.path).sites(kind="activation")
+    assert set(sites[sites["name"] == "(root)"]["slot"]) == slots
+
+
+def test_tied_weights_are_recorded_once_with_their_aliases(observed: Observed, train: Train) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Linear(3, 3, bias=False)
+            self.head = nn.Linear(3, 3, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(x))
+
+    model = Tied()
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 3)])
+    weights = open_run(observed.path).sites(kind="weight")
+    assert weights["name"].tolist() == ["embed.weight"]
+    assert list(weights["aliases"].iloc[0]) == ["head.weight"]
+
+
+def test_frozen_and_unused_parameters_have_no_gradient_rather_than_zero(
+    observed: Observed, train: Train
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    model.register_module("unused", nn.Linear(2, 2))
+    model.forward = lambda x: model[1](model[0](x))  # type: ignore[method-assign]
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    run = open_run(observed.path)
+    assert set(run.sites(kind="weight_gradient")["name"]) == {"1.weight", "1.bias"}
+    assert len(run.sites(kind="weight")) == 6
+
+
+def test_forwards_in_evaluation_mode_are_left_out(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+        model.eval()
+        with torch.no_grad():
+            model(torch.full((50, 2), 1e6))
+        model.train()
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    for step in (0, 1):
+        sketch = observed.sketches(step)["activation:0"]
+        assert sketch.counts[0, 0] == 6
+        assert derive(sketch, "abs_max")[0] < 100
+
+
+def test_schedules_are_kept_per_kind(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    schedules = {"weight": Schedule(every=3, offset=1), "activation": Schedule(ranges=((2, 3),))}
+    with observed.observe(model, optimizer, every=2, schedules=schedules) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 6)
+    assert set(observed.means("weight_gradient", "0.weight")) == {0, 2, 4}
+    assert set(observed.means("weight", "0.weight")) == {1, 4, 6}
+    assert set(observed.means("activation", "0")) == {2, 3}
+
+
+def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with observed.observe(model, optimizer, include=[r"^1", r"^2"], exclude="bias") as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    assert set(open_run(observed.path).sites()["name"]) == {"1", "2", "1.weight", "2.weight"}
+
+
+def test_modules_can_be_chosen_by_type(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.LayerNorm(2))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, modules=[nn.Linear, "GELU"]) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    assert set(open_run(observed.path).sites(kind="activation")["name"]) == {"0", "1"}
+
+
+def test_taps_observe_any_tensor_and_its_gradient(observed: Observed) -> None:
+    class Tapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return tap("scores", self.layer(x) * 3).sum()
+
+    model = Tapped()
+    optimizer = sgd(model)
+    assert tap("outside", torch.ones(1)) == 1
+    with observed.observe(model, optimizer) as scope:
+        loss = model(torch.ones(4, 2))
+        scope.tap("loss", loss).backward()
+        optimizer.step()
+        scope.step()
+    sketches = observed.sketches(0)
+    assert sketches["tap:scores"].counts[0, 0] == 8
+    assert derive(sketches["tap:scores[gradient]"], "mean")[0] == 1.0
+    assert sketches["tap:loss"].counts[0, 0] == 1
+
+
+def test_training_statistics_are_kept_with_the_step(observed: Observed) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, start=100) as scope:
+        for i in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            scope.step(loss=torch.tensor(float(i)), tokens=8)
+    training = open_run(observed.path).training().sel(rank=0)
+    assert training.sel(name="loss").dropna("step").values.tolist() == [0.0, 1.0, 2.0]
+    assert training.step.values.tolist() == [100, 101, 102, 103]
+    assert training.sel(name="lr", step=101) == 0.1
+
+
+def test_a_skipped_update_keeps_its_gradients(observed: Observed) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        model(torch.full((1, 2), torch.inf)).sum().backward()
+        scope.step()  # the scaler found infinities: no optimizer.step()
+    assert observed.sketches(0)["weight_gradient:weight"].counts[0, 2] == 4
+
+
+def test_without_an_optimizer_weights_and_gradients_are_seen(observed: Observed) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    with observed.observe(model) as scope:
+        for _ in range(2):
+            model(torch.ones(1, 1)).backward()
+            with torch.no_grad():
+                model.weight -= model.weight.grad
+            scope.step()
+            model.weight.grad = None
+    assert observed.means("weight", "weight") == {0: 1.0, 1: 0.0, 2: -1.0}
+    assert observed.means("weight_gradient", "weight") == {0: 1.0, 1: 1.0}
+
+
+def test_the_gpt_of_the_figures_has_its_286_sites(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Golden case T-rows."""
+    benchmarks = str(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(benchmarks)
+    job = importlib.import_module("gpt").Job()
+    with observed.observe(job.model, job.optimizer) as scope:
+        job.step()
+        scope.step()
+    assert open_run(observed.path).sites()["kind"].value_counts().to_dict() == {
+        "weight": 53,
+        "weight_gradient": 53,
+        "optimizer_state": 106,
+        "activation": 37,
+        "activation_gradient": 37,
+    }
