@@ -21,6 +21,7 @@ PAUSE_MS = 150
 """How long a zoom or a resize must rest before the store is asked."""
 
 LISTEN = """
+document.title = title;
 window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
   if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName)) return;
@@ -106,10 +107,11 @@ class App:
             location.search = "?" + urlencode(query, safe=":.,[]", quote_via=quote) if query else ""
 
     def _listen_to_keys(self) -> None:
+        title = f"{self.page.run.name} – rankscope"
         keys = ColumnDataSource({"key": [], "count": []}, name="keys")
         # A tag makes the source part of the document, so that its changes reach the server.
         self.page.heatmap.figure.tags = [keys]
-        self.document.js_on_event("document_ready", CustomJS(args={"keys": keys}, code=LISTEN))
+        self.document.js_on_event("document_ready", CustomJS(args={"keys": keys, "title": title}, code=LISTEN))
         actions = {
             "ArrowLeft": partial(self.page.move, -1),
             "ArrowRight": partial(self.page.move, 1),

@@ -121,7 +121,6 @@ class Server:
 
         # No work for a client that never loads the page, such as a health check.
         pn.state.onload(app.start)
-        pn.state.onload(lambda: setattr(document, "title", f"{follower.run.name} – rankscope"))
         pn.state.on_session_destroyed(gone)
         return app.view
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,12 +66,14 @@ class Reads(TorchDispatchMode):
 @contextmanager
 def counted_reads(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Everything that would take a tensor from a device to the host in this thread."""
+    here = threading.get_ident()
     with Reads() as reads:
         for name in ("cpu", "to", "tolist", "numpy", "item", "__array__"):
             original = getattr(torch.Tensor, name)
 
             def spy(self: Any, *args: Any, _name: str = name, _call: Any = original, **kw: Any) -> Any:
-                reads.seen.append(_name)
+                if threading.get_ident() == here:
+                    reads.seen.append(_name)
                 return _call(self, *args, **kw)
 
             patch.setattr(torch.Tensor, name, spy)

@@ -140,6 +140,19 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
     again.sees("Click a cell of the heatmap")
 
 
+def test_the_index_leads_to_a_run(visit: Callable, broken_job: Path) -> None:
+    server = serve(broken_job.parent)
+    try:
+        page = visit(server.address)
+        page.page.goto(server.address)
+        page.page.get_by_role("link", name="gpt-small").click()
+        page.settle()
+        assert page.page.title() == "gpt-small – rankscope"
+        page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
+    finally:
+        server.stop()
+
+
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
     page = visit()
     page.open()

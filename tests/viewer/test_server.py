@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from rankscope.sketch import AddressError, NotARunError
-from rankscope.viewer import serve
+from rankscope.viewer import markup, serve
 from rankscope.viewer.command import view
+from rankscope.viewer.server import Runs
 
 
 def get(address: str) -> str:
@@ -24,7 +25,7 @@ def test_the_page_is_served_without_foreign_addresses_until_it_is_stopped(broken
     server = serve(broken_job)
     try:
         page = get(server.address)
-        assert "<title>gpt-small – rankscope</title>" in page
+        assert "<title>rankscope</title>" in page
         assert 'src="http' not in page
         assert 'href="http' not in page
         assert server.runs.only.listeners == 0, "a client that never loads costs nothing"
@@ -34,16 +35,27 @@ def test_the_page_is_served_without_foreign_addresses_until_it_is_stopped(broken
         get(server.address)
 
 
-def test_a_directory_of_runs_has_an_index(new_job: Callable, tmp_path: Path) -> None:
-    new_job("first", run="first").commit(range(2))
-    new_job("second", run="second").commit(range(3))
-    server = serve(tmp_path)
-    try:
-        assert "?run=second" in get(server.address)
-        assert "<title>second – rankscope</title>" in get(server.address + "?run=second")
-        assert "There is no run “third” here." in get(server.address + "?run=third")
-    finally:
-        server.stop()
+def test_a_directory_of_runs_lists_them_and_opens_one_by_its_name(
+    new_job: Callable, tmp_path: Path
+) -> None:
+    new_job("first", run="gpt <small>").commit(range(2))
+    new_job("second").commit(range(3))
+    runs = Runs(tmp_path)
+
+    page = markup.index(runs.list(), path=runs.path, now_s=1_760_000_062)
+
+    assert '<a href="?run=first">gpt &lt;small&gt;</a></th><td>live, 1 min ago</td><td>0–1</td>' in page
+    assert runs.only is None
+    assert runs.find("second").run.name == "gpt-small"
+    assert runs.find("second") is runs.find("second")
+    assert runs.find("third") is None
+    assert runs.find("../first") is None
+
+
+def test_an_empty_directory_says_so(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+
+    assert "There is no run in" in markup.index(runs.list(), path=runs.path, now_s=0)
 
 
 def test_a_port_that_is_taken_is_told_with_the_cure(broken_job: Path) -> None:

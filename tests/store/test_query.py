@@ -1,0 +1,370 @@
+"""Every question that a run answers, on small runs whose answers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+from rankscope.sketch import MAIN, STATISTICS, NotARunError, SettingError, StoreError, derive, main_statistics
+from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
+
+Make = Callable[..., Record]
+UP_0, UP_1 = "activation:layers.0.up", "activation:layers.1.up"
+WEIGHT, STATE = "weight:layers.0.up.weight", "optimizer_state:layers.0.up.weight[exp_avg]"
+
+
+@pytest.fixture
+def run(writer: RunWriter, record: Make) -> Run:
+    """Twenty records of one rank."""
+    writer.commit([record(index) for index in range(20)], streams={})
+    return open_run(writer.path)
+
+
+def test_a_run_says_what_it_is(run: Run, path: Path) -> None:
+    assert (run.name, run.path, run.finished) == ("gpt", path, False)
+    assert repr(run) == f"<Run 'gpt' at {path}, 20 records>"
+    assert run.attempts.loc[0, ["launch", "world_size", "records", "last_step"]].tolist() == [
+        "first launch", 2, 20, 19,
+    ]
+
+
+def test_sites_come_in_the_order_of_execution(run: Run) -> None:
+    sites = run.sites()
+
+    assert sites.index.tolist() == [UP_0, UP_1, STATE, WEIGHT]
+    assert sites.loc[WEIGHT, "shape"] == (4, 2)
+    assert sites.loc[STATE, "slot"] == "exp_avg"
+    assert run.sites(kind="activation", name=r"\.1\.").index.tolist() == [UP_1]
+
+
+@pytest.mark.parametrize("statistic", sorted(STATISTICS))
+def test_every_statistic_is_what_the_sketch_says(run: Run, record: Make, statistic: str) -> None:
+    got = run.scalar(statistic, sites=[WEIGHT, UP_0], steps=(3, 5))
+
+    expected = np.stack([derive(record(i).merged, statistic)[[2, 0]] for i in (3, 4, 5)])
+    assert got.dims == ("step", "site")
+    assert got.step.to_numpy().tolist() == [3, 4, 5]
+    assert got.kind.to_numpy().tolist() == ["weight", "activation"]
+    assert got.dtype == (np.float32 if statistic in MAIN else np.float64)
+    assert np.array_equal(got, expected.astype(got.dtype), equal_nan=True)
+    assert got.attrs["description"]
+    assert got.attrs["units"]
+
+
+def test_all_main_statistics_of_a_step_come_at_once(run: Run, record: Make) -> None:
+    main = run.main(steps=7)
+
+    assert main.dims == ("step", "site", "statistic")
+    expected = main_statistics(record(7).merged)[[0, 1, 3, 2]].astype(np.float32)
+    assert np.array_equal(main[0], expected, equal_nan=True)
+
+
+def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
+    ranks = {0: {0: np.float32([1, 1]), 1: np.float32([5])}, 1: {0: np.float32([3, 3])}}
+    writer.commit([record(0, ranks)], streams={})
+    run = open_run(writer.path)
+
+    def view(which: str | int, site: str = UP_0) -> float:
+        return float(run.scalar("abs_max", sites=site, view=which).item())
+
+    assert [view(which) for which in ("merged", 0, 1)] == [3, 1, 3]
+    assert [view(which) for which in ("min", "max", "argmin", "argmax")] == [1, 3, 0, 1]
+    assert np.isnan(view(1, UP_1))
+    assert run.ranks("abs_max", site=UP_0).to_numpy().tolist() == [[1, 3]]
+    assert run.scalar("rms", view="argmax").attrs["units"] == "rank"
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; there are rms"),
+        (lambda run: run.scalar("rms", view="median"), "`view` must be 'merged', a rank, or one of min"),
+        (lambda run: run.scalar("rms", view=9), "There is no rank 9; there are 0 to 1"),
+        (lambda run: run.scalar("sum", view="max"), "'sum' is kept merged only"),
+        (lambda run: run.scalar("rms", name="nowhere"), "No site's name matches 'nowhere'"),
+        (lambda run: run.ranks("var", site=UP_0), "'var' is kept merged only"),
+        (lambda run: run.table(99), "Step 99 was not recorded; the nearest recorded are 19"),
+        (lambda run: run.heatmap("rms", pool="mean"), "`pool` must be 'max' or 'min', got 'mean'"),
+        (lambda run: run.heatmap("rms", view="argmax"), "has no worst to pool"),
+        (lambda run: run.formats(site=UP_0, step=1, formats=["fp8"]), "There is no number format"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_why(
+    run: Run, question: Callable[[Run], object], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        question(run)
+
+
+def test_exponents_count_every_element(writer: RunWriter, record: Make) -> None:
+    values = np.float32([0, -0.0, 1, 1.5, -2, np.nan, np.inf, -np.inf, -np.inf, 2**-149])
+    writer.commit([record(0, {0: values}), record(1, {1: values})], streams={})
+
+    exponents = open_run(writer.path).exponents(kind="activation")
+
+    first = exponents.sel(site=UP_0, step=0)
+    assert first["count"].sel(exponent=[-149, 0, 1]).to_numpy().tolist() == [1, 2, 1]
+    names = ["zero", "nan", "pos_inf", "neg_inf", "under", "over", "total"]
+    assert [int(first[name]) for name in names] == [2, 1, 1, 2, 0, 0, 10]
+    assert exponents["observed"].to_numpy().tolist() == [[True, False], [False, True]]
+    assert int(exponents["total"].sel(site=UP_1, step=0)) == 0
+
+
+def test_an_empty_tensor_is_not_a_missing_one(writer: RunWriter, record: Make) -> None:
+    empty = np.zeros(0, np.float32)
+    writer.commit([record(0, {0: empty}), record(1, {1: empty})], streams={})
+    run = open_run(writer.path)
+
+    heatmap = run.heatmap("rms", kind="activation")
+    assert heatmap.observed.tolist() == [[True, False], [False, True]]
+    assert np.isnan(heatmap.values).all()
+    assert run.table(0)[0] == [UP_0]
+    counts = run.scalar("count", kind="activation")
+    assert np.array_equal(counts, [[0, np.nan], [np.nan, 0]], equal_nan=True)
+
+
+def test_formats_tell_what_would_be_lost(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(0, {0: np.float32([1, 2, 1000, 2**-30])})], streams={})
+    run = open_run(writer.path)
+
+    fit = run.formats(site=UP_0, step=0)
+
+    assert fit.loc["float8_e4m3fn", "overflow"] == 0.25
+    assert fit.loc["float8_e4m3fn", "underflow"] == 0.25
+    assert fit.loc["float32", ["overflow", "underflow", "subnormal"]].tolist() == [0, 0, 0]
+    assert fit.loc["float16", "max"] == 65504
+    assert (fit["overflow_low"] <= fit["overflow_high"]).all()
+    with pytest.raises(SettingError, match="was not observed in step 0"):
+        run.formats(site=UP_1, step=0)
+
+
+def test_a_spike_and_a_nan_in_one_step_show_in_a_small_heatmap(
+    writer: RunWriter, record: Make
+) -> None:
+    def make(index: int) -> Record:
+        spike = [1e30] if index == 77 else [1.0]
+        return record(index, {0: np.float32(spike), 1: np.float32([1, np.nan][: 1 + (index == 5)])})
+
+    writer.commit([make(index) for index in range(200)], streams={})
+    run = open_run(writer.path)
+
+    full = run.heatmap("abs_max", kind="activation")
+    small = run.heatmap("abs_max", kind="activation", width=10, height=1)
+
+    assert full.values.shape == (2, 200)
+    assert full.row_sites == [[UP_0], [UP_1]]
+    assert small.values.shape == (1, 10)
+    assert small.row_sites == [[UP_0, UP_1]]
+    assert small.column_first.tolist() == list(range(0, 200, 20))
+    assert small.column_last.tolist() == list(range(19, 200, 20))
+    assert np.flatnonzero(small.values[0] > 1e29).tolist() == [3]
+    assert np.flatnonzero(small.nonfinite[0]).tolist() == [0]
+    assert small.observed.all()
+    assert run.heatmap("abs_max", kind="activation", width=10, pool="min").values.max() == 1
+
+
+def test_heatmaps_of_ranks_and_of_their_extremes(run: Run, record: Make) -> None:
+    merged = run.heatmap("rms")
+    for view in (0, "min", "max"):
+        other = run.heatmap("rms", view=view)
+        assert np.array_equal(other.values, merged.values)
+        assert other.observed.all()
+    assert not run.heatmap("rms", view=1).observed.any()
+
+
+def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record: Make) -> None:
+    good, bad = np.float32([1]), np.float32([np.inf])
+    records = [
+        record(0, {0: {0: good, 1: good, 2: good}, 1: {0: good}}),
+        record(1, {0: {0: good}, 1: {0: good}}),
+        record(2, {0: {0: good, 2: bad, 3: good}, 1: {0: good, 3: bad}}),
+        record(3, {0: {0: bad}, 1: {0: bad}}),
+    ]
+    writer.commit(records[:2], streams={})
+    run = open_run(writer.path)
+    assert run.first_nonfinite() is None
+
+    writer.commit(records[2:], streams={})
+    run.refresh()
+
+    assert run.first_nonfinite() == FirstNonfinite(
+        site=STATE, kind="optimizer_state", name="layers.0.up.weight", step=2, ranks=(1,),
+        previous_step=None,
+    )
+
+
+def test_the_step_before_the_first_nonfinite_is_one_in_which_the_site_was_seen(
+    writer: RunWriter, record: Make
+) -> None:
+    seen = {0: np.float32([1]), 1: np.float32([1])}
+    bad = {0: np.float32([1]), 1: np.float32([np.nan])}
+    steps = [record(0, seen), record(1, {0: np.float32([1])}, step=10), record(2, bad, step=20)]
+    writer.commit(steps, streams={})
+
+    found = open_run(writer.path).first_nonfinite()
+
+    assert found is not None
+    assert (found.site, found.step, found.previous_step, found.ranks) == (UP_1, 20, 0, (0,))
+
+
+def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
+    writer: RunWriter, record: Make
+) -> None:
+    first = {0: np.float32([1])}
+    again = {0: np.float32([2])}
+    writer.commit([record(index, first) for index in range(6)], streams={})
+    assert writer.attempt_of("second launch") == 1
+    writer.commit(
+        [record(6 + i, again, step=3 + i, attempt=1, final=i == 1) for i in range(2)], streams={}
+    )
+    run = open_run(writer.path)
+
+    assert run.scalar("max", sites=UP_0)[:, 0].to_numpy().tolist() == [1, 1, 1, 2, 2, 1]
+    assert run.scalar("max", sites=UP_0).attempt.to_numpy().tolist() == [0, 0, 0, 1, 1, 0]
+    assert run.scalar("max", sites=UP_0, attempt=0)[:, 0].to_numpy().tolist() == [1] * 6
+    assert run.table(3, attempt=0)[1].moments[0, 8] == 1
+    assert run.records().step.tolist() == [0, 1, 2, 3, 4, 5]
+    assert run.records(all_attempts=True).step.tolist() == [0, 1, 2, 3, 4, 5, 3, 4]
+    assert run.records()["final"].tolist() == [False] * 4 + [True, False]
+    assert run.attempts["first_step"].tolist() == [0, 3]
+
+
+def test_records_say_what_they_hold(writer: RunWriter, record: Make) -> None:
+    writer.commit(
+        [record(0), record(1, ranks=(1,), complete=False, partial=True)], streams={}
+    )
+
+    records = open_run(writer.path).records()
+
+    assert records.index.name == "record"
+    assert str(records["time"].dtype) == "datetime64[ns, UTC]"
+    assert records["complete"].tolist() == [True, False]
+    assert records["partial"].tolist() == [False, True]
+    assert records["missing"].tolist() == [[], [0]]
+
+
+def test_training_and_health_by_rank(writer: RunWriter, record: Make) -> None:
+    two = {0: {0: np.float32([1])}, 1: {0: np.float32([1])}}
+    writer.commit([record(0, two)], streams={})
+    writer.attempt_of("second")
+    late = record(1, attempt=1, training={1: {"lr": 0.5}}, health={1: {"dropped": 4.0}})
+    writer.commit([late], streams={})
+    run = open_run(writer.path)
+
+    training = run.training()
+    assert training.dims == ("step", "rank", "name")
+    assert training.sel(step=0, name="loss").to_numpy().tolist() == [10, 11]
+    assert training.sel(step=1, rank=1, name="lr") == 0.5
+    assert np.isnan(training.sel(step=0, rank=0, name="lr"))
+    health = run.health()
+    assert health[("dropped", "latest")].tolist() == [0, 4]
+    assert health[("dropped", "total")].tolist() == [0, 4]
+
+
+def test_a_run_without_a_record_answers_with_nothing(path: Path) -> None:
+    with RunWriter.open(path, run="gpt"):
+        run = open_run(path)
+
+    assert len(run.records()) == len(run.sites()) == len(run.events()) == len(run.attempts) == 0
+    assert run.scalar("rms").shape == (0, 0)
+    assert run.scalar("var", view="merged").shape == (0, 0)
+    assert run.exponents()["count"].shape == (0, 0, 277)
+    assert run.heatmap("rms", width=10, height=10).values.shape == (0, 0)
+    assert run.training().shape == (0, 0, 0)
+    assert len(run.health()) == len(run.logframe()) == 0
+    assert run.first_nonfinite() is None
+
+
+def test_no_step_in_a_range_is_no_error(run: Run) -> None:
+    assert run.scalar("rms", steps=(100, 200)).shape == (0, 4)
+    assert run.scalar("var", steps=(100, 200)).shape == (0, 4)
+    assert run.heatmap("rms", steps=(100, 200), width=9).values.shape == (4, 0)
+    assert run.exponents(steps=(100, 200))["count"].shape == (0, 4, 277)
+
+
+def test_answers_stay_with_their_snapshot_until_refresh(
+    run: Run, writer: RunWriter, record: Make
+) -> None:
+    writer.commit([record(20)], streams={})
+
+    assert len(run.records()) == 20
+    assert run.refresh()
+    assert not run.refresh()
+    assert len(run.records()) == 21
+
+
+def test_a_snapshot_that_was_cleaned_away_says_so(
+    run: Run, writer: RunWriter, record: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.store.writer.FINISH_RETENTION_S", 0.0)
+    writer.commit([record(20)], streams={})
+    writer.finish()
+
+    with pytest.raises(StoreError, match=r"can no longer be read; call `refresh\(\)`"):
+        run.scalar("rms")
+    assert run.refresh()
+    assert len(run.scalar("rms")) == 21
+
+
+def test_the_logframe_has_the_columns_of_the_seed(run: Run, record: Make) -> None:
+    frame = run.logframe(steps=(0, 1))
+
+    assert frame.columns.get_level_values(0).unique().tolist() == [
+        "metadata", "scalar_stats", "exponent_counts",
+    ]
+    assert frame["metadata"]["tensor_type"].tolist()[:4] == [
+        "Activation", "Activation", "Optimiser_State.exp_avg", "Weights",
+    ]
+    assert frame["metadata"]["name"].tolist()[:4] == [
+        "layers.0.up", "layers.1.up", "layers.0.up", "layers.0.up",
+    ]
+    assert list(frame["exponent_counts"].columns[[0, 1, -2, -1]]) == [-np.inf, -149, 127, np.inf]
+    assert (frame["exponent_counts"].sum(axis=1) == 40).all()
+    merged = record(1).merged
+    assert np.allclose(frame["scalar_stats"]["rm2"][4:], derive(merged, "rms")[[0, 1, 3, 2]])
+    assert frame["scalar_stats"].columns.tolist() == [
+        "mean", "std", "mean_abs", "max_abs", "min_abs", "rm2", "rm4", "rm8",
+    ]
+
+
+def test_column_n_of_the_logframe_counts_from_two_to_the_n(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(0, {0: np.float32([1.0, 1.9, 2.0, 0.0])})], streams={})
+
+    counts = open_run(writer.path).logframe()["exponent_counts"]
+
+    assert counts[0].tolist() == [2]
+    assert counts[1].tolist() == [1]
+    assert isinstance(counts, pd.DataFrame)
+
+
+def test_the_snapshot_is_plain_zarr_that_cannot_be_written(run: Run) -> None:
+    root = run.zarr()
+
+    assert root.attrs["run"] == "gpt"
+    with pytest.raises(ValueError, match="read-only"):
+        root["tail/scalars"][0] = 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: path.mkdir(), "is an empty folder"),
+        (lambda path: zarr.create_group(path), "is a plain Zarr store, not a run"),
+        (lambda path: (path / "x").mkdir(parents=True), "is a folder without a run"),
+        (lambda path: RunWriter.open(path / "b", run="b").close(), "is a folder of runs: b"),
+    ],
+)
+def test_a_path_that_is_no_run_says_what_it_is(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
+    make(tmp_path / "thing")
+
+    with pytest.raises(NotARunError, match=f"thing {message}"):
+        open_run(tmp_path / "thing")
