@@ -11,8 +11,7 @@ changes torch's thread count.
 """
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
-# pyright: basic, reportUnusedFunction=false
-# ruff: noqa: SIM108
+# pyright: basic
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ import ml_dtypes
 import numba
 import numpy as np
 from numba import njit
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -92,10 +92,7 @@ def _widening_tables() -> NDArray[np.uint32]:
 FLOAT16_TABLE = 256 * len(DTYPES)
 _TABLES = _widening_tables()
 _FIRST_NORMAL = np.array(
-    [
-        int(np.log2(smallest_normal(dtype_named(name)))) - FIRST_EXPONENT
-        for name in DTYPES
-    ],
+    [int(np.log2(smallest_normal(dtype_named(name)))) - FIRST_EXPONENT for name in DTYPES],
     np.int64,
 )
 """Bin of the smallest normal number of each dtype: what lies below is subnormal."""
@@ -104,7 +101,6 @@ _FIRST_NORMAL = np.array(
 @intrinsic
 def _address(typing_context, number):
     """An integer as the address of memory."""
-    from numba.core import cgutils, types
 
     def codegen(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -112,13 +108,14 @@ def _address(typing_context, number):
     return types.voidptr(number), codegen
 
 
-def _compiled(*, reorder: bool = False, inline: bool = False):
-    """The numba decorator of this file: no lock held, cached on disk."""
+def _compiled(*, reorder: bool = False):
+    """The numba decorator of this file: no lock held, cached on disk.
+
+    The cache of a function is renewed when its own file changes, not when one that it calls does in
+    another: so all of them stay in this file.
+    """
     return njit(
-        nogil=True,
-        cache=True,
-        fastmath={"reassoc", "nsz", "contract"} if reorder else False,
-        inline="always" if inline else "never",
+        nogil=True, cache=True, fastmath={"reassoc", "nsz", "contract"} if reorder else False
     )
 
 
@@ -327,7 +324,18 @@ def _checksum(address, start, length, code, within, key):
 
 @_compiled()
 def _sketch_item(
-    address, start, length, code, within, keys, widening, scratch, tables, counts, moments, histogram
+    address,
+    start,
+    length,
+    code,
+    within,
+    keys,
+    widening,
+    scratch,
+    tables,
+    counts,
+    moments,
+    histogram,
 ):
     """One work item into its row; returns the checksum."""
     wide, kept, kept_keys, chunk_moments, word = scratch
@@ -366,9 +374,7 @@ def _sketch_item(
 
 
 @_compiled()
-def _fill_counts(
-    length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram
-):
+def _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram):
     """Counts and normal bins from the four tables of signs and exponents."""
     subnormals = 0
     for i in range(SUBNORMALS):
@@ -426,7 +432,18 @@ def _sketch_items(items, within, keys, widening, counts, moments, checksum, hist
 
 
 @_compiled()
-def _absorb(rows, keep, leaf_counts, leaf_moments, leaf_checksum, leaf_histogram, counts, moments, checksum, histogram):
+def _absorb(
+    rows,
+    keep,
+    leaf_counts,
+    leaf_moments,
+    leaf_checksum,
+    leaf_histogram,
+    counts,
+    moments,
+    checksum,
+    histogram,
+):
     for i in range(rows.size):
         if not keep[i]:
             continue
@@ -479,6 +496,5 @@ def absorb(
 def cut(address: int, elements: int, code: int) -> Sequence[tuple[int, int, int, int]]:
     """The work items of one contiguous tensor: pieces of at most `PIECE` elements."""
     return [
-        (address, start, min(PIECE, elements - start), code)
-        for start in range(0, elements, PIECE)
+        (address, start, min(PIECE, elements - start), code) for start in range(0, elements, PIECE)
     ]

@@ -31,7 +31,9 @@ class Schedule:
             raise SettingError(f"`offset` must not be negative, got {self.offset}.")
         for first, last in self.ranges:
             if first > last:
-                raise SettingError(f"A range of steps must not end before it begins: ({first}, {last}).")
+                raise SettingError(
+                    f"A range of steps must not end before it begins: ({first}, {last})."
+                )
 
     def due(self, step: int) -> bool:
         """Whether `step` is measured."""

@@ -23,7 +23,9 @@ class Selection:
     exclude: tuple[re.Pattern[str], ...]
 
     @classmethod
-    def of(cls, include: str | Sequence[str] | None, exclude: str | Sequence[str] | None) -> Selection:
+    def of(
+        cls, include: str | Sequence[str] | None, exclude: str | Sequence[str] | None
+    ) -> Selection:
         """From one pattern or several, as regular expressions for `re.search`.
 
         Raises:
@@ -56,7 +58,10 @@ def _compile(option: str, patterns: str | Sequence[str] | None) -> tuple[re.Patt
         return ()
     try:
         return tuple(
-            re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)
+            re.compile(pattern)
+            for pattern in ([patterns] if isinstance(patterns, str) else patterns)
         )
     except re.error as error:
-        raise SettingError(f"{option}={error.pattern!r} is not a regular expression: {error}.") from None
+        raise SettingError(
+            f"{option}={error.pattern!r} is not a regular expression: {error}."
+        ) from None

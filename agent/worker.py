@@ -61,7 +61,11 @@ class Worker:
     def _next(self) -> Job | None:
         while True:
             try:
-                return self._jobs.get_nowait() if self._jobs.qsize() else self._jobs.get(timeout=IDLE_S)
+                return (
+                    self._jobs.get_nowait()
+                    if self._jobs.qsize()
+                    else self._jobs.get(timeout=IDLE_S)
+                )
             except queue.Empty:
                 self._guarded(self._breathe)
 

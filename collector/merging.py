@@ -93,6 +93,8 @@ def _thin(parts: Sequence[Contribution]) -> SketchTable:
 def _by_rank(plan: Plan, thin: SketchTable, ranks: int) -> NDArray[np.float32]:
     """float32 [ranks, sites, len(MAIN)]: the main statistics of each rank's own rows."""
     numbers = main_statistics(thin).astype(np.float32)
+    if plan.is_full:
+        return numbers.reshape(ranks, len(plan.sites), len(MAIN))
     dense = np.full((ranks, len(plan.sites), len(MAIN)), np.nan, np.float32)
     dense[plan.part, plan.place] = numbers
     return dense

@@ -43,6 +43,8 @@ class Plan:
     """intp [rows]: sorted by site, cell, rank."""
     group: NDArray[np.intp]
     """intp [rows], in that order: number of the site's cell; equal for copies."""
+    is_full: bool
+    """Whether every rank holds every site, in order."""
     copies: bool
     """Whether there are any."""
     kept: NDArray[np.intp]
@@ -86,6 +88,7 @@ class Plan:
             part=part,
             order=order,
             group=np.cumsum(new_cell),
+            is_full=np.array_equal(place, np.tile(np.arange(len(sites)), len(parts))),
             copies=len(kept) < len(order),
             kept=kept[by_depth],
             depth=depth[by_depth],

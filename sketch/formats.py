@@ -102,5 +102,3 @@ def smallest_normal(dtype: np.dtype[np.generic]) -> float:
 
 def _floor_log2(x: float) -> int:
     return frexp(x)[1] - 1
-
-

@@ -125,5 +125,9 @@ def _share_from(table: SketchTable, threshold: float) -> Bounded:
     return Bounded(value, low, high)
 
 
-def _where(decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], other: Bounded, value: float) -> Bounded:
-    return Bounded(*(np.where(decided, value, part) for part in (other.value, other.low, other.high)))
+def _where(
+    decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], other: Bounded, value: float
+) -> Bounded:
+    return Bounded(
+        *(np.where(decided, value, part) for part in (other.value, other.low, other.high))
+    )

@@ -138,7 +138,9 @@ class SketchTable:
             ValueError: the tables differ in their number of rows.
         """
         if len(self) != len(other):
-            raise ValueError(f"Only tables of equal length merge, got {len(self)} and {len(other)} rows.")
+            raise ValueError(
+                f"Only tables of equal length merge, got {len(self)} and {len(other)} rows."
+            )
         return SketchTable(
             self.counts + other.counts,
             _merge_moments(self, other),
@@ -187,7 +189,9 @@ def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
         )
     mine, theirs = scale_exponent(a.magnitude()), scale_exponent(b.magnitude())
     common = np.maximum(mine, theirs)
-    merged[:, S8] = np.ldexp(p[:, S8], 8 * (mine - common)) + np.ldexp(q[:, S8], 8 * (theirs - common))
+    merged[:, S8] = np.ldexp(p[:, S8], 8 * (mine - common)) + np.ldexp(
+        q[:, S8], 8 * (theirs - common)
+    )
     return merged
 
 

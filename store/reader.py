@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import icechunk
 import numpy as np
@@ -20,6 +22,7 @@ from .naming import holds_repository, what_is_at
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
 from .selection import Indices, stretches
 from .state import Meta, State
+from .tiers import Bounds
 
 NONFINITE = MAIN.index("nonfinite")
 """Defined wherever something was observed, so that NaN there says: not observed."""
@@ -42,9 +45,11 @@ class Reader:
         self._read(self._repository.readonly_session(BRANCH))
 
     def _read(self, session: icechunk.Session) -> None:
+        before: Snapshot | None = getattr(self, "snapshot", None)
         self.snapshot: Snapshot = read_snapshot(self.path, self._repository, session)
         self.state: State = self.snapshot.state
-        self.meta: Meta = read_meta(session.store)
+        if before is None or before.state.meta != self.state.meta:
+            self.meta: Meta = read_meta(session.store)
         self.arrays = Arrays(session.store)
 
     def refresh(self) -> bool:
@@ -71,7 +76,7 @@ class Reader:
         """int64 [records, columns]: the array `records`; only what is new is read again."""
         known, count = len(self._facts), self.state.records
         if known < count:
-            new = self.arrays.read("records", self.state.bounds("records"), known, count)
+            new = self._get("records", self.state.bounds("records"), slice(known, count), ())
             wider = new.shape[1] - self._facts.shape[1]
             # A mask grows with the ranks; earlier records have none of the new ones.
             old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
@@ -116,10 +121,15 @@ class Reader:
         return block if is_ascending(wanted) else np.take(block, np.argsort(order), axis=axis)
 
     def _get(
-        self, name: str, bounds: Any, span: slice, inner: tuple[Any, ...]
+        self, name: str, bounds: Bounds, span: slice, inner: tuple[Any, ...]
     ) -> NDArray[Any]:
-        try:
+        with self._still_there():
             return self.arrays.read(name, bounds, span.start, span.stop, *inner)
+
+    @contextmanager
+    def _still_there(self) -> Iterator[None]:
+        try:
+            yield
         except icechunk.IcechunkError as error:
             raise StoreError(
                 f"Snapshot {self.snapshot.id} of {self.path} can no longer be read; "
@@ -127,16 +137,17 @@ class Reader:
             ) from error
 
     def _empty(self, name: str, inner: tuple[Index | Indices, ...]) -> NDArray[Any]:
-        if not self.state.created:
-            lengths = [len(index) if is_many(index) else 0 for index in inner if is_kept(index)]
-            return np.empty((0, *lengths), ARRAYS[name].dtype)
-        first = tuple(slice(0, 0) if is_many(index) else index for index in inner)
-        shape = list(self.arrays.read(name, self.state.bounds(name), 0, 0, *first).shape)
-        kept = [index for index in inner if is_kept(index)]
-        for axis, index in enumerate(kept, start=1):
-            if is_many(index):
-                shape[axis] = len(index)
-        return np.empty(shape, ARRAYS[name].dtype)
+        """No record, in the shape that `read` would give."""
+        layout = ARRAYS[name]
+        dims = dict.fromkeys(("column", "training", "health"), 0)
+        lengths = layout.shape(dims | {"site": len(self.meta.sites), "rank": self.ranks})
+        inner = (*inner, *[slice(None)] * (len(lengths) - len(inner)))
+        kept = [
+            len(index) if is_many(index) else len(range(length)[index])
+            for index, length in zip(inner, lengths, strict=True)
+            if not isinstance(index, int)
+        ]
+        return np.empty((0, *kept), layout.dtype)
 
     def histograms(self, records: Indices, sites: Indices) -> NDArray[np.int64]:
         """int64 [records, sites, BINS]; 0 where nothing was observed."""
@@ -161,18 +172,14 @@ class Reader:
         """All events, in order."""
         if not self.state.event_bytes:
             return []
-        text = np.asarray(self.arrays.open("events")[: self.state.event_bytes]).tobytes()
+        with self._still_there():
+            text = np.asarray(self.arrays.open("events")[: self.state.event_bytes]).tobytes()
         return [json.loads(line) for line in text.decode().splitlines()]
 
 
-def is_many(index: Any) -> bool:
+def is_many(index: Any) -> TypeGuard[Indices]:
     """Whether an index is an array of indices."""
     return isinstance(index, np.ndarray)
-
-
-def is_kept(index: Any) -> bool:
-    """Whether the axis is still there after indexing."""
-    return isinstance(index, slice | np.ndarray)
 
 
 def is_ascending(places: Indices) -> bool:

@@ -33,14 +33,13 @@ CARD = {
 }
 FINDING_CSS = """
 :host { width: 100%; }
-.bk-btn { text-align: left; white-space: normal; font-size: 15px; font-weight: 600; line-height: 1.4;
-  padding: 9px 14px; border-radius: 10px; box-shadow: none; }
-.bk-btn.bk-btn-danger { background: #fdeef5; color: #9d0050; border: 1px solid #efb3d0;
-  box-shadow: inset 6px 0 0 #d6006c; padding-left: 20px; }
-.bk-btn.bk-btn-danger:hover { background: #fbe0ec; color: #9d0050; }
-.bk-btn.bk-btn-success { background: #eef8f4; color: #0b5f45; border: 1px solid #b5dccd;
-  box-shadow: inset 6px 0 0 #0f9d70; padding-left: 20px;
-  cursor: default; }
+.bk-btn, .bk-btn.bk-btn-default { text-align: left; white-space: normal; padding: 9px 14px 9px 20px;
+  border-radius: 10px; font-size: 15px; font-weight: 600; line-height: 1.4; }
+:host(.wrong) .bk-btn, :host(.wrong) .bk-btn:hover { background: #fdeef5; color: #9d0050;
+  border: 1px solid #efb3d0; box-shadow: inset 6px 0 0 #d6006c; }
+:host(.wrong) .bk-btn:hover { background: #fbe0ec; }
+:host(.sound) .bk-btn, :host(.sound) .bk-btn:hover { background: #eef8f4; color: #0b5f45;
+  border: 1px solid #b5dccd; box-shadow: inset 6px 0 0 #0f9d70; cursor: default; }
 """
 WIDGET_CSS = """
 :host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, system-ui, sans-serif; }
@@ -87,7 +86,7 @@ def finding(page: Page) -> pn.widgets.Button:
     told = page.told
     button = pn.widgets.Button(
         name=told.param.finding,
-        button_type=told.param.wrong.rx.where("danger", "success"),
+        css_classes=told.param.wrong.rx.where(["wrong"], ["sound"]),
         stylesheets=[FINDING_CSS],
         sizing_mode="stretch_width",
         margin=(10, 0, 0, 0),

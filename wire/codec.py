@@ -175,7 +175,9 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
         width,
         bins,
     )
-    blob = b"".join(np.ascontiguousarray(column).data.cast("B") for column in columns if column.size)
+    blob = b"".join(
+        np.ascontiguousarray(column).data.cast("B") for column in columns if column.size
+    )
     header = FrameHeader(
         sequence=frame.sequence,
         schema=schema,

@@ -167,10 +167,13 @@ class CpuMeter:
             return sketch_items(items)
         parts = _shares(items, self._threads)
         others = [self._pool.submit(sketch_items, part) for part in parts[1:]]
-        return SketchTable.concatenate([sketch_items(parts[0]), *(other.result() for other in others)])
+        return SketchTable.concatenate(
+            [sketch_items(parts[0]), *(other.result() for other in others)]
+        )
 
     def _merge(self, batch: Batch) -> None:
-        assert batch.leaf is not None and batch.owners is not None
+        assert batch.leaf is not None
+        assert batch.owners is not None
         intact = np.array(
             [
                 _version(tensor) == version

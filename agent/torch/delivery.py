@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-import time
 
 import numpy as np
 import torch
@@ -64,7 +64,12 @@ class Delivery:
             self._send(self._parcels.popleft())
         step = self._recorder.peek()
         idle_s = now - self._recorder.touched
-        if step is not None and step is not self._told and idle_s > HANG_S and self._recorder.touched:
+        if (
+            step is not None
+            and step is not self._told
+            and idle_s > HANG_S
+            and self._recorder.touched
+        ):
             self._told = step
             self._tell_open_step(step)
 
@@ -88,7 +93,9 @@ class Delivery:
         for meter in self._recorder.meters():
             meter.barrier()
         if step is self._recorder.peek() and step.present.any():
-            self._recorder.report(f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}")
+            self._recorder.report(
+                f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}"
+            )
             self._frame(step, partial=True)
 
     def _frame(self, step: StepTable, *, partial: bool) -> None:

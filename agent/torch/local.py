@@ -21,7 +21,9 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
         piece = piece._values()  # pyright: ignore[reportPrivateUsage]  # coalesce would copy
     if piece.is_complex():
         piece = torch.view_as_real(piece.resolve_conj())
-    readable = piece.is_floating_point() and piece.device.type != "meta" and piece.layout == torch.strided
+    readable = (
+        piece.is_floating_point() and piece.device.type != "meta" and piece.layout == torch.strided
+    )
     return piece if readable and dtype_name(piece) in READABLE else None
 
 

@@ -34,7 +34,9 @@ def meter_maker(
         if device.type != "cpu":
             return DeviceMeter(device)
         if find_spec("numba") is None:
-            logger.warning("numba is not installed, tensors are read 4 times slower: pip install numba")
+            logger.warning(
+                "numba is not installed, tensors are read 4 times slower: pip install numba"
+            )
             return DeviceMeter(device)
         from .cpu import CpuMeter
 

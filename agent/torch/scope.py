@@ -141,7 +141,9 @@ class Scope:
 
     def __enter__(self) -> Self:
         if self._state != "new":
-            raise SettingError("A scope can be entered once; call observe() again for another block.")
+            raise SettingError(
+                "A scope can be entered once; call observe() again for another block."
+            )
         identity = identify(self._model)
         rendezvous = Rendezvous(identity)
         launch = rendezvous.share("launch", launch_token)
@@ -224,7 +226,11 @@ class Scope:
 
     def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
-        if self._recorder.is_open and self._recorder.due("tap") and not torch.compiler.is_compiling():
+        if (
+            self._recorder.is_open
+            and self._recorder.due("tap")
+            and not torch.compiler.is_compiling()
+        ):
             occurrence = self._hooks.next_call(f"tap {name}")
             if not recomputing():
                 self._recorder.measure(("tap", name, "", occurrence), tensor)
@@ -275,9 +281,7 @@ class Scope:
 
     def _idle(self, now: float) -> None:
         self._delivery.attend(now)
-        self._outbox.beat(
-            now, step=self._step, site=self._recorder.last_site, health=self.health()
-        )
+        self._outbox.beat(now, step=self._step, site=self._recorder.last_site, health=self.health())
 
     def _job_failed(self, error: BaseException) -> None:
         logger.warning("The agent's thread failed at a job: %r", error)
@@ -313,7 +317,9 @@ def _as_list(
     chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     for one in chosen:
         if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SettingError(f"`optimizer` must be a torch optimizer or several, got {type(one)}.")
+            raise SettingError(
+                f"`optimizer` must be a torch optimizer or several, got {type(one)}."
+            )
     return chosen
 
 

@@ -43,9 +43,7 @@ class Observed:
     address: str
     path: Path
 
-    def observe(
-        self, model: torch.nn.Module, optimizer: Any = None, **options: Any
-    ) -> Scope:
+    def observe(self, model: torch.nn.Module, optimizer: Any = None, **options: Any) -> Scope:
         """`observe` with this run's name and collector."""
         return observe(model, optimizer, run=self.path.name, to=self.address, **options)
 

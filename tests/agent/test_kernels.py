@@ -52,7 +52,8 @@ def by_torch(x: NDArray[Any]) -> SketchTable:
     assert step is not None
     meter.add(step, 0, tensor)
     copy = meter.send_home()
-    assert copy is not None and meter.arrived(copy)
+    assert copy is not None
+    assert meter.arrived(copy)
     meter.receive(copy, step)
     return step.table.take([0])
 
@@ -72,7 +73,9 @@ def assert_same(x: NDArray[Any], table: SketchTable) -> None:
     scales |= {f"m{k}": ((spread**k).sum(), k) for k in (2, 3, 4)}
     for name, (scale, order) in scales.items():
         column = MOMENTS.index(name)
-        slack = 1e-12 * scale + n * (1e-14 * largest) * (spread.max(initial=0.0) + 1e-14 * largest) ** (order - 1)
+        slack = 1e-12 * scale + n * (1e-14 * largest) * (
+            spread.max(initial=0.0) + 1e-14 * largest
+        ) ** (order - 1)
         mine, theirs = table.moments[0, column], reference.moments[0, column]
         assert mine == theirs or abs(mine - theirs) <= slack, name
     s8 = MOMENTS.index("s8")

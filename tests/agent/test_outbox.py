@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zmq
+
 from rankscope.agent import Outbox
 from rankscope.sketch import AddressError, SettingError, SketchTable, sketch_array
 from rankscope.wire import (
@@ -118,7 +119,9 @@ def send(box: Outbox, count: int, first: int = 0) -> None:
         )
 
 
-def test_a_schema_goes_before_the_first_frame_and_once(collector: FakeCollector, box: Outbox) -> None:
+def test_a_schema_goes_before_the_first_frame_and_once(
+    collector: FakeCollector, box: Outbox
+) -> None:
     collector.welcome(box)
     send(box, 2)
     schema = decode(collector.hear(box, Schema)[0], "agent")
@@ -190,7 +193,9 @@ def test_beyond_the_window_the_oldest_are_dropped_and_told(
     assert min(gap.first_step for gap in gaps) == 0
 
 
-def test_a_broken_connection_is_made_again_and_resumes(collector: FakeCollector, box: Outbox) -> None:
+def test_a_broken_connection_is_made_again_and_resumes(
+    collector: FakeCollector, box: Outbox
+) -> None:
     collector.welcome(box)
     send(box, 4)
     collector.hear(box, Schema)

@@ -71,7 +71,9 @@ def counted_reads(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         for name in ("cpu", "to", "tolist", "numpy", "item", "__array__"):
             original = getattr(torch.Tensor, name)
 
-            def spy(self: Any, *args: Any, _name: str = name, _call: Any = original, **kw: Any) -> Any:
+            def spy(
+                self: Any, *args: Any, _name: str = name, _call: Any = original, **kw: Any
+            ) -> Any:
                 if threading.get_ident() == here:
                     reads.seen.append(_name)
                 return _call(self, *args, **kw)

@@ -76,7 +76,9 @@ def test_every_number_is_that_of_the_tensor_itself(observed: Observed) -> None:
     x = torch.randn(11, 5)
     seen: dict[str, torch.Tensor] = {}
     hook = model[1].register_forward_hook(lambda *a: seen.update(output=a[2].detach().clone()))
-    with observed.observe(model, optimizer, kinds=("input", "activation", "weight_gradient")) as scope:
+    with observed.observe(
+        model, optimizer, kinds=("input", "activation", "weight_gradient")
+    ) as scope:
         model(x).sum().backward()
         seen["gradient"] = model[2].weight.grad.clone()
         optimizer.step()
@@ -194,7 +196,9 @@ def test_nested_outputs_have_a_slot_each(
     assert set(sites[sites["name"] == "(root)"]["slot"]) == slots
 
 
-def test_tied_weights_are_recorded_once_with_their_aliases(observed: Observed, train: Train) -> None:
+def test_tied_weights_are_recorded_once_with_their_aliases(
+    observed: Observed, train: Train
+) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -64,11 +64,14 @@ def test_samples_of_both_ranks_are_united_and_weights_are_counted_once(run: Run)
 def test_each_rank_can_be_seen_apart(run: Run) -> None:
     rms = run.ranks("rms", site="activation:0")
     assert rms["rank"].values.tolist() == [0, 1]
-    assert np.all(rms.sel(step=slice(1, 5), rank=0).values != rms.sel(step=slice(1, 5), rank=1).values)
+    assert np.all(
+        rms.sel(step=slice(1, 5), rank=0).values != rms.sel(step=slice(1, 5), rank=1).values
+    )
     gradients = run.ranks("rms", site="weight_gradient:0.weight").sel(step=slice(0, 5))
     assert np.array_equal(gradients.sel(rank=0), gradients.sel(rank=1)), "they are reduced"
     losses = run.training().sel(name="loss", step=slice(0, 5))
-    assert losses.shape == (6, 2) and losses.notnull().all()
+    assert losses.shape == (6, 2)
+    assert losses.notnull().all()
 
 
 def test_names_are_without_the_wrapper(run: Run) -> None:
@@ -79,7 +82,10 @@ def test_names_are_without_the_wrapper(run: Run) -> None:
 def test_a_killed_rank_is_named_and_the_others_steps_are_kept(tmp_path: Path) -> None:
     job = torchrun("killed", str(tmp_path), "die")
     assert job.returncode != 0
-    eventually(lambda: bool((open_run(tmp_path / "killed").events()["kind"] == "rank-lost").any()), seconds=70)
+    eventually(
+        lambda: bool((open_run(tmp_path / "killed").events()["kind"] == "rank-lost").any()),
+        seconds=70,
+    )
     run = open_run(tmp_path / "killed")
     lost = run.events().query("kind == 'rank-lost'")
     assert 1 in lost["rank"].tolist()

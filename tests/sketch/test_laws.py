@@ -104,7 +104,9 @@ def test_the_empty_sketch_is_the_identity(x: NDArray[Any]) -> None:
 def test_every_element_is_counted_once(x: NDArray[Any]) -> None:
     table = sketch_array(x)
     counted = dict(zip(COUNTS, table.counts[0].tolist(), strict=True))
-    elsewhere = sum(counted[name] for name in ("zero", "nan", "pos_inf", "neg_inf", "under", "over"))
+    elsewhere = sum(
+        counted[name] for name in ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
+    )
     assert table.histogram.sum() + elsewhere == counted["count"] == x.size
 
 

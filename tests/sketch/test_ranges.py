@@ -27,9 +27,7 @@ values = hnp.arrays(np.float32, st.integers(1, 100), elements=st.floats(width=32
 
 
 @given(values, narrow_formats)
-def test_underflow_and_overflow_bracket_a_real_cast(
-    x: NDArray[np.float32], name: str
-) -> None:
+def test_underflow_and_overflow_bracket_a_real_cast(x: NDArray[np.float32], name: str) -> None:
     target, table = number_format(name), sketch_array(x)
     finite = x[np.isfinite(x) & (x != 0)].astype(np.float64)
     total = max(finite.size, 1)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from icechunk import IcechunkError
 
 from rankscope.sketch import MAIN, STATISTICS, NotARunError, SettingError, StoreError, derive, main_statistics
 from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
@@ -82,7 +83,7 @@ def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; there are rms"),
+        (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; there are .*rms"),
         (lambda run: run.scalar("rms", view="median"), "`view` must be 'merged', a rank, or one of min"),
         (lambda run: run.scalar("rms", view=9), "There is no rank 9; there are 0 to 1"),
         (lambda run: run.scalar("sum", view="max"), "'sum' is kept merged only"),
@@ -346,7 +347,7 @@ def test_the_snapshot_is_plain_zarr_that_cannot_be_written(run: Run) -> None:
     root = run.zarr()
 
     assert root.attrs["run"] == "gpt"
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(IcechunkError, match="read-only"):
         root["tail/scalars"][0] = 1
 
 

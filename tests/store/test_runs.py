@@ -19,7 +19,7 @@ Make = Callable[..., Record]
 def test_runs_are_listed_the_latest_first(
     writer: RunWriter, record: Make, tmp_path: Path
 ) -> None:
-    writer.commit([record(3, index=0), record(4, index=1)], streams={})
+    writer.commit([record(0, step=3), record(1, step=4)], streams={})
     with RunWriter.open(tmp_path / "old", run="old") as other:
         other.attempt_of("x")
         other.commit([record(0, {}, time_ns=5)], streams={})
@@ -32,7 +32,7 @@ def test_runs_are_listed_the_latest_first(
     assert (latest.attempts, latest.world_size, latest.finished) == (1, 2, False)
     assert (oldest.name, oldest.finished) == ("old", True)
     assert latest.started is not None
-    assert latest.started.isoformat() == "2023-11-14T22:13:23+00:00"
+    assert latest.started.isoformat() == "2023-11-14T22:13:20+00:00"
 
 
 def test_the_command_prints_a_table(writer: RunWriter, record: Make, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ SITES = [
 
 def facts(*step_and_attempt: tuple[int, int]) -> NDArray[np.int64]:
     rows = np.zeros((len(step_and_attempt), len(COLUMNS)), np.int64)
-    rows[:, :2] = step_and_attempt
+    rows[:, :2] = np.reshape(step_and_attempt, (-1, 2))
     return rows
 
 
