@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean .venv names chromium
 
+# Many short Python processes run here; without bytecode on disk each would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first of these that is new enough, unless PYTHON says which.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; \

@@ -197,8 +197,7 @@ class Outbox:
             if now >= self._retry_at:
                 self._open(now)
             return
-        self._read(now)
-        if self._socket is not None and (self._is_broken() or self._is_silent(now)):
+        if self._read(now) and (self._is_broken() or self._is_silent(now)):
             self._drop(now)
         self._flush()
 
@@ -300,18 +299,20 @@ class Outbox:
 
     # Messages ------------------------------------------------------------------------------------
 
-    def _read(self, now: float) -> None:
+    def _read(self, now: float) -> bool:
+        """Take in what came; whether the connection is still there."""
         while self._socket is not None:
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
                 message = decode(parts[0], "collector")
             except zmq.Again:
-                return
+                return True
             except (zmq.ZMQError, ProtocolError):
                 self._drop(now)
-                return
+                return False
             self._heard = now
             self._take(message, now)
+        return False
 
     def _take(self, message: Message, now: float) -> None:
         match message:

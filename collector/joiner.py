@@ -413,9 +413,7 @@ class Joiner:
 
     def _tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
         self._events.append(
-            Event(
-                kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns
-            )
+            Event(kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns)
         )
 
     def _tell_late(self, batch: Batch) -> None:
@@ -427,9 +425,7 @@ class Joiner:
             batch.released += late.released
         self._late = {}
 
-    def _tell_divergences(
-        self, divergences: Iterable[Divergence], step: int, time_ns: int
-    ) -> None:
+    def _tell_divergences(self, divergences: Iterable[Divergence], step: int, time_ns: int) -> None:
         for found in divergences:
             if found.site in self._diverged:
                 continue

@@ -19,7 +19,7 @@ from ..wire.codec import PackedFrame
 from .plan import Contribution, Plan, Plans
 
 LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF]
-"""Counts that say something about a sum of addends: its size, and how much at least is not finite."""
+"""Counts that say something about a sum of addends: its size, and how much is not finite at least."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ def merge_contributions(
 
 
 def spread_over_ranks(by_rank: NDArray[np.float32], ranks: list[int]) -> NDArray[np.float32]:
-    """float32 [rows, len(MAIN), len(SPREAD)] of float32 [ranks, rows, len(MAIN)]; NaN is ignored."""
+    """float32 [rows, len(MAIN), len(SPREAD)] of [ranks, rows, len(MAIN)]; NaN is ignored."""
     spread = np.empty((*by_rank.shape[1:], len(SPREAD)), np.float32)
     names = np.asarray(ranks, np.float32)
     for place, extreme in enumerate((np.fmin, np.fmax)):
@@ -130,11 +130,9 @@ def _keep_linear(plan: Plan, counts: NDArray[np.int64], rows: SketchTable) -> No
     sums = plan.partial_sites
     linear = rows.moments[sums][:, [SUM, PROJECTION]]
     rows.moments[sums] = np.nan
-    rows.moments[np.ix_(sums, [SUM, PROJECTION])] = linear
+    rows.moments[sums[:, None], [SUM, PROJECTION]] = linear
     rows.checksum[sums] = 0
-    largest = np.maximum.reduceat(
-        counts[plan.addends][:, LOWER_BOUNDS], plan.first_addends, axis=0
-    )
+    largest = np.maximum.reduceat(counts[plan.addends][:, LOWER_BOUNDS], plan.first_addends, axis=0)
     rows.counts[sums] = 0
     place = plan.place[plan.addends[plan.first_addends]]
     for column, number in enumerate(LOWER_BOUNDS):
@@ -175,7 +173,7 @@ def _fold_half(
     row_at = np.full((int(half.max()), len(half)), -1, np.intp)
     row_at[depth[low], place[low]] = np.arange(int(low.sum()))
     target = row_at[depth[upper] - half[place[upper]], place[upper]]
-    kept = table.take(low)
+    kept = table.take(np.flatnonzero(low))
     merged = kept.take(target).merge(table.take(upper))
     for mine, new in zip(kept.columns(), merged.columns(), strict=True):
         mine[target] = new

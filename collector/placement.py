@@ -59,7 +59,7 @@ def _weights(mesh: Sequence[MeshAxis]) -> dict[str, int]:
     return weights
 
 
-def _number(placement: Mapping[str, str], weights: Mapping[str, int], kinds: tuple[str, ...]) -> int:
-    return sum(
-        weights.get(axis, 0) for axis, placed in placement.items() if placed in kinds
-    )
+def _number(
+    placement: Mapping[str, str], weights: Mapping[str, int], kinds: tuple[str, ...]
+) -> int:
+    return sum(weights.get(axis, 0) for axis, placed in placement.items() if placed in kinds)

@@ -64,7 +64,9 @@ class Plan:
     def of(cls, parts: Sequence[Contribution]) -> Plan:
         """The plan for these contributions, in order of rank."""
         columns = [
-            np.concatenate([column[part.frame.sites] for column, part in zip(own, parts, strict=True)])
+            np.concatenate(
+                [column[part.frame.sites] for column, part in zip(own, parts, strict=True)]
+            )
             for own in zip(*(_columns(part.layout) for part in parts), strict=True)
         ]
         site, cell, piece, partial = columns
@@ -87,7 +89,7 @@ class Plan:
             place=place,
             part=part,
             order=order,
-            group=np.cumsum(new_cell),
+            group=np.cumsum(new_cell, dtype=np.intp),
             is_full=np.array_equal(place, np.tile(np.arange(len(sites)), len(parts))),
             copies=len(kept) < len(order),
             kept=kept[by_depth],

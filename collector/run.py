@@ -234,8 +234,10 @@ class Run:
         used = {stream.attempt for stream in self.streams.values()}
         for attempt, joiner in list(self._joiners.items()):
             old = attempt not in used and attempt != max(self._joiners)
-            if old and not joiner.open_records and joiner.everyone_is_gone(
-                now, self._started[attempt]
+            if (
+                old
+                and not joiner.open_records
+                and joiner.everyone_is_gone(now, self._started[attempt])
             ):
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
 
@@ -270,13 +272,17 @@ class Run:
                 f"{self._meshes[attempt]}, got {hello.world_size} on {dict(mesh)}."
             )
         seen = joiner.last_seen(hello.rank)
-        others = [
-            other
-            for other in self.streams.values()
-            if (other.attempt, other.rank) == (attempt, hello.rank)
-            and other.name != hello.stream
-            and not other.ended
-        ] if seen is not None and stream is None else []
+        others = (
+            [
+                other
+                for other in self.streams.values()
+                if (other.attempt, other.rank) == (attempt, hello.rank)
+                and other.name != hello.stream
+                and not other.ended
+            ]
+            if seen is not None and stream is None
+            else []
+        )
         if others and seen is not None and now - seen < self.settings.joiner.lost_after_s / 6:
             return (
                 f"Rank {hello.rank} of run {self.name!r} is being received from another process; "
@@ -334,9 +340,7 @@ class Run:
             for name, stream in self.streams.items()
         }
         return {
-            name: number
-            for name, number in cursors.items()
-            if number > self._stored.get(name, -1)
+            name: number for name, number in cursors.items() if number > self._stored.get(name, -1)
         }
 
     def _tell_gaps(self, stream: Stream, gaps: Sequence[Gap], missing: int, step: int) -> None:

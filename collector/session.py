@@ -172,7 +172,11 @@ class Collector:
     # Inside --------------------------------------------------------------------------------------
 
     def _dispatch(
-        self, stream: Stream, message: Schema | FrameHeader | State | Goodbye, parts: Sequence[bytes], now: float
+        self,
+        stream: Stream,
+        message: Schema | FrameHeader | State | Goodbye,
+        parts: Sequence[bytes],
+        now: float,
     ) -> None:
         match message:
             case Schema():

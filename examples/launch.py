@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -85,11 +86,16 @@ class Ranks:
             try:
                 self._process.wait(PATIENCE_S)
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                # The ranks end by themselves then: nobody reads any more what the first one says.
-                self._process.kill()
-                self._process.wait()
+                self._kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+    def _kill(self) -> None:
+        """End torchrun and the ranks, whatever they are at; the ranks have sessions of their own."""
+        for process in (*_children(self._process.pid), self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait()
 
     def complaint(self) -> str:
         """Which rank failed and why, in its own words, as far as the log tells."""
@@ -104,6 +110,14 @@ def _environment() -> dict[str, str]:
     """Ours, without what would lead the agent to another collector; one thread a rank."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKSCOPE_")}
     return {"OMP_NUM_THREADS": "1", **kept}
+
+
+def _children(process: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
 
 
 def _read(line: bytes) -> Progress | None:

@@ -33,7 +33,7 @@ class Screen:
             console=self._console,
             transient=True,
         )
-        self._task = self._bars.add_task("", total=None, loss="")
+        self._task = self._bars.add_task("Preparing", total=None, loss="")
 
     def __enter__(self) -> Self:
         self._bars.start()

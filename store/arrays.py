@@ -54,7 +54,12 @@ class Arrays:
             for tier in layout.tiers:
                 self._open[f"{tier}/{layout.name}"] = create(self.store, layout, tier, dims)
         self._open["events"] = zarr.create_array(
-            self.store, name="events", shape=(0,), chunks=(EVENTS_CHUNK,), dtype="uint8", fill_value=0
+            self.store,
+            name="events",
+            shape=(0,),
+            chunks=(EVENTS_CHUNK,),
+            dtype="uint8",
+            fill_value=0,
         )
 
     def dims(self) -> dict[str, int]:

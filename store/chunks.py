@@ -60,9 +60,7 @@ def overlaps(region: Slices, shape: tuple[int, ...], chunks: tuple[int, ...]) ->
         yield Part(chunk=places, inside=inside, outside=outside, whole=all(whole))
 
 
-def axis_overlaps(
-    where: slice, length: int, size: int
-) -> Iterator[tuple[int, slice, slice, bool]]:
+def axis_overlaps(where: slice, length: int, size: int) -> Iterator[tuple[int, slice, slice, bool]]:
     """Along one axis: (place, overlap in the chunk, overlap in the region, whether whole)."""
     for place in range(where.start // size, -(-where.stop // size)):
         begin, end = place * size, min((place + 1) * size, length)

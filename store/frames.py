@@ -100,7 +100,9 @@ def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFram
     return pd.DataFrame(columns, index=index)
 
 
-def health_frame(numbers: NDArray[np.float64], attempts: Indices, names: Sequence[str]) -> pd.DataFrame:
+def health_frame(
+    numbers: NDArray[np.float64], attempts: Indices, names: Sequence[str]
+) -> pd.DataFrame:
     """One row a rank, columns (name, latest | total).
 
     Args:

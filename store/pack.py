@@ -51,7 +51,9 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
     for row, record in enumerate(records):
         blocks["records"][row] = facts(record, dims)
         stop = start + len(record.sites)
-        pack_sites({name: block[row] for name, block in blocks.items()}, record, scalars[start:stop])
+        pack_sites(
+            {name: block[row] for name, block in blocks.items()}, record, scalars[start:stop]
+        )
         pack_numbers(blocks["training"][row], record.training, meta.training)
         pack_numbers(blocks["health"][row], record.health, meta.health)
         start = stop
@@ -130,9 +132,7 @@ def pack_ranks(
     records: Sequence[Record], ranks: slice, sites: int, statistics: int
 ) -> NDArray[np.float32]:
     """float32 [records, ranks, sites, statistics]: the numbers of a block of ranks."""
-    block = np.full(
-        (len(records), ranks.stop - ranks.start, sites, statistics), np.nan, np.float32
-    )
+    block = np.full((len(records), ranks.stop - ranks.start, sites, statistics), np.nan, np.float32)
     for row, record in enumerate(records):
         for rank, numbers in record.by_rank.items():
             if ranks.start <= rank < ranks.stop:

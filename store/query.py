@@ -36,7 +36,6 @@ from .selection import (
     choose_records,
     choose_sites,
     choose_step,
-    execution_order,
 )
 
 View = str | int

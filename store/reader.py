@@ -120,9 +120,7 @@ class Reader:
         block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
         return block if is_ascending(wanted) else np.take(block, np.argsort(order), axis=axis)
 
-    def _get(
-        self, name: str, bounds: Bounds, span: slice, inner: tuple[Any, ...]
-    ) -> NDArray[Any]:
+    def _get(self, name: str, bounds: Bounds, span: slice, inner: tuple[Any, ...]) -> NDArray[Any]:
         with self._still_there():
             return self.arrays.read(name, bounds, span.start, span.stop, *inner)
 

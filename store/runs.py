@@ -47,7 +47,9 @@ def list_runs(directory: str | Path) -> list[RunSummary]:
             found.append(summary(Reader(path)))
         except NotARunError:
             continue  # another program's repository, or a run that is just being made
-    return sorted(found, key=lambda run: (run.updated or datetime.max.replace(tzinfo=UTC)), reverse=True)
+    return sorted(
+        found, key=lambda run: run.updated or datetime.max.replace(tzinfo=UTC), reverse=True
+    )
 
 
 def summary(reader: Reader) -> RunSummary:

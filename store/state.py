@@ -55,7 +55,9 @@ class State:
         return replace(
             self,
             records=max(self.records, record.index + 1),
-            first_step=record.step if self.first_step is None else min(self.first_step, record.step),
+            first_step=record.step
+            if self.first_step is None
+            else min(self.first_step, record.step),
             last_step=record.step if self.last_step is None else max(self.last_step, record.step),
             started_ns=record.time_ns if self.started_ns is None else self.started_ns,
             updated_ns=max(self.updated_ns or 0, record.time_ns),

@@ -14,7 +14,6 @@ from .pack import is_wide, pack, pack_ranks
 from .record import Event, Record
 from .state import Meta, State
 
-
 AT_ONCE = RING["tail"] - CHUNK["tail"]
 """Most records in one write: more could go once around the ring into the chunk they began in."""
 
@@ -25,9 +24,7 @@ def with_names(meta: Meta, records: Sequence[Record]) -> Meta:
     health = new_names(meta.health, [record.health for record in records])
     if not training and not health:
         return meta
-    return replace(
-        meta, training=(*meta.training, *training), health=(*meta.health, *health)
-    )
+    return replace(meta, training=(*meta.training, *training), health=(*meta.health, *health))
 
 
 def new_names(

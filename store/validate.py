@@ -78,6 +78,8 @@ def wrong_ranks(record: Record) -> str | None:
     for name, ranks in named.items():
         if any(rank < 0 for rank in ranks):
             return f"has a negative rank in `{name}`."
-    if any(later <= earlier for earlier, later in zip(record.ranks, record.ranks[1:], strict=False)):
+    if any(
+        later <= earlier for earlier, later in zip(record.ranks, record.ranks[1:], strict=False)
+    ):
         return f"needs its ranks ascending, got {record.ranks}."
     return None

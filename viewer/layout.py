@@ -85,7 +85,7 @@ def finding(page: Page) -> pn.widgets.Button:
     """What is wrong, as a button that goes there."""
     told = page.told
     button = pn.widgets.Button(
-        name=told.param.finding,
+        label=told.param.finding,
         css_classes=told.param.wrong.rx.where(["wrong"], ["sound"]),
         stylesheets=[FINDING_CSS],
         sizing_mode="stretch_width",
@@ -135,7 +135,7 @@ def controls(page: Page) -> pn.FlexBox:
     """What the heatmap shows."""
     told, choice = page.told, page.choice
     whole = pn.widgets.Button(
-        name="All steps",
+        label="All steps",
         margin=(19, 0, 0, 0),
         width=86,
         disabled=choice.param.zoom.rx.is_(None),
@@ -144,13 +144,13 @@ def controls(page: Page) -> pn.FlexBox:
     whole.on_click(lambda *_: page.whole())
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
-        select(page, "kind", told.param.kinds, name="Kind", width=160, words=markup.kind_name),
-        select(page, "statistic", page.statistics, name="Statistic", width=125),
-        select(page, "view", told.param.views, name="View", width=170, words=markup.view_name),
-        select(page, "scale", scales, name="Shading", width=125),
+        select(page, "kind", told.param.kinds, label="Kind", width=160, words=markup.kind_name),
+        select(page, "statistic", page.statistics, label="Statistic", width=125),
+        select(page, "view", told.param.views, label="View", width=170, words=markup.view_name),
+        select(page, "scale", scales, label="Shading", width=125),
         pn.widgets.TextInput.from_param(
             choice.param.pattern,
-            name="Name matches",
+            label="Name matches",
             placeholder="regular expression",
             description=None,
             width=150,
@@ -171,7 +171,7 @@ def right(page: Page) -> pn.Column:
         pn.Column(
             figure(page.exponents.layout),
             text(told.param.exponents_summary),
-            select(page, "format", formats, name="Compare with", width=200, margin=(10, 0, 4, 0)),
+            select(page, "format", formats, label="Compare with", width=200, margin=(10, 0, 4, 0)),
             text(told.param.fit, margin=(6, 0, 0, 0)),
             visible=page.choice.param.site.rx.bool(),
             sizing_mode="stretch_width",
@@ -188,7 +188,7 @@ def select(
     attribute: str,
     options: Any,
     *,
-    name: str = "",
+    label: str = "",
     words: Callable[[str], str] = str,
     **settings: Any,
 ) -> pn.widgets.Select:
@@ -201,7 +201,7 @@ def select(
 
     return pn.widgets.Select.from_param(
         parameter,
-        name=name,
+        label=label,
         description=None,
         options=param.bind(named, options, parameter),
         stylesheets=[WIDGET_CSS],

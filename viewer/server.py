@@ -153,7 +153,7 @@ class Server:
 # `session` is what Panel takes: a function that makes a viewable for each browser.
 def _bind(session: Any, loop: IOLoop, *, port: int, address: str, forget_s: float) -> BokehServer:
     try:
-        port = port or _free_port(address)
+        port = _free_port(address, port)
         return pn.io.server.get_server(
             {"/": session},
             port=port,
@@ -183,9 +183,10 @@ def _origins(address: str, port: int) -> list[str]:
     return [f"{host}:{port}" for host in sorted(hosts)]
 
 
-def _free_port(address: str) -> int:
-    """A port that is free now: Bokeh wants to know it before it binds, to name its own origin."""
-    with socket.create_server((address, 0)) as probe:
+def _free_port(address: str, port: int) -> int:
+    """The port, or any free one for 0. Bokeh wants to know it before it binds, for its origins."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -1,8 +1,8 @@
 """Messages to bytes and back, with every size bounded before it is allocated.
 
-A frame is two parts: its header, and a blob of columns back to back, little-endian, in the order of
-`COLUMNS`. Histograms travel as windows: of each row the bins from the first to the last non-zero
-one. Whatever is wrong with bytes from outside ends in a `ProtocolError`, never in another exception.
+A frame is two parts: its header, and a blob of columns back to back, little-endian, in the order
+of `COLUMNS`. Histograms travel as windows: of each row the bins from the first to the last non-zero
+one. Whatever is wrong with bytes from outside ends in a `ProtocolError`, in no other exception.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Message(
     """What all messages share."""
 
 
-class MeshAxis(Message):
+class MeshAxis(Message, frozen=True):
     """One axis of the device mesh, and where this rank stands on it."""
 
     name: Name
@@ -60,7 +60,7 @@ class MeshAxis(Message):
     coordinate: Rank
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, tag="hello", frozen=True):
     """An agent introduces its stream of frames; answered by `Welcome` or `Reject`."""
 
     protocol_min: int
@@ -80,7 +80,7 @@ class Hello(Message, tag="hello"):
     """Versions and settings worth keeping with the run."""
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, tag="welcome", frozen=True):
     """The collector accepts a stream."""
 
     protocol: int
@@ -93,7 +93,7 @@ class Welcome(Message, tag="welcome"):
     """How much may be under way without an `Ack` that says it was received."""
 
 
-class Reject(Message, tag="reject"):
+class Reject(Message, tag="reject", frozen=True):
     """The collector refuses a message, and says why in one sentence."""
 
     code: Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
@@ -102,7 +102,7 @@ class Reject(Message, tag="reject"):
     """Seconds after which trying again makes sense; None: never."""
 
 
-class Column(Message):
+class Column(Message, frozen=True):
     """One column of a frame's blob."""
 
     name: Name
@@ -112,7 +112,7 @@ class Column(Message):
     merge: MergeOperation
 
 
-class Site(Message):
+class Site(Message, frozen=True):
     """One observed thing: (kind, name, slot, occurrence), and facts about it."""
 
     kind: Kind
@@ -134,7 +134,7 @@ class Site(Message):
     """Other names of the same tensor (tied weights)."""
 
 
-class Schema(Message, tag="schema"):
+class Schema(Message, tag="schema", frozen=True):
     """What the frames that carry `hash` hold; sent before the first of them."""
 
     hash: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -142,7 +142,7 @@ class Schema(Message, tag="schema"):
     sites: Annotated[list[Site], msgspec.Meta(max_length=MAX_SITES)]
 
 
-class Gap(Message):
+class Gap(Message, frozen=True):
     """Steps of a stream that will never come, and why."""
 
     first_step: Step
@@ -151,7 +151,7 @@ class Gap(Message):
     cause: Name
 
 
-class FrameHeader(Message, tag="frame"):
+class FrameHeader(Message, tag="frame", frozen=True):
     """What one rank says about one step; the columns follow in the second part."""
 
     sequence: Count
@@ -177,7 +177,7 @@ class FrameHeader(Message, tag="frame"):
     gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
 
 
-class Ack(Message, tag="ack"):
+class Ack(Message, tag="ack", frozen=True):
     """The collector's word on a stream: what arrived, and what is durable."""
 
     received: int
@@ -186,13 +186,13 @@ class Ack(Message, tag="ack"):
     """Highest sequence number that is durable; only this frees the sender's window."""
 
 
-class NeedSchema(Message, tag="need-schema"):
+class NeedSchema(Message, tag="need-schema", frozen=True):
     """A frame named a schema that the collector does not hold: send it, then the frame again."""
 
     hash: bytes
 
 
-class State(Message, tag="state"):
+class State(Message, tag="state", frozen=True):
     """A sign of life between frames, with the agent's counters and its last site."""
 
     step: Step
@@ -200,7 +200,7 @@ class State(Message, tag="state"):
     health: Numbers = {}
 
 
-class Goodbye(Message, tag="goodbye"):
+class Goodbye(Message, tag="goodbye", frozen=True):
     """The stream has ended; answered by an `Ack` once all up to `last` is durable."""
 
     last: int

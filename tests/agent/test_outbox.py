@@ -1,4 +1,4 @@
-"""The agent's side of the wire against a peer that says what the test wants. The clock is a number."""
+"""The agent's side of the wire, against a peer that says what the test wants."""
 
 from __future__ import annotations
 
@@ -314,6 +314,7 @@ def test_close_says_goodbye_and_waits_for_its_answer(collector: FakeCollector, b
     heard: list[object] = []
 
     def answer() -> None:
+        peer = b""
         while not heard or not isinstance(heard[-1], Goodbye):
             peer, *parts = collector.socket.recv_multipart()
             heard.append(decode(parts[0], "agent"))

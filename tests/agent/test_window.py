@@ -19,9 +19,9 @@ def entry(window: Window, sequence: int, size: int = 10, schema: bytes = b"a") -
     )
 
 
-def fill(window: Window, count: int, **more: int) -> None:
+def fill(window: Window, count: int, size: int = 10) -> None:
     for sequence in range(count):
-        window.push(entry(window, sequence, **more))
+        window.push(entry(window, sequence, size))
 
 
 def send_all(window: Window, frames: int = 100, size_bytes: int = 10**6) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+
 from rankscope.collector import Layout, lay_out
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import (

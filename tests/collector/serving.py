@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import SketchTable, sketch_array
@@ -86,7 +87,7 @@ def close_all(boxes: Sequence[Outbox], timeout_s: float = 15.0) -> list[bool]:
 @contextmanager
 def serving(
     store: Path, settings: CollectorSettings = QUICK, address: str = "tcp://127.0.0.1:*"
-) -> Iterator[Service]:
+) -> Generator[Service]:
     """A collector on a thread; when the block ends it stores all and stops."""
     service, ended = Service(address, store, settings=settings), threading.Event()
 
@@ -105,7 +106,9 @@ def serving(
         thread.join()
 
 
-def start_collector(store: Path, *options: str, port: str = "*") -> tuple[subprocess.Popen[str], str]:
+def start_collector(
+    store: Path, *options: str, port: str = "*"
+) -> tuple[subprocess.Popen[str], str]:
     """A collector process, and where it listens."""
     command = [sys.executable, "-m", "rankscope", "collect", "--announce", "--store", str(store)]
     process = subprocess.Popen(
@@ -122,9 +125,9 @@ def start_collector(store: Path, *options: str, port: str = "*") -> tuple[subpro
     return process, json.loads(line)["address"]
 
 
-def wait_until(what: object, timeout_s: float = 15.0) -> None:
+def wait_until(what: Callable[[], object], timeout_s: float = 15.0) -> None:
     """Until `what()` is true."""
     deadline = time.monotonic() + timeout_s
-    while not what():  # pyright: ignore[reportCallIssue]  # a function without arguments
+    while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)

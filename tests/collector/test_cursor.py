@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.collector.cursor import Cursor
 
 
@@ -29,7 +30,9 @@ def test_a_frame_that_came_before_is_known() -> None:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.randoms())
-def test_committed_never_passes_a_frame_that_is_not_durable(frames: list[int], order: object) -> None:
+def test_committed_never_passes_a_frame_that_is_not_durable(
+    frames: list[int], order: object
+) -> None:
     cursor, arrived = Cursor(), sorted(frames)
     for sequence in arrived:
         cursor.receive(sequence, 5)

@@ -1,4 +1,4 @@
-"""Records in time and order: who is awaited, what closes, what is patched. The clock is a number."""
+"""Records in time: who is awaited, what closes, what is patched. The clock is a number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.collector import Batch, Joiner, JoinerSettings
 from rankscope.sketch import derive
 from rankscope.store import Record
@@ -18,7 +19,9 @@ from .conftest import Rank
 Ranks = Callable[[int], list[Rank]]
 
 
-def feed(joiner: Joiner, rank: Rank, step: int, now: float = 0.0, value: float = 1.0, **more: object) -> None:
+def feed(
+    joiner: Joiner, rank: Rank, step: int, now: float = 0.0, value: float = 1.0, **more: object
+) -> None:
     frame = rank.frame(step, value, 1.0, **more)
     joiner.feed(rank.rank, rank.stream, frame, rank.layout, now)
 
@@ -301,7 +304,10 @@ def bits(record: Record) -> tuple[object, ...]:
 
 @given(st.data())
 def test_any_arrival_order_gives_the_same_records_bit_for_bit(data: st.DataObject) -> None:
-    sites = [Site(kind="activation", name="a", placement={"dp": "shard"}), Site(kind="weight", name="w")]
+    sites = [
+        Site(kind="activation", name="a", placement={"dp": "shard"}),
+        Site(kind="weight", name="w"),
+    ]
     count, length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     pending = {}
     for rank in range(count):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.collector import Contribution, Merged, lay_out, merge_contributions
 from rankscope.sketch import COUNTS, MAIN, MOMENTS, SketchTable, derive, sketch_array
 from rankscope.wire import MeshAxis, Site
@@ -76,9 +77,7 @@ def test_copies_count_once(dp: int, tp: int, pp: int, seed: int) -> None:
     data = np.random.default_rng(seed).standard_normal((tp, 5)).astype(np.float32)
     cells = [(d, t, p) for d in range(dp) for t in range(tp) for p in range(pp)]
     parts = {
-        rank: contribution(
-            [site], [data[t]], {"dp": (dp, d), "tp": (tp, t), "pp": (pp, p)}, t * 5
-        )
+        rank: contribution([site], [data[t]], {"dp": (dp, d), "tp": (tp, t), "pp": (pp, p)}, t * 5)
         for rank, (d, t, p) in enumerate(cells)
     }
     merged, whole = merge_contributions(parts), sketch_array(data)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from rankscope.agent import Outbox
 from rankscope.collector import collect
 from rankscope.sketch import AddressError
@@ -40,7 +41,9 @@ def assert_each_frame_is_stored_once(run: Run, ranks: int, steps: int) -> None:
     assert not run.events().kind.isin(["gap", "late"]).any()
 
 
-def run_senders(address: str, ranks: int, steps: int) -> tuple[list[threading.Thread], list[Outbox]]:
+def run_senders(
+    address: str, ranks: int, steps: int
+) -> tuple[list[threading.Thread], list[Outbox]]:
     boxes = [outbox(address, rank, ranks) for rank in range(ranks)]
     threads = [
         threading.Thread(target=send, args=(box, range(steps)), kwargs={"pause_s": 0.01})

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
+
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import AddressError, BusyError, StoreError
 from rankscope.store import open_run
@@ -149,7 +150,9 @@ def test_what_was_dropped_does_not_stall_a_stream_and_is_told(tmp_path: Path) ->
     assert events.text[0] == "Rank 0 lost 4 frames of steps 1 to 4: the disk is slow."
 
 
-def test_a_damaged_frame_is_told_and_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_frame_is_told_and_passed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(tmp_path) as service, Peer(service.address) as peer:
         peer.say(hello())
         peer.say(make_schema(SITES))
@@ -173,7 +176,13 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     with serving(tmp_path, settings) as service:
         box = outbox(service.address)
         with Peer(service.address) as peer:
-            for garbage in (b"", b"\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\x92\xa5hello\x01", b"x" * 999):
+            for garbage in (
+                b"",
+                b"\xc1",
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"\x92\xa5hello\x01",
+                b"x" * 999,
+            ):
                 peer.say(garbage)
                 assert isinstance(answer := peer.hear(Reject), Reject)
                 assert answer.code == "malformed"
@@ -186,7 +195,9 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         with Peer(service.address) as peer:
             peer.say(bytes(200_000))
             assert peer.hear(timeout_s=0.2) is None
-        with socket.create_connection(("127.0.0.1", int(service.address.rpartition(":")[2]))) as raw:
+        with socket.create_connection(
+            ("127.0.0.1", int(service.address.rpartition(":")[2]))
+        ) as raw:
             raw.sendall(b"\x00\xff" * 500)
         send(box, range(3))
         assert box.close(timeout_s=10)
@@ -275,7 +286,9 @@ def test_a_run_that_another_collector_writes_is_refused_in_one_sentence(tmp_path
         wait_until(lambda: other.poll(time.monotonic()) or other.statistics().rejected)
         assert "is being written by process" in other.statistics().rejected
         with pytest.raises(BusyError, match="is being written by process"):
-            Service("tcp://127.0.0.1:*", tmp_path, settings=CollectorSettings(runs=frozenset({"demo"})))
+            Service(
+                "tcp://127.0.0.1:*", tmp_path, settings=CollectorSettings(runs=frozenset({"demo"}))
+            )
         box.close(timeout_s=5)
         other.close(timeout_s=0)
 
@@ -307,7 +320,9 @@ def test_an_address_that_others_reach_must_be_wanted(tmp_path: Path, address: st
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match=r"^This machine cannot listen on tcp://192\.0\.2\.1:7600"):
+    with pytest.raises(
+        AddressError, match=r"^This machine cannot listen on tcp://192\.0\.2\.1:7600"
+    ):
         Service("tcp://192.0.2.1:7600", tmp_path, insecure=True)
 
 
@@ -327,7 +342,9 @@ def test_it_ends_by_itself_if_nobody_comes(tmp_path: Path) -> None:
     assert time.monotonic() - started < 2.0
 
 
-def test_the_log_is_quiet_when_all_is_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_is_quiet_when_all_is_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(tmp_path) as service:
         box = outbox(service.address)
         send(box, range(3))

@@ -11,7 +11,15 @@ import pytest
 import zarr
 from icechunk import IcechunkError
 
-from rankscope.sketch import MAIN, STATISTICS, NotARunError, SettingError, StoreError, derive, main_statistics
+from rankscope.sketch import (
+    MAIN,
+    STATISTICS,
+    NotARunError,
+    SettingError,
+    StoreError,
+    derive,
+    main_statistics,
+)
 from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
@@ -30,7 +38,10 @@ def test_a_run_says_what_it_is(run: Run, path: Path) -> None:
     assert (run.name, run.path, run.finished) == ("gpt", path, False)
     assert repr(run) == f"<Run 'gpt' at {path}, 20 records>"
     assert run.attempts.loc[0, ["launch", "world_size", "records", "last_step"]].tolist() == [
-        "first launch", 2, 20, 19,
+        "first launch",
+        2,
+        20,
+        19,
     ]
 
 
@@ -84,7 +95,10 @@ def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
     ("question", "message"),
     [
         (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; there are .*rms"),
-        (lambda run: run.scalar("rms", view="median"), "`view` must be 'merged', a rank, or one of min"),
+        (
+            lambda run: run.scalar("rms", view="median"),
+            "`view` must be 'merged', a rank, or one of min",
+        ),
         (lambda run: run.scalar("rms", view=9), "There is no rank 9; there are 0 to 1"),
         (lambda run: run.scalar("sum", view="max"), "'sum' is kept merged only"),
         (lambda run: run.scalar("rms", name="nowhere"), "No site's name matches 'nowhere'"),
@@ -194,7 +208,11 @@ def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record
     run.refresh()
 
     assert run.first_nonfinite() == FirstNonfinite(
-        site=STATE, kind="optimizer_state", name="layers.0.up.weight", step=2, ranks=(1,),
+        site=STATE,
+        kind="optimizer_state",
+        name="layers.0.up.weight",
+        step=2,
+        ranks=(1,),
         previous_step=None,
     )
 
@@ -236,9 +254,7 @@ def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
 
 
 def test_records_say_what_they_hold(writer: RunWriter, record: Make) -> None:
-    writer.commit(
-        [record(0), record(1, ranks=(1,), complete=False, partial=True)], streams={}
-    )
+    writer.commit([record(0), record(1, ranks=(1,), complete=False, partial=True)], streams={})
 
     records = open_run(writer.path).records()
 
@@ -316,20 +332,35 @@ def test_the_logframe_has_the_columns_of_the_seed(run: Run, record: Make) -> Non
     frame = run.logframe(steps=(0, 1))
 
     assert frame.columns.get_level_values(0).unique().tolist() == [
-        "metadata", "scalar_stats", "exponent_counts",
+        "metadata",
+        "scalar_stats",
+        "exponent_counts",
     ]
     assert frame["metadata"]["tensor_type"].tolist()[:4] == [
-        "Activation", "Activation", "Optimiser_State.exp_avg", "Weights",
+        "Activation",
+        "Activation",
+        "Optimiser_State.exp_avg",
+        "Weights",
     ]
     assert frame["metadata"]["name"].tolist()[:4] == [
-        "layers.0.up", "layers.1.up", "layers.0.up", "layers.0.up",
+        "layers.0.up",
+        "layers.1.up",
+        "layers.0.up",
+        "layers.0.up",
     ]
     assert list(frame["exponent_counts"].columns[[0, 1, -2, -1]]) == [-np.inf, -149, 127, np.inf]
     assert (frame["exponent_counts"].sum(axis=1) == 40).all()
     merged = record(1).merged
     assert np.allclose(frame["scalar_stats"]["rm2"][4:], derive(merged, "rms")[[0, 1, 3, 2]])
     assert frame["scalar_stats"].columns.tolist() == [
-        "mean", "std", "mean_abs", "max_abs", "min_abs", "rm2", "rm4", "rm8",
+        "mean",
+        "std",
+        "mean_abs",
+        "max_abs",
+        "min_abs",
+        "rm2",
+        "rm4",
+        "rm8",
     ]
 
 

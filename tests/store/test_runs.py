@@ -16,9 +16,7 @@ from rankscope.store import Record, RunWriter, list_runs
 Make = Callable[..., Record]
 
 
-def test_runs_are_listed_the_latest_first(
-    writer: RunWriter, record: Make, tmp_path: Path
-) -> None:
+def test_runs_are_listed_the_latest_first(writer: RunWriter, record: Make, tmp_path: Path) -> None:
     writer.commit([record(0, step=3), record(1, step=4)], streams={})
     with RunWriter.open(tmp_path / "old", run="old") as other:
         other.attempt_of("x")

@@ -84,7 +84,9 @@ def test_a_step_that_was_not_recorded_names_its_neighbours() -> None:
 def test_sites_come_in_the_order_of_execution() -> None:
     assert choose_sites(SITES).tolist() == [1, 2, 0]
     assert choose_sites(SITES, kind="activation", name=r"\.down$").tolist() == [2]
-    assert choose_sites(SITES, sites=["weight:layers.0.up.weight", "activation:layers.0.up"]).tolist() == [0, 1]
+    assert choose_sites(
+        SITES, sites=["weight:layers.0.up.weight", "activation:layers.0.up"]
+    ).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,9 @@ def test_stretches_cover_each_place_once(places: list[int]) -> None:
     given_places = np.array(places, np.int64)
 
     covered = [
-        place for part, span in stretches(given_places) for place in given_places[part].tolist()
+        place
+        for part, span in stretches(given_places)
+        for place in given_places[part].tolist()
         if span.start <= place < span.stop
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rankscope.sketch import AddressError
 from rankscope.wire import parse_address
 
@@ -27,7 +28,17 @@ def test_an_address_has_parts(text: str, host: str, port: int, local: bool) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "7600", "localhost:7600", "tcp://a", "tcp://a:65536", "tcp://a b:1", "ipc://", "udp://a:1"]
+    "text",
+    [
+        "",
+        "7600",
+        "localhost:7600",
+        "tcp://a",
+        "tcp://a:65536",
+        "tcp://a b:1",
+        "ipc://",
+        "udp://a:1",
+    ],
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(AddressError, match=r"looks like tcp://127\.0\.0\.1:7600"):

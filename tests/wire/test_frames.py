@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from rankscope.sketch import BINS, COUNTS, MOMENTS, ProtocolError, SketchTable, sketch_array
 from rankscope.wire import (
     COLUMNS,
@@ -62,7 +63,9 @@ def frames(draw: st.DrawFn) -> Frame:
 
 
 def a_frame(rows: int = 3) -> tuple[FrameHeader, bytes]:
-    table = SketchTable.concatenate([sketch_array(np.arange(row, row + 9.0)) for row in range(rows)])
+    table = SketchTable.concatenate(
+        [sketch_array(np.arange(row, row + 9.0)) for row in range(rows)]
+    )
     frame = Frame(
         sequence=4, step=5, time_ns=6, sites=np.arange(rows, dtype=np.uint32), table=table
     )
@@ -114,7 +117,9 @@ def test_plain_msgpack_and_numpy_are_enough_to_read_a_frame() -> None:
 def test_a_damaged_blob_is_refused(data: st.DataObject) -> None:
     header, blob = a_frame()
     place = data.draw(st.integers(0, len(blob) - 1))
-    damaged = blob[:place] + bytes([blob[place] ^ data.draw(st.integers(1, 255))]) + blob[place + 1 :]
+    damaged = (
+        blob[:place] + bytes([blob[place] ^ data.draw(st.integers(1, 255))]) + blob[place + 1 :]
+    )
 
     with pytest.raises(ProtocolError, match=r"damaged on the way"):
         open_frame(header, damaged, SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgpack
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.sketch import ProtocolError
 from rankscope.wire import (
     COLUMNS,
@@ -65,9 +67,18 @@ sites = st.builds(
     slot=names,
     occurrence=st.integers(0, 2**63 - 1),
     shape=st.lists(st.integers(0, 2**40), max_size=4),
-    placement=st.dictionaries(names, st.sampled_from(["shard", "replicate", "partial"]), max_size=9),
+    placement=st.dictionaries(
+        names, st.sampled_from(["shard", "replicate", "partial"]), max_size=9
+    ),
     aliases=st.lists(names, max_size=3),
 )
+
+
+def packed(fields: list[Any]) -> bytes:
+    """With the plain package, as another program would."""
+    whole = msgpack.packb(fields)
+    assert whole is not None
+    return whole
 
 
 @pytest.mark.parametrize("message", FROM_AGENT, ids=lambda message: type(message).__name__)
@@ -97,7 +108,10 @@ def test_any_schema_survives(them: list[Site]) -> None:
     assert tuple(schema.columns) == COLUMNS
 
 
-@given(st.builds(State, step=steps, site=names, health=st.dictionaries(names, st.floats(allow_nan=False))))
+numbers = st.dictionaries(names, st.floats(allow_nan=False))
+
+
+@given(st.builds(State, step=steps, site=names, health=numbers))
 def test_any_state_survives(state: State) -> None:
     assert decode(encode(state), "agent") == state
 
@@ -110,11 +124,11 @@ def test_any_gap_survives(gap: Gap) -> None:
 def test_a_message_with_fields_of_a_later_version_is_understood() -> None:
     fields = [*msgpack.unpackb(encode(Goodbye(last=3))), "new", 7]
 
-    assert decode(msgpack.packb(fields), "agent") == Goodbye(last=3)
+    assert decode(packed(fields), "agent") == Goodbye(last=3)
 
 
 def test_a_message_of_an_earlier_version_takes_the_defaults() -> None:
-    assert decode(msgpack.packb(["goodbye", 3]), "agent") == Goodbye(last=3, reason="")
+    assert decode(packed(["goodbye", 3]), "agent") == Goodbye(last=3, reason="")
 
 
 @pytest.mark.parametrize("sender", ["agent", "collector"])
@@ -127,12 +141,21 @@ def test_garbage_ends_in_a_protocol_error(
     except ProtocolError:
         return
     assert msgpack.unpackb(garbage, strict_map_key=False)[0] in {
-        "goodbye", "hello", "schema", "frame", "state", "welcome", "reject", "ack", "need-schema",
+        "goodbye",
+        "hello",
+        "schema",
+        "frame",
+        "state",
+        "welcome",
+        "reject",
+        "ack",
+        "need-schema",
     }
 
 
+leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | names
 json_like = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | names | st.binary(max_size=9),
+    leaves | st.binary(max_size=9),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(names, inner, max_size=3),
     max_leaves=20,
 )
@@ -144,7 +167,7 @@ json_like = st.recursive(
 )
 def test_wrong_fields_end_in_a_protocol_error(tag: str, fields: list[Any]) -> None:
     try:
-        message = decode(msgpack.packb([tag, *fields]), "agent")
+        message = decode(packed([tag, *fields]), "agent")
     except ProtocolError:
         return
     assert decode(encode(message), "agent") is not None
@@ -156,10 +179,8 @@ def test_a_damaged_message_is_refused_or_another_message(data: st.DataObject) ->
     place = data.draw(st.integers(0, len(whole) - 1))
     damaged = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
     for text in (damaged, whole[:place]):
-        try:
-            decode(text, "agent")
-        except ProtocolError as error:
-            assert "\n" not in str(error)
+        with suppress(ProtocolError):
+            assert decode(text, "agent") is not None
 
 
 def test_a_collector_does_not_take_what_only_a_collector_may_say() -> None:

@@ -1,0 +1,158 @@
+"""Frames a second that a collector process commits, sustained, from real senders over TCP.
+
+Eight ranks send 500 sites each as fast as their windows let them; a record joins all eight. What is
+stored are merged columns, histograms, the spread over ranks and each rank's main statistics. The
+time runs from the moment all are connected to the last durable acknowledgement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankscope.agent import Outbox
+from rankscope.sketch import SketchTable, sketch_array
+from rankscope.wire import Hello, MeshAxis, Site
+
+WINDOW_FRAMES = 64
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one sender did."""
+
+    frames: int
+    seconds: float
+    durable: bool
+    dropped: int
+
+
+def send(rank: int, ranks: int, sites: int, seconds: float, address: str, gates: Any) -> None:
+    """Send frames for so long, then wait until all are durable."""
+    ready, start, results = gates
+    table = tables(sites, seed=rank)
+    box = Outbox(address, hello(rank, ranks), window_frames=256, window_bytes=64 << 20)
+    box.set_sites(
+        [
+            Site(kind="activation", name=f"layers.{i}", placement={"dp": "shard"})
+            for i in range(sites)
+        ]
+    )
+    while not box.statistics().connected:
+        box.poll(time.monotonic())
+        time.sleep(0.01)
+    ready.release()
+    start.wait()
+    begin, step, rows = time.monotonic(), 0, np.arange(sites, dtype=np.uint32)
+    while time.monotonic() - begin < seconds:
+        if box.statistics().pending_frames < WINDOW_FRAMES:
+            numbers = {"loss": 1.0 / (step + 1)}
+            box.send(
+                step=step,
+                time_ns=time.time_ns(),
+                sites=rows,
+                table=table,
+                training=numbers,
+                health={},
+            )
+            step += 1
+        else:
+            time.sleep(0.005)
+        box.poll(time.monotonic())
+    durable = box.close(timeout_s=120)
+    dropped = box.statistics().dropped_frames
+    results.put(Sent(step, time.monotonic() - begin, durable, dropped))
+
+
+def tables(sites: int, seed: int) -> SketchTable:
+    """Sketches whose histograms fill about ten bins each, at different magnitudes."""
+    rng = np.random.default_rng(seed)
+    scales = 2.0 ** rng.integers(-20, 8, sites)
+    return SketchTable.concatenate(
+        [sketch_array((rng.standard_normal(256) * scale).astype(np.float32)) for scale in scales]
+    )
+
+
+def hello(rank: int, ranks: int) -> Hello:
+    """The introduction of one data-parallel rank."""
+    mesh = [MeshAxis(name="dp", size=ranks, coordinate=rank)]
+    return Hello(
+        protocol_min=1,
+        protocol_max=1,
+        run="bench",
+        launch="L",
+        stream=f"s{rank}",
+        rank=rank,
+        world_size=ranks,
+        mesh=mesh,
+    )
+
+
+def usage(process: int) -> tuple[float, float]:
+    """CPU seconds and resident MiB of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return ticks / os.sysconf("SC_CLK_TCK"), resident / 2**20
+
+
+def main() -> None:
+    """Print one row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--sites", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
+        collector = subprocess.Popen(
+            [*command, "--store", folder, "--until-done", "--announce"], stdout=subprocess.PIPE
+        )
+        assert collector.stdout is not None
+        address = json.loads(collector.stdout.readline())["address"]
+        spawn = multiprocessing.get_context("spawn")
+        gates = spawn.Semaphore(0), spawn.Event(), spawn.Queue()
+        senders = [
+            spawn.Process(
+                target=send,
+                args=(rank, options.ranks, options.sites, options.seconds, address, gates),
+            )
+            for rank in range(options.ranks)
+        ]
+        for sender in senders:
+            sender.start()
+        for _ in senders:
+            gates[0].acquire()
+        cpu_before, _ = usage(collector.pid)
+        gates[1].set()
+        time.sleep(options.seconds / 2)
+        _, early = usage(collector.pid)
+        time.sleep(options.seconds / 2)
+        cpu, late = usage(collector.pid)
+        sent: list[Sent] = [gates[2].get() for _ in senders]
+        collector.wait(120)
+        stored = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    frames, seconds = sum(one.frames for one in sent), max(one.seconds for one in sent)
+    share = (cpu - cpu_before) / options.seconds
+    print("| ranks | sites | frames/s | core used | MiB half-way, end | B a row | all durable | dropped |")
+    print("|---|---|---|---|---|---|---|---|")
+    print(
+        f"| {options.ranks} | {options.sites} | {frames / seconds:.0f} | {share:.2f} | "
+        f"{early:.0f}, {late:.0f} | {stored / frames / options.sites:.0f} | "
+        f"{all(one.durable for one in sent)} | {sum(one.dropped for one in sent)} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

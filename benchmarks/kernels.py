@@ -1,0 +1,87 @@
+"""The CPU kernel on one thread, beside one read pass of the same memory and beside separate reductions."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from rankscope.agent.kernel import DTYPES, cut, sketch_items
+
+
+def best(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of the fastest of some calls, after one that warms."""
+    work()
+    taken: list[float] = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return min(taken)
+
+
+def items_of(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The work items of contiguous tensors."""
+    return np.array(
+        [
+            item
+            for tensor in tensors
+            for item in cut(
+                tensor.data_ptr(), tensor.numel(), DTYPES.index(str(tensor.dtype)[6:])
+            )
+        ],
+        np.int64,
+    )
+
+
+def separate_reductions(tensor: torch.Tensor) -> None:
+    """What peers do: one pass and one read a statistic, and a histogram of frexp's exponent."""
+    magnitude = tensor.abs()
+    numbers = (tensor.mean(), tensor.std(), magnitude.mean(), magnitude.max(), magnitude.min())
+    rms = tensor.pow(2).mean().sqrt()
+    for power in (4, 8):
+        (magnitude / rms).pow(power).mean().item()
+    for number in numbers:
+        number.item()
+    exponent = torch.frexp(tensor).exponent.to(tensor.dtype)
+    torch.histc(exponent, bins=35, min=-17, max=17)
+
+
+def main() -> None:
+    """Print one row a case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=10_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    large = torch.randn(options.elements)
+    cases = {
+        "float32, normal": [large],
+        "float32, ReLU": [large.relu()],
+        "float32, constant": [torch.ones(options.elements)],
+        "bfloat16": [large.bfloat16()],
+        "float16": [large.half()],
+        "float8_e4m3fn": [large.to(torch.float8_e4m3fn)],
+        "300 x 65,536 float32": [torch.randn(65536) for _ in range(300)],
+        "300 x 1,000 float32": [torch.randn(1000) for _ in range(300)],
+    }
+    print("| case | ns an element | x one read pass | separate reductions / ours |\n|---|---|---|---|")
+    for name, tensors in cases.items():
+        items = items_of(tensors)
+        words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
+        ours = best(lambda i=items: sketch_items(i), options.repeats)
+        read = best(lambda w=words: [word.sum() for word in w], options.repeats)
+        ratio = ""
+        if tensors[0].dtype == torch.float32:
+            theirs = best(lambda t=tensors: [separate_reductions(x) for x in t], 1)
+            ratio = f"{theirs / ours:.0f}"
+        elements = sum(tensor.numel() for tensor in tensors)
+        print(f"| {name} | {ours / elements * 1e9:.2f} | {ours / read:.1f} | {ratio} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
