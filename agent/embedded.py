@@ -13,7 +13,7 @@ from pathlib import Path
 from ..sketch.errors import RankscopeError, SettingError
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Collectors outlive the objects that started them; Python warns when such an object is forgotten."""
+"""Collectors outlive these objects; they are kept, for Python warns when one is forgotten."""
 
 START_S = 60.0
 """How long the collector may take to say its address."""

@@ -11,7 +11,8 @@ changes torch's thread count.
 """
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
-# pyright: basic
+# Numba hides `carray` from type checkers, and its decorator fills an intrinsic's first parameter.
+# pyright: basic, reportPrivateImportUsage=false, reportCallIssue=false
 
 from __future__ import annotations
 
@@ -214,7 +215,10 @@ def _keyed_words(words, within, key):
 
 @_compiled()
 def _compress_finite(bits, key, within, kept, keys):
-    """Copy the finite elements and their keys to the front of `kept` and `keys`; how many, and the NaNs by sign."""
+    """Copy the finite elements and their keys to the front of `kept` and `keys`.
+
+    Returns how many they are, how many NaNs there were, and how many of those were negative.
+    """
     n = nan = negative_nan = 0
     for i in range(bits.size):
         magnitude = bits[i] & _ABS

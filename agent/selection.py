@@ -17,7 +17,7 @@ class RankscopeWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A name is chosen if one of `include` is found in it (or there is none), and none of `exclude`."""
+    """A name is chosen if it matches one of `include`, or that is empty, and none of `exclude`."""
 
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...]

@@ -12,7 +12,7 @@ from .outbox import Outbox
 IDLE_S = 0.05
 """How long the thread sleeps when there is nothing to do, in seconds."""
 
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 
 class Worker:

@@ -145,7 +145,10 @@ def main() -> None:
         stored = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     frames, seconds = sum(one.frames for one in sent), max(one.seconds for one in sent)
     share = (cpu - cpu_before) / options.seconds
-    print("| ranks | sites | frames/s | core used | MiB half-way, end | B a row | all durable | dropped |")
+    print(
+        "| ranks | sites | frames/s | core used "
+        "| MiB half-way, end | B a row | all durable | dropped |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     print(
         f"| {options.ranks} | {options.sites} | {frames / seconds:.0f} | {share:.2f} | "

@@ -1,4 +1,4 @@
-"""The CPU kernel on one thread, beside one read pass of the same memory and beside separate reductions."""
+"""The CPU kernel on one thread, beside one read pass of the same memory and separate reductions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def items_of(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, ...], np.dtyp
         [
             item
             for tensor in tensors
-            for item in cut(
-                tensor.data_ptr(), tensor.numel(), DTYPES.index(str(tensor.dtype)[6:])
-            )
+            for item in cut(tensor.data_ptr(), tensor.numel(), DTYPES.index(str(tensor.dtype)[6:]))
         ],
         np.int64,
     )
@@ -69,7 +67,8 @@ def main() -> None:
         "300 x 65,536 float32": [torch.randn(65536) for _ in range(300)],
         "300 x 1,000 float32": [torch.randn(1000) for _ in range(300)],
     }
-    print("| case | ns an element | x one read pass | separate reductions / ours |\n|---|---|---|---|")
+    print("| case | ns an element | x one read pass | separate reductions / ours |")
+    print("|---|---|---|---|")
     for name, tensors in cases.items():
         items = items_of(tensors)
         words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]

@@ -19,7 +19,7 @@ from ..wire.codec import PackedFrame
 from .plan import Contribution, Plan, Plans
 
 LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF]
-"""Counts that say something about a sum of addends: its size, and how much is not finite at least."""
+"""Counts that say something about a sum of addends: its size, and a bound of what is not finite."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

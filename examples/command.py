@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from rankscope.sketch import SettingError
 
 from .demo import Demo, compiling, page
 from .fault import Fault
@@ -112,11 +115,13 @@ def demo(
     with ending_by_signal(), ExitStack() as stack:
         try:
             with Screen() as screen:
+                if path.name != name:
+                    screen.say(f"There is a run {name} already, so this one is {path.name}.")
                 server = prepare(job, screen, port if view else None, stack)
                 job.train(screen, server, open_page=open_browser)
         except KeyboardInterrupt:
             stored = f" What was measured until then is in {path}." if path.exists() else ""
-            click.echo(f"Ended before the training did.{stored}")
+            click.echo(f"Ended early.{stored}")
             sys.exit(INTERRUPTED)
         conclude(job, screen, server, tell=tell)
 
@@ -125,7 +130,7 @@ def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Se
     """Say what is to come, compile the kernels and, beside that, start the viewer."""
     job.introduce(screen)
     screen.doing("Preparing; kernels are compiled once, for about 15 s")
-    job.path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(job.path.parent)
     with compiling():
         if port is None:
             return None
@@ -135,6 +140,20 @@ def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Se
         server = serve(job.path.parent, port=port)
         stack.callback(server.stop)
         return server
+
+
+def make_folder(directory: Path) -> None:
+    """Make the folder of the runs, with its parents.
+
+    Raises:
+        SettingError: it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            f"The folder {directory} cannot be made: {error.strerror}; take another --directory."
+        ) from None
 
 
 def conclude(job: Demo, screen: Screen, server: Server | None, *, tell: bool) -> None:
@@ -148,17 +167,18 @@ def conclude(job: Demo, screen: Screen, server: Server | None, *, tell: bool) ->
         screen.say(job.answer())
     then = "" if tell or job.fault is None else " and tells the answer"
     screen.say(f"It stays at {page(server, job.path)}; Ctrl-C ends this{then}.")
-    try:
+    with suppress(KeyboardInterrupt):
         server.wait()
-    except KeyboardInterrupt:
-        if not tell:
-            screen.say(f"\n{job.answer()}")
+    if not tell:
+        screen.say(f"\n{job.answer()}")
 
 
 def free_path(directory: Path, name: str) -> Path:
     """Where a run of this name can lie without touching what is there."""
-    if Path(name).name != name:
-        raise click.BadParameter(f"a name has no folders in it, got {name!r}", param_hint="--name")
+    if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._+=@ -]*[A-Za-z0-9_])?", name):
+        raise click.BadParameter(
+            f"a name is letters, digits and ._+=@-, got {name!r}", param_hint="--name"
+        )
     path, count = directory / name, 1
     while path.exists():
         count += 1
@@ -167,9 +187,11 @@ def free_path(directory: Path, name: str) -> Path:
 
 
 @contextmanager
-def ending_by_signal() -> Iterator[None]:
+def ending_by_signal() -> Generator[None]:
     """Within the block SIGTERM, and the end of the terminal, are as Ctrl-C."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it is under nohup
+        numbers.append(signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,8 @@ class Demo:
     def introduce(self, screen: Screen) -> None:
         """Say what is to come."""
         ranks = "1 rank trains" if self.ranks == 1 else f"{self.ranks} ranks train"
-        screen.say(f"{ranks} a small GPT on the source of Python's standard library, on the CPU.")
+        text = "the source of Python's standard library"
+        screen.say(f"{ranks} a small GPT on {text}: {self.steps} steps on the CPU.")
         if self.fault is not None:
             screen.say(CHALLENGE)
 
@@ -67,6 +68,8 @@ class Demo:
             self._wait_until_stored()
         if code:
             raise RankscopeError(f"The training failed: {ranks.complaint()}")
+        if warning := ranks.warning():
+            screen.say(f"Rankscope warns: {warning}")
 
     def open_run(self) -> Run | None:
         """The run, once there is one."""
@@ -129,7 +132,7 @@ def announce(address: str, screen: Screen, *, open_page: bool) -> None:
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiling() -> Generator[None]:
     """Compile the agent's CPU kernels during the block, so that not each rank has to.
 
     Raises:

@@ -48,7 +48,10 @@ class Fault:
             SettingError: the run is too short for it.
         """
         if steps < FEWEST_STEPS:
-            raise SettingError(f"A run with a fault needs at least {FEWEST_STEPS} steps, got {steps}; --no-fault needs none.")
+            raise SettingError(
+                f"A run with a fault needs at least {FEWEST_STEPS} steps, got {steps}; "
+                "take more, or --no-fault."
+            )
         dice = random.Random(seed)
         return cls(
             block=dice.randrange(size.layers),

@@ -91,7 +91,7 @@ class Ranks:
             self._process.stdout.close()
 
     def _kill(self) -> None:
-        """End torchrun and the ranks, whatever they are at; the ranks have sessions of their own."""
+        """End torchrun and the ranks, whatever they are at; each rank has a session of its own."""
         for process in (*_children(self._process.pid), self._process.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -104,6 +104,12 @@ class Ranks:
             r"^\[rank(\d+)\]: ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE
         )
         return f"rank {found[1]} says “{found[2]}”" if found else f"{self.log} says why"
+
+    def warning(self) -> str:
+        """What the agent warned of, if it did."""
+        text = self.log.read_text(errors="replace")
+        found = re.search(r"RankscopeWarning: (.*)", text)
+        return found[1] if found else ""
 
 
 def _environment() -> dict[str, str]:

@@ -15,8 +15,9 @@ from .job import Progress
 
 CHALLENGE = """\
 On purpose, one rank's activations will start to overflow at some step.
-Find it: which site, which rank, which step? (--no-fault trains a healthy run)
-"""
+Find it: which site, which rank, which step? (--no-fault trains a healthy run)"""
+EVERY = 10
+"""Steps between two lines of progress where no bar can be shown."""
 
 
 class Screen:
@@ -32,6 +33,7 @@ class Screen:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,
         )
         self._task = self._bars.add_task("Preparing", total=None, loss="")
 
@@ -63,14 +65,20 @@ class Screen:
 
     def show(self, progress: Progress) -> None:
         """How far training has come."""
-        done = progress.step + 1
-        loss = "loss NaN" if progress.loss is None else f"loss {progress.loss:.3f}"
-        if not progress.updated:
-            loss += ", update skipped: a gradient is not finite"
+        step, loss = progress.step, describe(progress)
         self._bars.update(
             self._task,
-            description=f"Step {done} of {progress.steps}",
+            description=f"Step {step}",
             total=progress.steps,
-            completed=done,
+            completed=step + 1,
             loss=loss,
         )
+        if not self._console.is_terminal and step % EVERY == 0:
+            self.say(f"Step {step}: {loss}")
+
+
+def describe(progress: Progress) -> str:
+    """The loss, and what became of the update."""
+    loss = "NaN" if progress.loss is None else f"{progress.loss:.3f}"
+    skipped = "" if progress.updated else ", update skipped: a gradient is not finite"
+    return f"loss {loss}{skipped}"

@@ -201,7 +201,7 @@ MAIN = (
     "zero_share",
     "subnormal_share",
 )
-"""The statistics that the store also keeps as float32, per record, site and rank, for fast reading."""
+"""What the store also keeps as float32, per record, site and rank, for fast reading."""
 
 
 def main_statistics(table: SketchTable) -> Floats:

@@ -94,7 +94,7 @@ def dtype_named(name: str) -> np.dtype[np.generic]:
 
 
 def smallest_normal(dtype: np.dtype[np.generic]) -> float:
-    """The smallest normal number of `dtype`; 0 for integers and booleans, which have no subnormals."""
+    """The smallest normal number of `dtype`; 0 for integers and booleans, without subnormals."""
     if dtype.kind in "iub":
         return 0.0
     return float(ml_dtypes.finfo(dtype).smallest_normal)

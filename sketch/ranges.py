@@ -76,7 +76,7 @@ def quantile(table: SketchTable, share: float) -> Bounded:
 
 
 def overflow(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bounded:
-    """Share of the finite non-zero elements whose |x|·2^shift rounds past the largest number of `target`.
+    """Share of finite non-zero elements whose |x|·2^shift rounds past the largest of `target`.
 
     For formats that saturate this is the share that is clipped. 0 where there is no such element.
     """
@@ -86,7 +86,7 @@ def overflow(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bou
 
 
 def underflow(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bounded:
-    """Share of the finite non-zero elements whose x·2^shift becomes 0 in `target`, to nearest even."""
+    """Share of finite non-zero elements whose x·2^shift becomes 0 in `target`, to nearest even."""
     threshold = np.nextafter(np.ldexp(target.flush_threshold, -shift), np.inf)
     kept = _share_from(table, threshold)
     smallest = table.moments[:, ABS_MIN]

@@ -116,7 +116,9 @@ class SketchTable:
 
     def take(self, rows: NDArray[np.intp] | slice | Sequence[int]) -> SketchTable:
         """The chosen rows, as a new table."""
-        return SketchTable(*(column[rows] for column in self.columns()))
+        return SketchTable(
+            self.counts[rows], self.moments[rows], self.checksum[rows], self.histogram[rows]
+        )
 
     def finite(self) -> Ints:
         """int64 [rows]: how many elements are finite."""

@@ -4,8 +4,9 @@ The one rule of this room: a snapshot says itself what it holds. Readers trust i
 never an array's shape.
 """
 
+from .origin import FirstNonfinite
 from .pooling import Heatmap
-from .query import FirstNonfinite, Run, open_run
+from .query import Run, open_run
 from .record import SPREAD, Event, RankInfo, Record, SiteInfo
 from .runs import RunSummary, list_runs
 from .writer import RunWriter

@@ -11,19 +11,19 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec
 from zarr.storage import StorePath
 
-from .chunks import BLOSC, Block, Request, Slices, read_regions, write_regions
+from .chunks import COMPRESSOR, LEVEL, Block, Request, Slices, read_regions, write_regions
 from .layout import ARRAYS, RING, Dims, Layout, Tier
 from .tiers import Bounds, pieces
 
 Index = int | slice
 """Selects along an axis after the record."""
 
-CODEC = BloscCodec(cname=BLOSC["cname"], clevel=BLOSC["clevel"], shuffle="shuffle")
+CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
 EVENTS_CHUNK = 1 << 16
 
 
 class Arrays:
-    """The arrays of a run as one session sees them; a tier's array is opened when it is asked for."""
+    """The arrays of a run as one session sees them, each opened when it is asked for."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -34,7 +34,8 @@ class Arrays:
         """The same arrays in another session, without reading their metadata again."""
         other = type(self)(store)
         for path, array in self._open.items():
-            other._open[path] = zarr.Array(zarr.AsyncArray(array.metadata, StorePath(store, path)))
+            moved: Any = zarr.AsyncArray(array.metadata, StorePath(store, path))
+            other._open[path] = zarr.Array(moved)
         return other
 
     def at(self, tier: Tier, name: str) -> zarr.Array[Any]:
@@ -80,7 +81,7 @@ class Arrays:
                 resize(array, (array.shape[0], *layout.shape(dims)))
 
     def read(self, name: str, bounds: Bounds, first: int, stop: int, *inner: Index) -> Block:
-        """The records from `first` up to `stop`, record first, and along other axes what is asked for."""
+        """The records from `first` up to `stop`; along later axes what is asked for, or all."""
         regions = [
             region(self.at(piece.tier, name), piece.slots, inner)
             for piece in pieces(bounds, first, stop)
@@ -128,7 +129,7 @@ def create(store: Store, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[A
 def region(
     array: zarr.Array[Any], slots: slice, inner: tuple[Index, ...]
 ) -> tuple[zarr.Array[Any], Slices]:
-    """An array and a region of it: some slots, and along later axes what `inner` selects, or all."""
+    """A region of an array: some slots, and along later axes what `inner` selects, or all."""
     return array, (slots, *ranges(array, inner))
 
 

@@ -25,8 +25,8 @@ from zarr.core.sync import sync
 Slices = tuple[slice, ...]
 Block = NDArray[Any]  # of the array's own dtype
 
-BLOSC = {"cname": "lz4", "clevel": 1, "shuffle": Blosc.SHUFFLE}
-"""The compressor of all chunks, here and in the arrays' metadata."""
+COMPRESSOR, LEVEL = "lz4", 1
+"""Blosc's settings for all chunks, here and in the arrays' metadata; with shuffle."""
 
 _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="rankscope-chunks")
 
@@ -158,4 +158,5 @@ def encode(work: Work, before: bytes | None) -> bytes:
         if before is not None:
             chunk[...] = decode(array, before)
         chunk[part.inside] = values
-    return Blosc(**BLOSC, typesize=array.dtype.itemsize).encode(np.ascontiguousarray(chunk))
+    blosc = Blosc(COMPRESSOR, LEVEL, Blosc.SHUFFLE, typesize=array.dtype.itemsize)
+    return blosc.encode(np.ascontiguousarray(chunk))

@@ -45,8 +45,10 @@ def attributes(statistic: str, view: str | int, attempt: int | None) -> dict[str
             units, seen = "rank", f"the rank with the {view[3:]} over ranks"
         case "min" | "max":
             seen = f"{view} over ranks"
-        case _:
+        case int():
             seen = f"of rank {view}"
+        case _:
+            seen = view
     return {
         "units": units,
         "description": f"{description}, {seen}",

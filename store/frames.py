@@ -149,4 +149,5 @@ def times(time_ns: Indices) -> pd.DatetimeIndex:
 
 def time(time_ns: int) -> pd.Timestamp:
     """Nanoseconds since 1970 as a time in UTC."""
-    return pd.Timestamp(time_ns, unit="ns", tz="UTC")
+    moment: Any = times(np.array([time_ns]))[0]  # pandas types it as an index too
+    return moment

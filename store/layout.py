@@ -27,7 +27,7 @@ RING: Mapping[Tier, int] = {"recent": 1024, "tail": 128}
 """Slots of the tiers that are rings: record r lies in slot r modulo this."""
 
 COLUMNS = ("step", "attempt", "time_ns", "complete", "partial", "final", "rows", "ranks")
-"""First columns of the array `records`. The 64-bit words after them are the mask of ranks present."""
+"""First columns of the array `records`; 64-bit words after them are a mask of the ranks present."""
 
 MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
 
@@ -68,11 +68,11 @@ class Layout:
 
     def shape(self, dims: Dims) -> tuple[int, ...]:
         """Its shape without the record."""
-        return tuple((FIXED | dict(dims))[axis] for axis in self.axes)
+        return tuple({**FIXED, **dims}[axis] for axis in self.axes)
 
     def chunks(self, tier: Tier, dims: Dims) -> tuple[int, ...]:
         """Its chunk in a tier, record first."""
-        sizes = FIXED | dict(dims)
+        sizes = {**FIXED, **dims}
         if tier == "history":
             inner = zip(self.axes, self.history[1:], strict=True)
             return (self.history[0], *(min(most, limit(axis, sizes)) for axis, most in inner))

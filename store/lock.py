@@ -1,4 +1,4 @@
-"""One writer a store: an advisory lock on a file beside it, which the kernel drops with its holder."""
+"""One writer a store: a lock on a file beside it, which the kernel drops with its holder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WriterLock:
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Let another writer in. The file stays: removing it would let two writers lock two files."""
+        """Let another writer in. The file stays: without it two writers could lock two files."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -115,7 +115,7 @@ def is_wide(table: SketchTable) -> bool:
     """Whether a bin's count needs more than 32 bits."""
     # A bin holds no more than there are elements: the columns of counts are much smaller.
     largest = int(table.counts.max(initial=0))
-    return largest > LOW_BITS and bool((table.histogram > LOW_BITS).any())
+    return largest > int(LOW_BITS) and bool((table.histogram > LOW_BITS).any())
 
 
 def pack_numbers(

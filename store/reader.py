@@ -1,9 +1,9 @@
-"""One snapshot of a run, as blocks of its arrays: the file that stands between questions and Zarr."""
+"""One snapshot of a run, as blocks of its arrays; it stands between questions and Zarr."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,54 +13,65 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.table import COUNT, SketchTable
 from .arrays import Arrays, Index
 from .layout import ARRAYS, COLUMNS
 from .naming import holds_repository, what_is_at
+from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
 from .selection import Indices, stretches
 from .state import Meta, State
 from .tiers import Bounds
 
-NONFINITE = MAIN.index("nonfinite")
-"""Defined wherever something was observed, so that NaN there says: not observed."""
 
-
-class Reader:
-    """Reads one snapshot until it is told to move to the newest.
+def open_reader(path: str | Path) -> Reader:
+    """Read the newest snapshot of the run at `path`.
 
     Raises:
         NotARunError: the path holds no run; the message says what it holds.
         StoreError: it cannot be read.
     """
+    place = Path(path)
+    if not place.is_dir() or not holds_repository(place):
+        raise NotARunError(f"{place} {what_is_at(place)}.")
+    return Reader(place, open_repository(place))
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if not self.path.is_dir() or not holds_repository(self.path):
-            raise NotARunError(f"{self.path} {what_is_at(self.path)}.")
-        self._repository = open_repository(self.path)
-        self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
-        self._read(self._repository.readonly_session(BRANCH))
 
-    def _read(self, session: icechunk.Session) -> None:
-        before: Snapshot | None = getattr(self, "snapshot", None)
-        self.snapshot: Snapshot = read_snapshot(self.path, self._repository, session)
-        self.state: State = self.snapshot.state
-        if before is None or before.state.meta != self.state.meta:
-            self.meta: Meta = read_meta(session.store)
+class Reader:
+    """Reads one snapshot: the newest when it was made."""
+
+    def __init__(
+        self, path: Path, repository: icechunk.Repository, before: Reader | None = None
+    ) -> None:
+        session = repository.readonly_session(BRANCH)
+        snapshot = read_snapshot(path, repository, session)
+        self.path = path
+        self.snapshot: Snapshot = snapshot
+        self.state: State = snapshot.state
         self.arrays = Arrays(session.store)
+        self._repository = repository
+        if before is not None and before.state.meta == self.state.meta:
+            self.meta: Meta = before.meta
+        else:
+            self.meta = read_meta(session.store)
+        self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
+        if before is not None and before.state.patches == self.state.patches:
+            self._facts = before._facts
 
-    def refresh(self) -> bool:
-        """Move to the newest snapshot; whether there was a newer one."""
+    def newest(self) -> Reader:
+        """A reader of the newest snapshot; this one if there is none newer."""
         if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
-            return False
-        before = self.state
-        self._read(self._repository.readonly_session(BRANCH))
-        if self.state.patches != before.patches or self.state.records < before.records:
-            self._facts = self._facts[:0]
-        return True
+            return self
+        return Reader(self.path, self._repository, before=self)
+
+    def label(self, place: int) -> str:
+        """The label of the site at an index."""
+        return self.meta.sites[place].label
+
+    def sites(self, places: Indices) -> list[SiteInfo]:
+        """The sites at these indices."""
+        return [self.meta.sites[place] for place in places]
 
     @property
     def group(self) -> zarr.Group:
@@ -125,7 +136,7 @@ class Reader:
             return self.arrays.read(name, bounds, span.start, span.stop, *inner)
 
     @contextmanager
-    def _still_there(self) -> Iterator[None]:
+    def _still_there(self) -> Generator[None]:
         try:
             yield
         except icechunk.IcechunkError as error:
@@ -141,7 +152,7 @@ class Reader:
         lengths = layout.shape(dims | {"site": len(self.meta.sites), "rank": self.ranks})
         inner = (*inner, *[slice(None)] * (len(lengths) - len(inner)))
         kept = [
-            len(index) if is_many(index) else len(range(length)[index])
+            len(range(length)[index]) if isinstance(index, slice) else len(index)
             for index, length in zip(inner, lengths, strict=True)
             if not isinstance(index, int)
         ]

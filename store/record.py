@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..sketch.table import SketchTable
 
 SPREAD = ("min", "max", "argmin", "argmax")
-"""Last axis of the spread: the extremes over ranks of a main statistic, and the ranks they are of."""
+"""Last axis of the spread: the extremes over ranks of a main statistic, and whose they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to the pipeline and belongs to the run: a gap, a report, a late rank."""
+    """Something that happened to the pipeline and belongs to the run: a gap, a late rank."""
 
     kind: str
     """`gap`, `report`, `late`, `rank-lost`, `rank-joined`, …"""

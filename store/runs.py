@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..sketch.errors import NotARunError
 from .naming import holds_repository, repositories_in, what_is_at
-from .reader import Reader
+from .reader import Reader, open_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def list_runs(directory: str | Path) -> list[RunSummary]:
     found: list[RunSummary] = []
     for path in paths:
         try:
-            found.append(summary(Reader(path)))
+            found.append(summary(open_reader(path)))
         except NotARunError:
             continue  # another program's repository, or a run that is just being made
     return sorted(

@@ -1,4 +1,4 @@
-"""Which records and sites a question is about: pure choices over facts that are already in memory."""
+"""Which records and sites a question is about: pure choices over facts in memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from .layout import COLUMNS
 from .record import SiteInfo
 
 Indices = NDArray[np.int64]
-Steps = slice | tuple[int | None, int | None] | int | None
+Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
 STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS = range(len(COLUMNS))
@@ -73,8 +74,8 @@ def step_limits(steps: Steps) -> tuple[int, int]:
     match steps:
         case None:
             first, last = None, None
-        case slice(start=first, stop=last, step=None):
-            pass
+        case slice() if steps.step is None:
+            first, last = steps.start, steps.stop
         case (first, last):
             pass
         case int() | np.integer():
@@ -165,7 +166,8 @@ def nothing_matches(known: Sequence[SiteInfo], kinds: set[str] | None, name: str
     """A sentence for a choice that finds no site."""
     there = {site.kind for site in known}
     if kinds is not None and not kinds & there:
-        return f"No site is of kind {' or '.join(sorted(kinds))}; there are {', '.join(sorted(there))}."
+        asked, known_kinds = " or ".join(sorted(kinds)), ", ".join(sorted(there))
+        return f"No site is of kind {asked}; there are {known_kinds}."
     names = {site.name for site in known if kinds is None or site.kind in kinds}
     near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
     return f"No site's name matches {name!r}; near are {', '.join(near)}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -72,8 +72,7 @@ class State:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `to_json` gave; names of later versions are ignored."""
-        known = known_fields(cls, values)
-        return cls(**known | {"rank_blocks": tuple(known.get("rank_blocks", ()))})
+        return cls(**known_fields(cls, values, tuples=("rank_blocks",)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +127,22 @@ class Meta:
 
 def site_from_json(values: Mapping[str, Any]) -> SiteInfo:
     """A site as it was written."""
-    lists = {name: tuple(values.get(name, ())) for name in ("shape", "aliases")}
-    return SiteInfo(**known_fields(SiteInfo, values) | lists)
+    return SiteInfo(**known_fields(SiteInfo, values, tuples=("shape", "aliases")))
 
 
 def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
     """An attempt as it was written."""
-    ranks = tuple(RankInfo(**known_fields(RankInfo, rank)) for rank in values.get("ranks", ()))
-    return Attempt(**known_fields(Attempt, values) | {"ranks": ranks})
+    ranks = [RankInfo(**known_fields(RankInfo, rank)) for rank in values.get("ranks", ())]
+    return Attempt(**known_fields(Attempt, {**values, "ranks": ranks}, tuples=("ranks",)))
 
 
-def known_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `values` that a dataclass has a field for."""
+def known_fields(
+    kind: type[Any], values: Mapping[str, Any], *, tuples: Collection[str] = ()
+) -> dict[str, Any]:
+    """Those of `values` that a dataclass has a field for; the `tuples` among them were lists."""
     names = {item.name for item in fields(kind)}
-    return {name: value for name, value in values.items() if name in names}
+    return {
+        name: tuple(value) if name in tuples else value
+        for name, value in values.items()
+        if name in names
+    }

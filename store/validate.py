@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.errors import StoreError
@@ -50,7 +52,7 @@ def problem_of(record: Record, meta: Meta) -> str | None:
 def wrong_shape(record: Record, rows: int) -> str | None:
     """Which column has the wrong shape or dtype."""
     counts, moments, checksum, histogram = record.merged.columns()
-    expected = {
+    expected: dict[str, tuple[NDArray[Any], tuple[int, ...], str]] = {
         "counts": (counts, (rows, len(COUNTS)), "int64"),
         "moments": (moments, (rows, len(MOMENTS)), "float64"),
         "checksum": (checksum, (rows,), "uint64"),

@@ -277,11 +277,11 @@ def make_folder(place: Path) -> None:
         NotARunError: the path is a file, or a folder that holds something else.
         StoreError: it cannot be made.
     """
-    if place.exists() and not holds_repository(place):
-        if not place.is_dir() or not is_vacant(place):
-            raise NotARunError(
-                f"{place} {what_is_at(place)}; choose a folder that is new, empty or a run."
-            )
+    usable = not place.exists() or holds_repository(place) or (place.is_dir() and is_vacant(place))
+    if not usable:
+        raise NotARunError(
+            f"{place} {what_is_at(place)}; choose a folder that is new, empty or a run."
+        )
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:

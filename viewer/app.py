@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import panel as pn
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource, CustomJS
+from bokeh.server.callbacks import TimeoutCallback
 from panel.io.state import set_curdoc
 
 from . import layout
@@ -24,7 +25,8 @@ LISTEN = """
 document.title = title;
 window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
-  if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName)) return;
+  const writes = /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
+  if (event.ctrlKey || event.altKey || event.metaKey || writes) return;
   if (["ArrowLeft", "ArrowRight", "Escape"].includes(event.key)) {
     keys.data = {key: [event.key], count: [(keys.data.count[0] ?? 0) + 1]};
     event.preventDefault();
@@ -48,7 +50,7 @@ class App:
             query: the address as it was opened.
         """
         self.document, self.run_key = document, run_key
-        self.waiting: dict[str, object] = {}
+        self.waiting: dict[str, TimeoutCallback] = {}
         self.told_already = False
         self.choice, self.problems = Choice.from_query(query)
         self.page = Page(
@@ -69,8 +71,10 @@ class App:
         """Follow the run; called once the browser shows the page."""
         self.leave = self.page.follower.listen(self._told)
         self._write_address()
-        for problem in self.problems:
-            pn.state.notifications.warning(problem, duration=8000)
+        notifications = pn.state.notifications
+        if notifications is not None:
+            for problem in self.problems:
+                notifications.warning(problem, duration=8000)
 
     def stop(self) -> None:
         """Stop following; called when the session is gone."""
@@ -111,7 +115,9 @@ class App:
         keys = ColumnDataSource({"key": [], "count": []}, name="keys")
         # A tag makes the source part of the document, so that its changes reach the server.
         self.page.heatmap.figure.tags = [keys]
-        self.document.js_on_event("document_ready", CustomJS(args={"keys": keys, "title": title}, code=LISTEN))
+        self.document.js_on_event(
+            "document_ready", CustomJS(args={"keys": keys, "title": title}, code=LISTEN)
+        )
         actions = {
             "ArrowLeft": partial(self.page.move, -1),
             "ArrowRight": partial(self.page.move, 1),

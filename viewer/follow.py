@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from threading import Event, Lock, RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..store.query import FirstNonfinite, Run
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +30,12 @@ class Follower:
     def __init__(self, run: Run, *, interval_s: float = INTERVAL_S) -> None:
         self.run = run
         self.lock = RLock()
-        """Held while the run is refreshed; whoever reads several things that belong together takes it."""
+        """Held while the run is refreshed; to be held by whoever reads what belongs together."""
         self.version = 0
         """Counts the refreshes that found something new."""
         self.interval_s = interval_s
-        self._finding: tuple[int, FirstNonfinite | None] | None = None
+        # `Any`: answers of several types, each behind a typed method.
+        self._answers: dict[str, Any] = {}
         self._listeners: list[Callable[[], None]] = []
         self._change = Lock()
         self._stop: Event | None = None
@@ -55,11 +60,25 @@ class Follower:
         return leave
 
     def finding(self) -> FirstNonfinite | None:
-        """Where NaN or infinity first appeared; asked once for all pages."""
+        """Where NaN or infinity first appeared."""
+        return self._once("finding", self.run.first_nonfinite)
+
+    def records(self) -> pd.DataFrame:
+        """`Run.records`."""
+        return self._once("records", self.run.records)
+
+    def sites(self) -> pd.DataFrame:
+        """`Run.sites`, all of them."""
+        return self._once("sites", self.run.sites)
+
+    def _once(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        """What was answered already for this version of the run, for all pages."""
         with self.lock:
-            if self._finding is None or self._finding[0] != self.version:
-                self._finding = (self.version, self.run.first_nonfinite())
-            return self._finding[1]
+            if self._answers.get("version") != self.version:
+                self._answers = {"version": self.version}
+            if name not in self._answers:
+                self._answers[name] = ask()
+            return self._answers[name]
 
     @property
     def listeners(self) -> int:

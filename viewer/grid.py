@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 from ..store.pooling import Heatmap
 from ..store.query import Run
 from . import words
-
-NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING = range(5)
-"""States of a cell. A number is painted by its shade; missing is left open to the hatch below."""
+from .columns import (
+    MISSING,
+    NONFINITE,
+    NUMBER,
+    UNDEFINED,
+    ZERO,
+    between,
+    lay_out,
+    pool_columns,
+    spans,
+)
 
 SIGNED = ("mean", "min", "max", "skewness", "kurtosis")
 """Statistics that may be negative: linear, with zero in the middle, unless asked otherwise."""
@@ -36,7 +44,7 @@ class Grid:
     state: NDArray[np.uint8]
     """uint8 [rows, columns]: NUMBER, ZERO, UNDEFINED, NONFINITE or MISSING."""
     left: float
-    """Where the first column begins, in steps; a record's own step lies in the middle of its cell."""
+    """Where the first column begins, in steps; a recorded step lies in the middle of its cell."""
     stride: float
     """Width of a column, in steps."""
     first: NDArray[np.int64]
@@ -77,7 +85,7 @@ def is_logarithmic(statistic: str, view: str, scale: str) -> bool:
 
 
 def pool_of(statistic: str, view: str) -> str:
-    """Which value of several in one pixel is the worst: the smallest of what should not be small."""
+    """Which value of several in one pixel is the worst: the smallest where small is bad."""
     return "min" if view == "min" or statistic in ("abs_min", "min") else "max"
 
 
@@ -95,16 +103,21 @@ def load_grid(
     view: str = "merged",
     scale: str = "",
     steps: tuple[float, float] | None = None,
+    recorded: NDArray[np.int64] | None = None,
     width: int,
     height: int,
 ) -> Grid:
-    """Ask the store for at most `width` × `height` cells and lay them out."""
+    """Ask the store for at most `width` × `height` cells and lay them out.
+
+    `recorded` are the steps that have a record, if they are known already.
+    """
+    recorded = recorded_steps(run) if recorded is None else recorded
     pool = pool_of(statistic, view)
     ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
     question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
     found = [
         ask(**question, steps=span, width=columns, height=height)
-        for span, columns in spans(recorded_steps(run, steps), width)
+        for span, columns in spans(between(recorded, steps), width)
     ]
     values, nonfinite, observed = (
         np.concatenate([np.asarray(getattr(part, name)) for part in found], axis=1)
@@ -149,11 +162,14 @@ def rank_heatmap(
 ) -> Heatmap:
     """Which rank is the extreme one: of several steps and sites in a cell, that of the worst."""
     extreme = view.removeprefix("arg")
-    chosen = {"kind": kind, "name": name, "steps": steps}
-    worst = run.heatmap(statistic, **chosen, view=extreme, width=width, height=height, pool=extreme)
+    scalar = partial(run.scalar, statistic, kind=kind, name=name, steps=steps)
+    worst = run.heatmap(
+        statistic, kind=kind, name=name, steps=steps, view=extreme, width=width, height=height,
+        pool="min" if extreme == "min" else "max",
+    )  # fmt: skip
     sign = -1.0 if extreme == "min" else 1.0
-    values = sign * np.asarray(run.scalar(statistic, **chosen, view=extreme).values, float)
-    ranks = np.asarray(run.scalar(statistic, **chosen, view=view).values, np.float32)
+    values = sign * np.asarray(scalar(view=extreme).values, float)
+    ranks = np.asarray(scalar(view=view).values, np.float32)
     values = np.where(np.isnan(values), -np.inf, values)
     lengths = [len(sites) for sites in worst.row_sites]
     row_starts = np.cumsum([0, *lengths[:-1]])
@@ -176,28 +192,9 @@ def _rank_of_largest(
     return np.take_along_axis(values, at, 0), np.take_along_axis(ranks, at, 0)
 
 
-def recorded_steps(run: Run, limits: tuple[float, float] | None = None) -> NDArray[np.int64]:
-    """int64 [steps]: the steps that have a record, ascending, of all or between two limits."""
-    steps = np.unique(np.asarray(run.records()["step"], np.int64))
-    if limits is None:
-        return steps
-    return steps[(steps >= np.floor(limits[0])) & (steps <= np.ceil(limits[1]))]
-
-
-def spans(steps: NDArray[np.int64], width: int) -> list[tuple[slice, int]]:
-    """First and last step of each question to the store, and how many columns it shall give.
-
-    Every column but the last holds equally many steps, so that a new step changes only the last.
-    """
-    if not len(steps):
-        # Between two records: there is nothing, and the store says so with the right rows.
-        return [(slice(0, -1), 1)]
-    each = -(-len(steps) // max(width, 1))
-    head = len(steps) // each * each
-    asked = [(slice(int(steps[0]), int(steps[head - 1])), head // each)] if head else []
-    if head < len(steps):
-        asked.append((slice(int(steps[head]), int(steps[-1])), 1))
-    return asked
+def recorded_steps(run: Run) -> NDArray[np.int64]:
+    """int64 [steps]: the steps that have a record, ascending."""
+    return np.unique(np.asarray(run.records()["step"], np.int64))
 
 
 def states(
@@ -225,50 +222,6 @@ def shades(
         magnitude = np.abs(shade)
         shade = np.log2(magnitude, where=magnitude > 0, out=np.full_like(shade, np.nan))
     return shade.astype(np.float32)
-
-
-def lay_out(
-    first: NDArray[np.int64], last: NDArray[np.int64], width: int
-) -> tuple[float, float, list[NDArray[np.intp]] | None]:
-    """Left edge and width of regular columns, and which records' columns each one holds.
-
-    None for the last where the columns are regular already. A step that was not recorded is bridged
-    up to half the usual distance and left open beyond, so that a gap is seen as a gap.
-    """
-    if len(first) == 0:
-        return -0.5, 1.0, None
-    spacings = first[1:] - last[:-1]
-    usual = float(np.median(spacings)) if len(spacings) else 1.0
-    if len(set(np.diff(first))) <= 1 and len(set(spacings)) <= 1:
-        stride = float(first[1] - first[0]) if len(spacings) else float(last[0] - first[0] + 1)
-        return float(first[0]) - usual / 2, stride, None
-    left, right = first - usual / 2, last + usual / 2
-    columns = int(np.clip(np.ceil((right[-1] - left[0]) / usual), 1, width))
-    edges = np.linspace(left[0], right[-1], columns + 1)
-    begin = np.searchsorted(right, edges[:-1] + 1e-9, "right")
-    end = np.searchsorted(left, edges[1:] - 1e-9, "left")
-    held = [np.arange(a, max(b, a)) for a, b in zip(begin, end, strict=True)]
-    return float(edges[0]), float(edges[1] - edges[0]), held
-
-
-def pool_columns(
-    shade: NDArray[np.float32],
-    state: NDArray[np.uint8],
-    held: Sequence[NDArray[np.intp]],
-    pool: str,
-) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Several columns in one, keeping the worst: the extreme shade, non-finite before all states."""
-    # A number beats zero and undefined; missing counts only where nothing was observed.
-    order = np.array([3, 2, 1, 4, 0], np.uint8)
-    back = np.argsort(order).astype(np.uint8)
-    worst = np.fmin if pool == "min" else np.fmax
-    shades_out = np.full((len(shade), len(held)), np.nan, np.float32)
-    states_out = np.full((len(shade), len(held)), MISSING, np.uint8)
-    for column, span in enumerate(held):
-        if len(span):
-            shades_out[:, column] = worst.reduce(shade[:, span], axis=1)
-            states_out[:, column] = back[order[state[:, span]].max(axis=1)]
-    return shades_out, states_out
 
 
 def row_name(sites: Sequence[str]) -> str:
@@ -307,12 +260,12 @@ def describe(grid: Grid, *, statistic: str, kind: str) -> str:
 def worst_of(
     run: Run, *, sites: Sequence[str], first: int, last: int, statistic: str, view: str
 ) -> tuple[str, int]:
-    """The site and step to look at among those of one cell: first the non-finite, then the extreme."""
+    """The site and step to look at in one cell: the first non-finite, else the extreme."""
     if len(sites) == 1 and first == last:
         return sites[0], first
-    chosen = {"sites": list(sites), "steps": slice(first, last)}
-    bad = np.asarray(run.scalar("nonfinite", **chosen).transpose("step", "site").values, float)
-    found = run.scalar(statistic, **chosen, view=run_view(view)).transpose("step", "site")
+    scalar = partial(run.scalar, sites=list(sites), steps=slice(first, last))
+    bad = np.asarray(scalar("nonfinite").transpose("step", "site").values, float)
+    found = scalar(statistic, view=run_view(view)).transpose("step", "site")
     values = np.asarray(found.values, float)
     if (bad > 0).any():
         step, site = np.argwhere(bad > 0)[0]

@@ -1,4 +1,4 @@
-"""Where everything stands on the page: Panel's panes and widgets, bound to a page's texts and choice.
+"""Where everything stands: Panel's panes and widgets, bound to a page's texts and choice.
 
 The only file that knows Panel's widgets.
 """
@@ -6,7 +6,7 @@ The only file that knows Panel's widgets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -18,7 +18,7 @@ from ..sketch.formats import FORMATS
 from . import markup
 from .page import Page
 
-CSS = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+CSS = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 BODY_CSS = """
 html, body { background: #f4f6f8; }
@@ -42,7 +42,7 @@ FINDING_CSS = """
   border: 1px solid #b5dccd; box-shadow: inset 6px 0 0 #0f9d70; cursor: default; }
 """
 WIDGET_CSS = """
-:host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, system-ui, sans-serif; }
+:host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
 .bk-input-group > label, label { color: #566370; font-size: 11.5px; }
 """
 
@@ -169,7 +169,7 @@ def right(page: Page) -> pn.Column:
     return pn.Column(
         text(told.param.selection),
         pn.Column(
-            figure(page.exponents.layout),
+            figure(page.selection.exponents.layout),
             text(told.param.exponents_summary),
             select(page, "format", formats, label="Compare with", width=200, margin=(10, 0, 4, 0)),
             text(told.param.fit, margin=(6, 0, 0, 0)),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ..sketch.formats import NumberFormat, number_format
@@ -87,7 +87,7 @@ def header(
 def finding(
     found: FirstNonfinite | None, *, sites: int, ranks: int, steps: tuple[int, int] | None
 ) -> str:
-    """What is wrong, where, when and on which rank; or what was looked at without finding anything."""
+    """What is wrong, where, when and on which rank; or what was looked at in vain."""
     if steps is None:
         return "Nothing has been recorded yet."
     if found is None:
@@ -109,13 +109,16 @@ def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:
     if not len(table):
         return ""
     rows: list[str] = []
-    for event in list(table.itertuples())[: -most - 1 : -1]:
+    # `Any`: a row is a namedtuple that pandas makes.
+    latest: list[Any] = list(table.itertuples())[: -most - 1 : -1]
+    for event in latest:
         time_s = event.time.timestamp()
         age = words.age(max(now_s - time_s, 0)) if time_s > 0 else ""
         where = f"step {event.step}" if event.step >= 0 else ""
         facts = " · ".join(part for part in (where, age) if part)
         rows.append(
-            f'<li><b>{escape(str(event.kind))}</b> {escape(str(event.text))} <span class="when">{facts}</span></li>'
+            f"<li><b>{escape(str(event.kind))}</b> {escape(str(event.text))} "
+            f'<span class="when">{facts}</span></li>'
         )
     more = f'<li class="when">and {len(table) - most} earlier</li>' if len(table) > most else ""
     return f'<ul class="events" aria-label="Recent events">{"".join(rows)}{more}</ul>'
@@ -150,7 +153,8 @@ def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
         for name, text in (("bad", "non-finite"), ("zero", "zero"), ("none", "not observed"))
     )
     return (
-        f'<div class="legend"><span class="ramp"><i style="background:linear-gradient(90deg,{stops})"></i>'
+        '<div class="legend"><span class="ramp">'
+        f'<i style="background:linear-gradient(90deg,{stops})"></i>'
         f'<span class="marks">{marks}</span></span>{keys}</div>'
     )
 
@@ -182,8 +186,8 @@ def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> st
     if fit is None:
         return ""
     rows: list[str] = []
-    for line in fit.itertuples():
-        name = str(line.Index)
+    for name, line in fit.to_dict("index").items():
+        name = str(name)
         marks = ' class="chosen"' if name == target.name else ""
         tag = ' <span class="own">own</span>' if name == own else ""
         verb = "clipped" if number_format(name).saturates else ""
@@ -192,16 +196,15 @@ def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> st
             f'<tr{marks}><th scope="row">{name}{tag}</th>{cells}<td class="note">{verb}</td></tr>'
         )
     return (
-        '<table class="fit"><caption>Share of the non-zero elements that would not fit</caption><thead><tr>'
+        '<table class="fit"><caption>Share of the non-zero elements that would not fit</caption>'
+        "<thead><tr>"
         '<th scope="col">if cast to</th><th scope="col">overflow</th><th scope="col">subnormal</th>'
         f'<th scope="col">to zero</th><th></th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
 
-# `line` is a row of the formats table, a namedtuple that pandas makes.
-def _cell(line: object, part: str) -> str:
-    value = float(getattr(line, part))
-    low, high = (float(getattr(line, f"{part}_{end}", value)) for end in ("low", "high"))
+def _cell(line: Mapping[Hashable, float], part: str) -> str:
+    value, low, high = (float(line[part + end]) for end in ("", "_low", "_high"))
     bounds = "exact" if low == high else f"between {words.share(low)} and {words.share(high)}"
     filled = f"--part:{min(max(value, 0.0), 1.0) * 100:.1f}%"
     some = " some" if value > 0 else ""

@@ -93,7 +93,7 @@ def exponents(run: Run, *, site: str, step: int, format: str = "") -> hv.Overlay
         for edge in (target.max, target.smallest_normal, target.smallest_subnormal)
     ]
     title = f"{site}, step {step}, {target.name}"
-    return hv.Overlay([histogram, *lines]).relabel(title)
+    return hv.Overlay([histogram, *lines], label=title)
 
 
 def lines(run: Run, *, site: str, statistic: str = "rms", step: int | None = None) -> hv.NdOverlay:
@@ -114,4 +114,4 @@ def _curves(found: series.Lines, value: str, title: str) -> hv.NdOverlay:
     }
     if not curves:
         raise SettingError(f"No {words.shorten(value, 60)} has been recorded yet.")
-    return hv.NdOverlay(curves, kdims=["rank"]).relabel(title)
+    return hv.NdOverlay(curves, kdims=["rank"], label=title)

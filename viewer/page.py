@@ -9,48 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import param
 from bokeh.events import RangesUpdate, Reset
 from bokeh.models import Range1d
 
 from ..sketch.derive import MAIN
 from ..sketch.errors import RankscopeError
-from ..sketch.formats import NumberFormat, number_format
-from . import grid, markup, series, spectrum, words
-from .figures import ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
+from . import grid, markup, series
+from .figures import HeatmapFigure, LinesFigure, colours, look
 from .follow import Follower
-from .state import Choice
-
-if TYPE_CHECKING:
-    pass
+from .selection import Selection
+from .state import Choice, Told
 
 RESIZED_PX = 8
 """A frame that changed by less keeps its cells."""
-
-
-class Told(param.Parameterized):
-    """The texts of a page, each as HTML unless said otherwise."""
-
-    kinds = param.List(item_type=str)
-    views = param.List(item_type=str)
-    names = param.List(item_type=str, doc="The training statistics.")
-    header = param.String()
-    finding = param.String(doc="Plain text.")
-    wrong = param.Boolean(doc="Whether the finding is bad news.")
-    events = param.String()
-    problem = param.String(doc="Plain text: what cannot be shown, and why.")
-    heatmap = param.String()
-    legend = param.String()
-    heatmap_summary = param.String()
-    training_summary = param.String()
-    selection = param.String()
-    exponents_summary = param.String()
-    fit = param.String()
-    ranks = param.String()
-    ranks_summary = param.String()
 
 
 class Page:
@@ -77,7 +51,7 @@ class Page:
         self.follower, self.run, self.choice = follower, follower.run, choice
         self.told = Told()
         self._now, self._later, self._index = now, later, index
-        self.steps = Range1d(0, 1)
+        self.steps = Range1d(start=0, end=1)
         self._build()
         self._version = follower.version
         self._limits: tuple[object, colours.Limits] | None = None
@@ -97,7 +71,7 @@ class Page:
         self.training = LinesFigure("training", **lines, height=130)
         self.heatmap = HeatmapFigure(**lines)
         self.ranks = LinesFigure("ranks", **lines, height=150)
-        self.exponents = ExponentsFigure()
+        self.selection = Selection(self.follower, self.choice, self.told, self.ranks)
         self.training.figure.xaxis.major_label_text_font_size = "0px"
         for fig in (self.training.figure, self.heatmap.figure, self.ranks.figure):
             fig.on_event(RangesUpdate, self._zoomed)
@@ -137,7 +111,7 @@ class Page:
     def _options(self) -> None:
         """Tell what can be chosen now."""
         self.told.param.update(
-            kinds=list(dict.fromkeys(self.run.sites()["kind"])),
+            kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
             views=[*markup.VIEWS, *(str(rank) for rank in range(self.world_size))],
             names=series.training_names(self.run),
         )
@@ -299,10 +273,15 @@ class Page:
             pattern=choice.pattern,
             view=choice.view,
             scale=choice.scale,
-            steps=choice.zoom,
+            steps=self._zoom(),
+            recorded=self._steps(),
             width=width,
             height=height,
         )
+
+    def _zoom(self) -> tuple[float, float] | None:
+        zoom = self.choice.zoom
+        return None if zoom is None else (zoom[0], zoom[1])
 
     def _stick(self, shown: grid.Grid) -> colours.Limits:
         """Limits that stay while the same thing is looked at."""
@@ -318,7 +297,7 @@ class Page:
 
     def _follow(self, shown: grid.Grid) -> None:
         """Set the visible steps, where they are not what the user zoomed to already."""
-        start, end = self.choice.zoom or (shown.left, shown.right)
+        start, end = self._zoom() or (shown.left, shown.right)
         if (self.steps.start, self.steps.end) != (start, end):
             self.steps.update(start=start, end=end)
         left, right = self._whole()
@@ -337,64 +316,16 @@ class Page:
 
     def show_selection(self) -> None:
         """Draw the selected site at the selected step."""
-        choice = self.choice
         self._outline()
-        sites = self.run.sites()
-        known = bool(choice.site) and choice.site in sites.index
-        facts = sites.loc[choice.site].to_dict() if known else None
-        self.told.selection = markup.selection(choice.site if known else "", choice.step, facts)
-        if facts is None:
-            quiet = dict.fromkeys(("exponents_summary", "fit", "ranks", "ranks_summary"), "")
-            self.told.param.update(**quiet)
-            if choice.site:
-                gone = f"This run has no site {words.shorten(choice.site, 80)}."
-                self.told.selection += markup.problem(gone)
-            return
-        self._show_spectrum(str(facts["dtype"]))
-        self._show_ranks()
-
-    def _show_spectrum(self, dtype: str) -> None:
-        choice = self.choice
-        target = self._target(dtype)
-        held = None
-        if choice.step is not None:
-            held = spectrum.load_spectrum(self.run, site=choice.site, step=choice.step)
-        self.exponents.show(held, target)
-        if held is None or choice.step is None:
-            at = "" if choice.step is None else f" at step {choice.step}"
-            self.told.param.update(exponents_summary=markup.summary(f"Not observed{at}."), fit="")
-            return
-        fit = spectrum.load_fit(self.run, site=choice.site, step=choice.step)
-        self.told.param.update(
-            exponents_summary=markup.summary(spectrum.describe(held, target)),
-            fit=markup.fit_table(fit, target=target, own=dtype),
-        )
-
-    def _target(self, dtype: str) -> NumberFormat:
         try:
-            return (
-                number_format(self.choice.format)
-                if self.choice.format
-                else spectrum.site_format(dtype)
-            )
+            self.selection.show()
         except RankscopeError as error:
             self.told.problem = str(error)
-            return spectrum.site_format(dtype)
-
-    def _show_ranks(self) -> None:
-        choice = self.choice
-        lines = series.load_ranks(self.run, choice.statistic, site=choice.site, step=choice.step)
-        logarithmic = grid.is_logarithmic(choice.statistic, "merged", choice.scale)
-        self.ranks.show(lines, logarithmic=logarithmic)
-        self.told.param.update(
-            ranks=markup.title(f"{choice.statistic} on each rank", lines.why),
-            ranks_summary=markup.summary(series.describe(lines)),
-        )
 
     # What the run says of itself.
 
     def _tell_header(self) -> None:
-        records = self.run.records()
+        records = self.follower.records()
         # The one appended last: after a rewind that is not the highest step.
         last = records.loc[records.index.max()] if len(records) else None
         self.told.header = markup.header(
@@ -411,7 +342,7 @@ class Page:
     def _tell_finding(self) -> None:
         steps, found = self._steps(), self.follower.finding()
         span = (int(steps[0]), int(steps[-1])) if len(steps) else None
-        sites = len(self.run.sites())
+        sites = len(self.follower.sites())
         self.told.param.update(
             finding=markup.finding(found, sites=sites, ranks=self.world_size, steps=span),
             wrong=found is not None,
@@ -419,7 +350,7 @@ class Page:
         )
 
     def _steps(self) -> np.ndarray:
-        return grid.recorded_steps(self.run)
+        return np.unique(np.asarray(self.follower.records()["step"], np.int64))
 
     def _whole(self) -> tuple[float, float]:
         """The range that holds all steps."""

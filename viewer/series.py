@@ -45,8 +45,10 @@ class Lines:
     def drawn(self) -> list[int]:
         """The ranks that get a line of their own; the worst comes last, above the others."""
         shown = list(self.values) if len(self.values) <= MOST_LINES else []
-        worst = [self.worst] if self.worst in self.values else []
-        return [rank for rank in shown if rank != self.worst] + [r for r in worst if r is not None]
+        others = [rank for rank in shown if rank != self.worst]
+        if self.worst is None or self.worst not in self.values:
+            return others
+        return [*others, self.worst]
 
 
 def training_names(run: Run) -> list[str]:
@@ -86,15 +88,21 @@ def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Line
     values = np.asarray(table.values, float)
     wrong = np.nan_to_num(np.asarray(counts.values, float)) > 0
     bad = [(int(steps[column]), ranks[row]) for row, column in np.argwhere(wrong)]
-    least = run.scalar(statistic, sites=[site], view="min")
-    most = run.scalar(statistic, sites=[site], view="max")
+    low, high = envelope(values)
+    kept = [row for row in range(len(ranks)) if np.isfinite(values[row]).any()]
+    if len(kept) < len(ranks) or len(ranks) > MOST_LINES:
+        # The store keeps the extremes of all ranks, even where it keeps few ranks themselves.
+        low, high = (
+            on_steps(run.scalar(statistic, sites=[site], view=view), steps)
+            for view in ("min", "max")
+        )
     worst, why = worst_rank(run, statistic, site=site, step=step, bad=bad)
     return Lines(
         name=statistic,
         steps=steps,
-        values=dict(zip(ranks, values, strict=True)),
-        low=on_steps(least, steps),
-        high=on_steps(most, steps),
+        values={ranks[row]: values[row] for row in kept},
+        low=low,
+        high=high,
         bad=bad,
         worst=worst,
         why=why,
@@ -137,15 +145,18 @@ def thin(steps: NDArray[np.int64], values: Sequence[Floats], points: int) -> NDA
     total = len(steps)
     if total <= points or not values:
         return np.arange(total)
-    buckets = np.array_split(np.arange(total), max(points // (2 * len(values) + 2), 1))
-    keep = {0, total - 1}
-    for bucket in buckets:
-        keep.add(int(bucket[0]))
-        for line in values:
-            part = line[bucket]
-            if np.isfinite(part).any():
-                keep.update((int(bucket[np.nanargmin(part)]), int(bucket[np.nanargmax(part)])))
-    return np.array(sorted(keep), np.intp)
+    size = -(-total * (2 * len(values) + 1) // points)
+    starts = np.arange(0, total, size)
+    keep = [starts, [total - 1]]
+    for line in values:
+        padded = np.full(len(starts) * size, np.nan)
+        padded[:total] = line
+        buckets = padded.reshape(len(starts), size)
+        for extreme in (np.fmin, np.fmax):
+            same = buckets == extreme.reduce(buckets, axis=1, keepdims=True)
+            # A bucket without a number keeps its first step.
+            keep.append(starts + same.argmax(axis=1))
+    return np.unique(np.concatenate(keep))
 
 
 def describe(lines: Lines) -> str:

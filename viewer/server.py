@@ -12,6 +12,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import panel as pn
+from bokeh.io import curdoc
 from tornado.ioloop import IOLoop
 
 from ..sketch.errors import AddressError, NotARunError
@@ -104,7 +105,7 @@ class Server:
 
     def _session(self) -> pn.viewable.Viewable:
         """What a browser gets that opens the address."""
-        document = pn.state.curdoc
+        document = curdoc()
         prepare(document)
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
         name = query.get("run", "")

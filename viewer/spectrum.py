@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..store.query import Run
 
-ASIDE = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
+ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
 ASIDE_NAMES = ("zero", "< 2⁻¹⁴⁹", "≥ 2¹²⁸", "−∞", "+∞", "NaN")
 NOT_FINITE = ("neg_inf", "pos_inf", "nan")
@@ -81,7 +81,7 @@ def zones(spectrum: Spectrum, target: NumberFormat) -> list[str]:
 
 
 def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
-    """How the site would fit each format, as the query API tells it; None where it was not observed."""
+    """How the site would fit each format; None where it was not observed."""
     try:
         return run.formats(site=site, step=step, formats=FORMATS)
     except SettingError:
@@ -99,4 +99,5 @@ def describe(spectrum: Spectrum, target: NumberFormat) -> str:
     aside = [f"{n:,} {names[name]}".replace(",", " ") for name, n in spectrum.aside.items() if n]
     if aside:
         text += "; aside: " + ", ".join(aside)
-    return f"{text}. {target.name} holds {words.as_power(target.smallest_subnormal)} to {words.as_power(target.max)}."
+    reach = f"{words.as_power(target.smallest_subnormal)} to {words.as_power(target.max)}"
+    return f"{text}. {target.name} holds {reach}."

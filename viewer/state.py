@@ -1,4 +1,7 @@
-"""What one page shows, as one value: widgets, figures and the address all follow it."""
+"""What one page shows: what is chosen, which the address remembers, and what is told.
+
+Widgets, figures and texts all follow these.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ class Choice(param.Parameterized):
     pattern = param.String("", doc="A regular expression that names must match.")
     scale = param.Selector(default="", objects=["", "log2", "linear"], doc="How values are shaded.")
     site = param.String("", doc="Label of the selected site.")
-    step: int | None = param.Integer(None, allow_None=True, doc="The selected step.")
+    step = param.Integer(None, allow_None=True, doc="The selected step.")
     format = param.String("", doc="The number format to compare with; empty: the site's own.")
-    zoom: tuple[float, float] | None = param.NumericTuple(
+    zoom = param.NumericTuple(
         None,
         length=2,
         allow_None=True,
@@ -62,6 +65,28 @@ class Choice(param.Parameterized):
             except ValueError:
                 problems.append(f"The address says {key}={query[key]}, which cannot be used.")
         return choice, problems
+
+
+class Told(param.Parameterized):
+    """The texts of a page, each as HTML unless said otherwise."""
+
+    kinds = param.List(item_type=str)
+    views = param.List(item_type=str)
+    names = param.List(item_type=str, doc="The training statistics.")
+    header = param.String()
+    finding = param.String(doc="Plain text.")
+    wrong = param.Boolean(doc="Whether the finding is bad news.")
+    events = param.String()
+    problem = param.String(doc="Plain text: what cannot be shown, and why.")
+    heatmap = param.String()
+    legend = param.String()
+    heatmap_summary = param.String()
+    training_summary = param.String()
+    selection = param.String()
+    exponents_summary = param.String()
+    fit = param.String()
+    ranks = param.String()
+    ranks_summary = param.String()
 
 
 # `Any`: the attributes of a param class have many types.

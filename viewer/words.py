@@ -32,7 +32,7 @@ def as_power(value: float) -> str:
 
 
 def share(part: float) -> str:
-    """A part of a whole as a percentage; below a hundredth of a percent as parts per million or less."""
+    """A part of a whole as a percentage, or in parts per million or billion."""
     if isnan(part):
         return "–"
     if part == 0:

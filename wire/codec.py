@@ -157,7 +157,9 @@ def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> A
         message = decoder.decode(part)
     # ValueError: text that is not UTF-8 is not a DecodeError to msgspec.
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"A message from an {sender} cannot be read: {error}.") from None
+        # The reason may quote the message; what it quotes must not break a line of somebody's log.
+        reason = "".join(letter if letter.isprintable() else "?" for letter in str(error))
+        raise ProtocolError(f"A message from an {sender} cannot be read: {reason}.") from None
     if isinstance(message, Schema):
         _check_schema(message)
     return message

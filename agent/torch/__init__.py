@@ -1,4 +1,4 @@
-"""The agent for PyTorch: `with observe(model, optimizer, run="x") as scope: … scope.step(loss=loss)`."""
+"""The agent for PyTorch: `with observe(model, optimizer, run="x") as scope: … scope.step()`."""
 
 from ..schedule import Schedule
 from .scope import Scope, observe, tap

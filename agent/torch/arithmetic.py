@@ -1,7 +1,7 @@
 """Sketches in plain torch operations, for any device: the fallback of the engine.
 
-The arithmetic is that of `sketch.reference` and `sketch.table`, in float64 on the device; nothing here
-reads a value back to the host.
+The arithmetic is that of `sketch.reference` and `sketch.table`, in float64 on the device; nothing
+here reads a value back to the host.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _keys(start: int, length: int, within: torch.Tensor) -> torch.Tensor:
-    """int64 [length]: `sketch.elements.element_hash`, on the device; `start` is a multiple of BLOCK."""
+    """int64 [length]: `sketch.elements.element_hash` on the device; BLOCK divides `start`."""
     blocks = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=within.device)
     z = blocks - 7046029254386353131  # 0x9E3779B97F4A7C15 as int64
     z = (z ^ _shift_right(z, 30)) * -4658895280553007687  # 0xBF58476D1CE4E5B9

@@ -4,8 +4,8 @@ A hook only notes the tensor. Where a core is free, the agent's thread reads it 
 on; where none is, the hook's own thread does so in batches, with as many threads as torch uses.
 What waits to be read is bounded in bytes: beyond that the hook reads it at once.
 
-A tensor that changed between hook and reading is found by its version counter. The counter is looked
-at from inside a later hook, when no operation can be under way on it.
+A tensor that changed between hook and reading is found by its version counter. The counter is
+looked at from inside a later hook, when no operation can be under way on it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CpuMeter:
     """
 
     def __init__(
-        self, book: SiteBook, *, threads: int, submit: Callable[[Callable[[], None]], None] | None
+        self, book: SiteBook, *, threads: int, submit: Callable[[Callable[[], object]], None] | None
     ) -> None:
         self._book = book
         self._submit = submit

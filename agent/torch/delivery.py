@@ -1,4 +1,4 @@
-"""From closed steps to frames, on the agent's thread: in order, and when their copies have arrived."""
+"""From closed steps to frames, on the agent's thread: in order, once their copies have arrived."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Delivery:
     def send(
         self, step: StepTable, training: Mapping[str, float | torch.Tensor] | None = None
     ) -> None:
-        """From the training thread: start the copies of a closed step and leave the rest to the agent's."""
+        """Start the copies of a closed step, on the training thread; the agent's does the rest."""
         parcel = _Parcel(step, [])
         for meter in self._recorder.meters():
             if isinstance(meter, DeviceMeter) and (copy := meter.send_home()) is not None:

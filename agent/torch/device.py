@@ -1,8 +1,9 @@
 """Measuring tensors on an accelerator: plain torch operations into preallocated buffers.
 
 Nothing is read back in forward or backward. All columns of a step lie in one flat buffer on the
-device; at the step's end one asynchronous copy takes it to a pinned host buffer of a small ring, and
-the agent's thread asks an event whether it has arrived. The arithmetic is that of `sketch.table`.
+device; at the step's end one asynchronous copy takes it to a pinned host buffer of a small ring,
+and the agent's thread asks an event whether it has arrived. The arithmetic is that of
+`sketch.table`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Copy:
 
 
 class DeviceMeter:
-    """Summarises tensors of one device; without a device of its own (the CPU) it serves as fallback."""
+    """Summarises tensors of one device; for tensors of the CPU it is the fallback."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -19,9 +19,10 @@ from .recorder import Recorder
 def recomputing() -> bool:
     """Whether a forward runs inside a backward: activation checkpointing computes it again.
 
-    Grad mode does not tell (non-reentrant checkpointing has it on both times); the id of the running
-    backward does, in both modes.
+    Grad mode does not tell (non-reentrant checkpointing has it on both times); the id of the
+    running backward does, in both modes.
     """
+    # torch has no public way to ask, and its stubs leave this one out.
     return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 

@@ -57,7 +57,7 @@ def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
 class Rendezvous:
     """What rank 0 says to all ranks of this launch, through the job's own key-value store.
 
-    No collective is involved: rank 0 sets a key, the others wait for it, once, when observing begins.
+    No collective is involved: when observing begins, rank 0 sets a key and the others wait for it.
 
     Raises:
         SettingError: there are several ranks but no process group to share a store.
@@ -70,9 +70,10 @@ class Rendezvous:
         if identity.world_size > 1:
             if not dist.is_initialized():
                 raise SettingError(
-                    f"WORLD_SIZE is {identity.world_size}, but torch.distributed has no process group: "
-                    "call torch.distributed.init_process_group() before observe()."
+                    f"WORLD_SIZE is {identity.world_size}, but torch.distributed has no process "
+                    "group: call torch.distributed.init_process_group() before observe()."
                 )
+            # torch has no public name for the store that a launch already shares.
             self._store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
 
     def share(self, key: str, make: Callable[[], str]) -> str:

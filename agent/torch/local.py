@@ -1,4 +1,4 @@
-"""From what a training job holds to the plain local tensor that can be read without a collective."""
+"""From what a training job holds to the plain local tensor, readable without a collective."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ...wire.messages import Placement
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The rank's own elements as a plain floating-point tensor, or None where there are none to read.
+    """The rank's own elements as a plain floating-point tensor, or None if none can be read.
 
-    A DTensor gives its local piece; complex numbers their parts; integers, booleans, meta tensors and
-    other subclasses of Tensor give None. Never a collective, never a copy.
+    A DTensor gives its local piece; complex numbers their parts; integers, booleans, meta tensors
+    and other subclasses of Tensor give None. Never a collective, never a copy.
     """
     piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() would enter autograd
     if type(piece) not in (torch.Tensor, torch.nn.Parameter):
@@ -48,7 +48,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
-    """How a parameter's local piece relates to the whole, by mesh axis; empty for a plain tensor."""
+    """How a parameter's local piece relates to the whole, by mesh axis; a plain tensor has none."""
     placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
     if placements is None or mesh is None:
         return {}

@@ -15,16 +15,16 @@ from .recorder import Meter
 
 logger = logging.getLogger(__name__)
 
-Submit = Callable[[Callable[[], None]], None]
+Submit = Callable[[Callable[[], object]], None]
 
 
 def meter_maker(
     book: SiteBook, submit: Submit, local_world_size: int
 ) -> Callable[[torch.device], Meter]:
-    """A function from device to meter: the numba kernel for the CPU where numba is installed, else torch.
+    """A function from device to meter: for the CPU the numba kernel where installed, else torch.
 
-    The kernel runs on the agent's thread where torch leaves a core free, else in the training thread
-    with as many threads as torch uses: a thread that competes with torch's own costs more.
+    The kernel runs on the agent's thread where torch leaves a core free, else in the training
+    thread with as many threads as torch uses: a thread that competes with torch's own costs more.
     """
     cores = len(os.sched_getaffinity(0))
     threads = torch.get_num_threads()

@@ -19,7 +19,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(model, parallel):
             model = model.module
         elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # pyright: ignore[reportAssignmentType]
+            model = model._orig_mod  # pyright: ignore[reportAssignmentType]  # a compiled module
         else:
             return model
 

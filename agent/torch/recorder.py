@@ -1,8 +1,8 @@
 """The recorder: between the hooks and the agent's thread, it keeps the step that is open.
 
 Convention of steps: weights of step i are those used in step i; activations and gradients of step i
-are under i; optimizer state of step i is that after its update. The last update's weights are stored
-in a final record, numbered one beyond the last step, when the run is closed.
+are under i; optimizer state of step i is that after its update. The last update's weights are
+stored in a final record, numbered one beyond the last step, when the run is closed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Recorder:
             self._open = None
 
     def begin_final(self, step: int) -> None:
-        """Open the record of the state after the last step: weights alone, whatever their schedule."""
+        """Open the record of the weights after the last step, whatever their schedule."""
         self._open = self._ring.take(step)
         self._due = {"weight": "weight" in self._schedules and self._open is not None}
 
@@ -116,7 +116,7 @@ class Recorder:
         placement: Mapping[str, Placement] | None = None,
         aliases: tuple[str, ...] = (),
     ) -> None:
-        """Summarise `tensor` under `key`. Never raises: an error disables the site and is reported."""
+        """Summarise `tensor` under `key`. Never raises: an error disables the site and is told."""
         step = self._open
         if step is None:
             return

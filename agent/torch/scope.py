@@ -71,7 +71,7 @@ def observe(
         model: the module whose forward is called, with its wrappers.
         optimizer: what updates it; several as a sequence. Without it weights are read when the
             forward begins, and no optimizer state is seen.
-        run: name of the run; else RANKSCOPE_RUN. Starting again under the same name adds an attempt.
+        run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
         to: address of a collector, as tcp://host:7600; else RANKSCOPE_TO; else rank 0 starts one.
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
@@ -149,8 +149,8 @@ class Scope:
         launch = rendezvous.share("launch", launch_token)
         if self._to is None and identity.local_world_size < identity.world_size:
             raise SettingError(
-                f"The job has {identity.world_size} ranks on several hosts: start `rankscope collect` "
-                "on one of them and pass its address as observe(…, to=…) or RANKSCOPE_TO."
+                f"The job has {identity.world_size} ranks on several hosts: start `rankscope "
+                "collect` on one of them and pass its address as observe(…, to=…) or RANKSCOPE_TO."
             )
         address = self._to or rendezvous.share(
             "collector", lambda: start_collector(self._run, self._directory.absolute())
@@ -215,7 +215,8 @@ class Scope:
         if self._state != "open":
             when = "before" if self._state == "new" else "after"
             raise SettingError(
-                f"scope.step() was called {when} its block; call it inside `with observe(…) as scope:`."
+                f"scope.step() was called {when} its block; "
+                "call it inside `with observe(…) as scope:`."
             )
         try:
             self._end_step(training)
@@ -290,9 +291,10 @@ class Scope:
     def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
         lost = statistics.dropped_frames + statistics.pending_frames
         if lost:
+            total = statistics.sent + statistics.pending_frames
             why = statistics.rejected or "the collector was not reached in time"
             warnings.warn(
-                f"{lost} of {statistics.sent + statistics.pending_frames} frames of rank telemetry were not stored: {why}.",
+                f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
                 RankscopeWarning,
                 stacklevel=3,
             )
@@ -316,6 +318,7 @@ def _as_list(
         return []
     chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     for one in chosen:
+        # Users without a type checker may pass anything.
         if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingError(
                 f"`optimizer` must be a torch optimizer or several, got {type(one)}."
@@ -324,6 +327,7 @@ def _as_list(
 
 
 def _check_model(model: torch.nn.Module, start: int) -> None:
+    # Users without a type checker may pass anything.
     if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SettingError(f"`model` must be a torch.nn.Module, got {type(model)}.")
     if not any(True for _ in model.parameters()):
@@ -343,7 +347,7 @@ def _check_model(model: torch.nn.Module, start: int) -> None:
 
 def _silence_all() -> None:
     for scope in list(_all_scopes):
-        scope._silence()  # pyright: ignore[reportPrivateUsage]
+        scope._silence()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
     _open_scopes.clear()
 
 

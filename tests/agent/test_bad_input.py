@@ -37,8 +37,9 @@ def linear() -> tuple[nn.Linear, torch.optim.SGD]:
 )
 def test_a_setting_that_cannot_be_used_is_named(options: dict[str, Any], sentence: str) -> None:
     model, optimizer = linear()
+    settings: dict[str, Any] = {"run": "x", "to": NOBODY, **options}
     with pytest.raises(SettingError, match=re.escape(sentence)):
-        observe(model, optimizer, **{"run": "x", "to": NOBODY, **options})
+        observe(model, optimizer, **settings)
 
 
 def test_schedules_check_themselves() -> None:

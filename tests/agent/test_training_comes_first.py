@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class Reads(TorchDispatchMode):
 
 
 @contextmanager
-def counted_reads(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def counted_reads(patch: pytest.MonkeyPatch) -> Generator[list[str]]:
     """Everything that would take a tensor from a device to the host in this thread."""
     here = threading.get_ident()
     with Reads() as reads:
@@ -201,12 +201,17 @@ def test_a_tensor_changed_in_place_is_found_and_then_read_at_once(
 def test_an_exception_keeps_its_failing_step_and_passes_through(observed: Observed) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ZeroDivisionError), observed.observe(model, optimizer) as scope:
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-        scope.step()
-        model(torch.full((2, 4), 1e30)).sum()
-        raise ZeroDivisionError
+
+    def job() -> None:
+        with observed.observe(model, optimizer) as scope:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            scope.step()
+            model(torch.full((2, 4), 1e30)).sum()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job()
     records = open_run(observed.path).records()
     assert records["step"].tolist() == [0, 1]
     assert records["partial"].tolist() == [False, True]
@@ -236,12 +241,14 @@ def test_without_a_collector_training_goes_on_and_losses_are_told(
     monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.5)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with (
-        pytest.warns(RankscopeWarning, match=r"\d+ of \d+ frames .* were not stored"),
-        observe(model, optimizer, run="nobody", to="tcp://127.0.0.1:9") as scope,
-    ):
-        train(scope, model, optimizer, [torch.randn(3, 4)] * 400)
-        assert scope.statistics().pending_frames <= 256
+
+    def job() -> None:
+        with observe(model, optimizer, run="nobody", to="tcp://127.0.0.1:9") as scope:
+            train(scope, model, optimizer, [torch.randn(3, 4)] * 400)
+            assert scope.statistics().pending_frames <= 256
+
+    with pytest.warns(RankscopeWarning, match=r"\d+ of \d+ frames .* were not stored"):
+        job()
 
 
 def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> None:
@@ -250,12 +257,9 @@ def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> Non
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with observed.observe(model, optimizer) as scope:
         train(scope, model, optimizer, [torch.randn(3, 4)])
-    assert all(not module._forward_hooks for module in model.modules())
+    for module in model.modules():  # torch has no public list of hooks
+        assert not module._forward_hooks  # pyright: ignore[reportPrivateUsage]
     assert model.__dict__.keys() == before.keys()
-    model(torch.randn(3, 4)).sum().backward()
-
-
-def _train_in_child(model: nn.Module) -> None:
     model(torch.randn(3, 4)).sum().backward()
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Train = Callable[..., list[float]]
 
 
-def sgd(model: nn.Module, **options: float) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def test_steps_are_those_in_which_tensors_were_used(observed: Observed) -> None:
@@ -61,9 +61,9 @@ def test_optimizer_state_belongs_to_its_parameter_whatever_the_groups(
         train(scope, model, optimizer, [torch.randn(3, 2)])
     sites = open_run(observed.path).sites(kind="optimizer_state")
     sizes = {
-        row.name_: int(np.prod(row.shape))
-        for row in sites.rename(columns={"name": "name_"}).itertuples()
-        if row.slot == "exp_avg"
+        name: int(np.prod(shape))
+        for name, shape, slot in zip(sites["name"], sites["shape"], sites["slot"], strict=True)
+        if slot == "exp_avg"
     }
     expected = {"0.weight": 4, "0.bias": 2, "1.weight": 2, "1.bias": 2, "2.weight": 4, "2.bias": 2}
     assert sizes == expected
@@ -80,7 +80,9 @@ def test_every_number_is_that_of_the_tensor_itself(observed: Observed) -> None:
         model, optimizer, kinds=("input", "activation", "weight_gradient")
     ) as scope:
         model(x).sum().backward()
-        seen["gradient"] = model[2].weight.grad.clone()
+        gradient = model.get_parameter("2.weight").grad
+        assert gradient is not None
+        seen["gradient"] = gradient.clone()
         optimizer.step()
         scope.step()
     hook.remove()
@@ -328,8 +330,10 @@ def test_without_an_optimizer_weights_and_gradients_are_seen(observed: Observed)
     with observed.observe(model) as scope:
         for _ in range(2):
             model(torch.ones(1, 1)).backward()
+            gradient = model.weight.grad
+            assert gradient is not None
             with torch.no_grad():
-                model.weight -= model.weight.grad
+                model.weight -= gradient
             scope.step()
             model.weight.grad = None
     assert observed.means("weight", "weight") == {0: 1.0, 1: 0.0, 2: -1.0}

@@ -26,6 +26,9 @@ SITES = [
 VALUES = 8
 """Elements of each tensor."""
 
+STARTED: list[subprocess.Popen[str]] = []
+"""Collector processes of this test, for `stop_collectors`."""
+
 QUICK = CollectorSettings(
     commit_s=0.05, joiner=JoinerSettings(deadline_s=2.0, lost_after_s=2.0), retry_s=0.05
 )
@@ -119,10 +122,20 @@ def start_collector(
         start_new_session=True,
         env={**os.environ},
     )
+    STARTED.append(process)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate()[1]
     return process, json.loads(line)["address"]
+
+
+def stop_collectors() -> None:
+    """End what a test that failed has left behind."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def wait_until(what: Callable[[], object], timeout_s: float = 15.0) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collector import Batch, Joiner, JoinerSettings
@@ -88,11 +88,11 @@ def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
 def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
     zero = ranks(2)[0]
     size = zero.frame(0, 1.0, 1.0).size_bytes
-    for settings in (
+    for bounds in (
         JoinerSettings(retain_records=3),
         JoinerSettings(retain_bytes=3 * size),
     ):
-        joiner = Joiner(0, 2, settings=settings)
+        joiner = Joiner(0, 2, settings=bounds)
         for step in range(8):
             feed(joiner, zero, step)
         assert len(joiner.tick(10.0, 0).records) == 8
@@ -302,6 +302,7 @@ def bits(record: Record) -> tuple[object, ...]:
     )
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_any_arrival_order_gives_the_same_records_bit_for_bit(data: st.DataObject) -> None:
     sites = [

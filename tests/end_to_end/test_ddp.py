@@ -48,8 +48,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_every_step_of_every_rank_is_stored(run: Run) -> None:
     records = run.records()
     assert records["step"].tolist() == list(range(7))
-    assert records["complete"].all()
-    assert (records["ranks"] == 2).all()
+    assert records["complete"].tolist() == [True] * 7
+    assert records["ranks"].tolist() == [2] * 7
     assert records["final"].tolist() == [False] * 6 + [True]
 
 

@@ -1,7 +1,8 @@
 """The golden cases of the seed systems: the right value, beside the seed's wrong one.
 
-`golden_cases.json` is a copy of shared/data of the same name. Cases of system `tandv` with operation
-`exponent_histogram` or `scalar_stats`, and nnstat's moments and norms, concern statistics.
+`golden_cases.json` is a copy of shared/data of the same name. Cases of system `tandv` with
+operation `exponent_histogram` or `scalar_stats`, and nnstat's moments and norms, concern
+statistics.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
 from icechunk import IcechunkError
+from numpy.typing import NDArray
 
 from rankscope.sketch import (
     MAIN,
@@ -23,6 +25,12 @@ from rankscope.sketch import (
 from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
+
+
+def f32(values: Sequence[float]) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
 UP_0, UP_1 = "activation:layers.0.up", "activation:layers.1.up"
 WEIGHT, STATE = "weight:layers.0.up.weight", "optimizer_state:layers.0.up.weight[exp_avg]"
 
@@ -77,7 +85,7 @@ def test_all_main_statistics_of_a_step_come_at_once(run: Run, record: Make) -> N
 
 
 def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
-    ranks = {0: {0: np.float32([1, 1]), 1: np.float32([5])}, 1: {0: np.float32([3, 3])}}
+    ranks = {0: {0: f32([1, 1]), 1: f32([5])}, 1: {0: f32([3, 3])}}
     writer.commit([record(0, ranks)], streams={})
     run = open_run(writer.path)
 
@@ -117,7 +125,7 @@ def test_a_question_that_cannot_be_answered_says_why(
 
 
 def test_exponents_count_every_element(writer: RunWriter, record: Make) -> None:
-    values = np.float32([0, -0.0, 1, 1.5, -2, np.nan, np.inf, -np.inf, -np.inf, 2**-149])
+    values = f32([0, -0.0, 1, 1.5, -2, np.nan, np.inf, -np.inf, -np.inf, 2**-149])
     writer.commit([record(0, {0: values}), record(1, {1: values})], streams={})
 
     exponents = open_run(writer.path).exponents(kind="activation")
@@ -144,7 +152,7 @@ def test_an_empty_tensor_is_not_a_missing_one(writer: RunWriter, record: Make) -
 
 
 def test_formats_tell_what_would_be_lost(writer: RunWriter, record: Make) -> None:
-    writer.commit([record(0, {0: np.float32([1, 2, 1000, 2**-30])})], streams={})
+    writer.commit([record(0, {0: f32([1, 2, 1000, 2**-30])})], streams={})
     run = open_run(writer.path)
 
     fit = run.formats(site=UP_0, step=0)
@@ -152,8 +160,8 @@ def test_formats_tell_what_would_be_lost(writer: RunWriter, record: Make) -> Non
     assert fit.loc["float8_e4m3fn", "overflow"] == 0.25
     assert fit.loc["float8_e4m3fn", "underflow"] == 0.25
     assert fit.loc["float32", ["overflow", "underflow", "subnormal"]].tolist() == [0, 0, 0]
-    assert fit.loc["float16", "max"] == 65504
-    assert (fit["overflow_low"] <= fit["overflow_high"]).all()
+    assert fit["max"].to_dict()["float16"] == 65504
+    assert fit["overflow_low"].le(fit["overflow_high"]).all()
     with pytest.raises(SettingError, match="was not observed in step 0"):
         run.formats(site=UP_1, step=0)
 
@@ -163,7 +171,7 @@ def test_a_spike_and_a_nan_in_one_step_show_in_a_small_heatmap(
 ) -> None:
     def make(index: int) -> Record:
         spike = [1e30] if index == 77 else [1.0]
-        return record(index, {0: np.float32(spike), 1: np.float32([1, np.nan][: 1 + (index == 5)])})
+        return record(index, {0: f32(spike), 1: f32([1, np.nan][: 1 + (index == 5)])})
 
     writer.commit([make(index) for index in range(200)], streams={})
     run = open_run(writer.path)
@@ -193,7 +201,7 @@ def test_heatmaps_of_ranks_and_of_their_extremes(run: Run, record: Make) -> None
 
 
 def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record: Make) -> None:
-    good, bad = np.float32([1]), np.float32([np.inf])
+    good, bad = f32([1]), f32([np.inf])
     records = [
         record(0, {0: {0: good, 1: good, 2: good}, 1: {0: good}}),
         record(1, {0: {0: good}, 1: {0: good}}),
@@ -220,9 +228,9 @@ def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record
 def test_the_step_before_the_first_nonfinite_is_one_in_which_the_site_was_seen(
     writer: RunWriter, record: Make
 ) -> None:
-    seen = {0: np.float32([1]), 1: np.float32([1])}
-    bad = {0: np.float32([1]), 1: np.float32([np.nan])}
-    steps = [record(0, seen), record(1, {0: np.float32([1])}, step=10), record(2, bad, step=20)]
+    seen = {0: f32([1]), 1: f32([1])}
+    bad = {0: f32([1]), 1: f32([np.nan])}
+    steps = [record(0, seen), record(1, {0: f32([1])}, step=10), record(2, bad, step=20)]
     writer.commit(steps, streams={})
 
     found = open_run(writer.path).first_nonfinite()
@@ -234,8 +242,8 @@ def test_the_step_before_the_first_nonfinite_is_one_in_which_the_site_was_seen(
 def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
     writer: RunWriter, record: Make
 ) -> None:
-    first = {0: np.float32([1])}
-    again = {0: np.float32([2])}
+    first = {0: f32([1])}
+    again = {0: f32([2])}
     writer.commit([record(index, first) for index in range(6)], streams={})
     assert writer.attempt_of("second launch") == 1
     writer.commit(
@@ -266,7 +274,7 @@ def test_records_say_what_they_hold(writer: RunWriter, record: Make) -> None:
 
 
 def test_training_and_health_by_rank(writer: RunWriter, record: Make) -> None:
-    two = {0: {0: np.float32([1])}, 1: {0: np.float32([1])}}
+    two = {0: {0: f32([1])}, 1: {0: f32([1])}}
     writer.commit([record(0, two)], streams={})
     writer.attempt_of("second")
     late = record(1, attempt=1, training={1: {"lr": 0.5}}, health={1: {"dropped": 4.0}})
@@ -349,7 +357,7 @@ def test_the_logframe_has_the_columns_of_the_seed(run: Run, record: Make) -> Non
         "layers.0.up",
     ]
     assert list(frame["exponent_counts"].columns[[0, 1, -2, -1]]) == [-np.inf, -149, 127, np.inf]
-    assert (frame["exponent_counts"].sum(axis=1) == 40).all()
+    assert frame["exponent_counts"].sum(axis=1).eq(40).all()
     merged = record(1).merged
     assert np.allclose(frame["scalar_stats"]["rm2"][4:], derive(merged, "rms")[[0, 1, 3, 2]])
     assert frame["scalar_stats"].columns.tolist() == [
@@ -365,7 +373,7 @@ def test_the_logframe_has_the_columns_of_the_seed(run: Run, record: Make) -> Non
 
 
 def test_column_n_of_the_logframe_counts_from_two_to_the_n(writer: RunWriter, record: Make) -> None:
-    writer.commit([record(0, {0: np.float32([1.0, 1.9, 2.0, 0.0])})], streams={})
+    writer.commit([record(0, {0: f32([1.0, 1.9, 2.0, 0.0])})], streams={})
 
     counts = open_run(writer.path).logframe()["exponent_counts"]
 
@@ -375,7 +383,7 @@ def test_column_n_of_the_logframe_counts_from_two_to_the_n(writer: RunWriter, re
 
 
 def test_the_snapshot_is_plain_zarr_that_cannot_be_written(run: Run) -> None:
-    root = run.zarr()
+    root: Any = run.zarr()  # zarr types what a group holds too widely
 
     assert root.attrs["run"] == "gpt"
     with pytest.raises(IcechunkError, match="read-only"):

@@ -1,4 +1,4 @@
-"""One writer: what it commits is whole, what fails leaves no trace, and it says who is in the way."""
+"""One writer: what it commits is whole, and what fails leaves no trace."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from numpy.typing import NDArray
 
 from rankscope.sketch import BusyError, NotARunError, SketchTable, StoreError
 from rankscope.store import Event, RankInfo, Record, RunWriter, SiteInfo, open_run
 
 Make = Callable[..., Record]
+
+
+def f32(values: Sequence[float]) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
+
 
 IN_ORDER = [0, 1, 3, 2]
 """The four sites as they are executed."""
@@ -79,7 +86,7 @@ def test_a_finished_run_lies_in_its_history_and_can_go_on(
         writer.finish()
 
     run = open_run(path)
-    root = run.zarr()
+    root: Any = run.zarr()  # zarr types what a group holds too widely
     assert root["history/scalars"].shape[0] == 300
     assert np.array_equal(root["history/records"][:, 0], np.arange(300))
     for index in (0, 99, 100, 130, 299):
@@ -165,7 +172,7 @@ def test_a_failure_in_a_commit_leaves_the_last_snapshot_and_a_usable_writer(
 
     with monkeypatch.context() as patch:
         patch.setattr("rankscope.store.chunks.encode", fail)
-        with pytest.raises(StoreError, match="Cannot write to .*: .*No space left on device"):
+        with pytest.raises(StoreError, match=r"Cannot write to .*: .*No space left on device"):
             writer.commit([record(1)], streams={"a": 1})
 
     assert not run.refresh()
@@ -178,7 +185,7 @@ def test_a_failure_in_a_commit_leaves_the_last_snapshot_and_a_usable_writer(
 def test_a_late_rank_patches_its_record_wherever_it_lies(
     path: Path, record: Make, sites: list[SiteInfo]
 ) -> None:
-    tensors = {0: np.float32([1, 2]), 1: np.float32([3, np.nan])}
+    tensors = {0: f32([1, 2]), 1: f32([3, np.nan])}
     with RunWriter.open(path, run="gpt") as writer:
         writer.attempt_of("x")
         writer.set_attempt(0, 2, {}, [])
@@ -215,7 +222,7 @@ def test_sites_may_come_mid_run(writer: RunWriter, record: Make) -> None:
     writer.commit([record(index) for index in range(70)], streams={})
     new = [SiteInfo(kind="tap", name=f"extra.{number}", order=9) for number in range(200)]
     places = writer.add_sites(new)
-    late = record(70, {place: np.float32([place]) for place in places})
+    late = record(70, {place: f32([place]) for place in places})
 
     writer.commit([replace(late, index=index, step=index) for index in range(70, 130)], streams={})
     writer.compact_if_due()
@@ -224,7 +231,7 @@ def test_sites_may_come_mid_run(writer: RunWriter, record: Make) -> None:
     extra = run.scalar("rms", kind="tap")
     assert extra.shape == (130, 200)
     assert np.isnan(extra[:70]).all()
-    assert np.array_equal(extra[70:], np.tile(np.float32(places), (60, 1)))
+    assert np.array_equal(extra[70:], np.tile(f32(places), (60, 1)))
     assert np.isnan(run.scalar("rms", kind="weight")[70:]).all()
 
 
@@ -232,7 +239,7 @@ def test_ranks_may_come_with_a_later_attempt(writer: RunWriter, record: Make) ->
     writer.commit([record(0)], streams={})
     writer.attempt_of("bigger")
     writer.set_attempt(1, 100, {"dp": 100}, [])
-    one = {rank: {0: np.float32([rank])} for rank in (0, 70, 99)}
+    one = {rank: {0: f32([rank])} for rank in (0, 70, 99)}
 
     writer.commit([record(1, one, attempt=1, complete=False)], streams={})
 
@@ -247,8 +254,8 @@ def test_ranks_may_come_with_a_later_attempt(writer: RunWriter, record: Make) ->
 def test_a_slot_of_the_ring_forgets_the_ranks_of_its_last_record(
     writer: RunWriter, record: Make
 ) -> None:
-    both = {rank: {0: np.float32([rank + 1])} for rank in (0, 1)}
-    only = {0: {0: np.float32([7])}}
+    both = {rank: {0: f32([rank + 1])} for rank in (0, 1)}
+    only = {0: {0: f32([7])}}
     for first in range(0, 300, 4):
         given = both if first < 128 else only
         writer.commit([record(index, given) for index in range(first, first + 4)], streams={})
@@ -324,7 +331,7 @@ def test_nor_is_a_folder_with_something_else(tmp_path: Path) -> None:
 def test_nor_is_a_place_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
 
-    with pytest.raises(StoreError, match="Cannot make .*Not a directory"):
+    with pytest.raises(StoreError, match=r"Cannot make .*Not a directory"):
         RunWriter.open(tmp_path / "file" / "gpt", run="gpt")
 
 
@@ -342,7 +349,7 @@ def test_plain_zarr_reads_what_we_write_and_the_other_way_round(
     records = [record(index) for index in range(3)]
     writer.commit(records, streams={})
 
-    root = open_run(writer.path).zarr()
+    root: Any = open_run(writer.path).zarr()  # zarr types what a group holds too widely
     scalars = root["tail/scalars"]
     assert np.array_equal(scalars[:3], np.stack([made.by_rank[0] for made in records]))
     assert root["tail/scalars"].metadata.dimension_names == ("slot", "site", "statistic")
@@ -367,7 +374,7 @@ while True:
 
 
 @contextmanager
-def another_process_writing(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def another_process_writing(path: Path) -> Generator[subprocess.Popen[bytes]]:
     """A process that commits five records at a time until it is killed, at the latest here."""
     script = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), str(Path(__file__).parent)]
     process = subprocess.Popen(script, stdout=subprocess.PIPE)

@@ -60,7 +60,9 @@ class Job:
             )
             for kind, dtype in (("activation", "float16"), ("weight_gradient", "float32"))
             for order, (block, name, module) in enumerate(
-                (block, name, module) for block in range(BLOCKS) for name, (module, _) in MODULES.items()
+                (block, name, module)
+                for block in range(BLOCKS)
+                for name, (module, _) in MODULES.items()
             )
             if kind == "activation" or module == "Linear"
         ]  # fmt: skip
@@ -87,7 +89,8 @@ class Job:
         """Write steps in one transaction."""
         first = self.writer.next_record
         records = [
-            self.record(first + i, step, without=without, spike=spike or {}) for i, step in enumerate(steps)
+            self.record(first + i, step, without=without, spike=spike or {})
+            for i, step in enumerate(steps)
         ]  # fmt: skip
         self.writer.commit(records, streams={}, events=events)
 
@@ -136,7 +139,9 @@ class Job:
         origin = site.label == self.site("blocks.2.mlp.act")
         hurt = self.bad_step is not None and rank == self.bad_rank
         grown = max(0, step - (self.bad_step or 0) + 14) if hurt and origin else 0
-        lost = 3 + step - self.bad_step if hurt and step >= self.bad_step and self.after(site) else 0
+        lost = (
+            3 + step - self.bad_step if hurt and step >= self.bad_step and self.after(site) else 0
+        )
         growth = 2.0 ** (0.9 * grown) * spike.get((step, site.label), 1.0)
         if growth != 1 or lost:
             return self.measured(site, step, growth=growth, lost=lost)

@@ -12,18 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from rankscope.viewer import Server, serve
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
-IDLE = """() => window.Bokeh !== undefined && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
+IDLE = """() => window.Bokeh !== undefined
+  && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
   && [...Bokeh.index.query((view) => view.model.name === "heatmap")].length > 0"""
 PIXEL = """([name, x, y]) => {
   const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
@@ -62,7 +70,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(broken_job: Path) -> Iterator[Server]:
-    server = serve(broken_job, forget_s=0.4)
+    server = serve(broken_job)
     yield server
     server.stop()
 
@@ -99,12 +107,37 @@ class Visit:
         left, top = self.page.evaluate(PIXEL, [figure, x, y])
         return left, top
 
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """A drag with the mouse, which zooms."""
+        mouse = self.page.mouse
+        mouse.move(*start)
+        mouse.down()
+        mouse.move((start[0] + end[0]) / 2, end[1])
+        mouse.move(*end)
+        mouse.up()
+
     def sees(self, text: str) -> None:
         self.page.get_by_text(text).first.wait_for(timeout=15_000)
 
 
 @pytest.fixture
-def visit(browser: Browser, server: Server) -> Iterator[Callable[..., Visit]]:
+def start() -> Iterator[Callable[..., Server]]:
+    """Starts servers for one test; its pages are closed before they stop."""
+    servers: list[Server] = []
+
+    def new(path: Path, **settings: float) -> Server:
+        servers.append(serve(path, **settings))
+        return servers[-1]
+
+    yield new
+    for one in servers:
+        one.stop()
+
+
+@pytest.fixture
+def visit(
+    browser: Browser, server: Server, start: Callable[..., Server]
+) -> Iterator[Callable[..., Visit]]:
     """Opens pages; at the end none has asked elsewhere and none has failed."""
     visits: list[Visit] = []
 
@@ -140,17 +173,16 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
     again.sees("Click a cell of the heatmap")
 
 
-def test_the_index_leads_to_a_run(visit: Callable, broken_job: Path) -> None:
-    server = serve(broken_job.parent)
-    try:
-        page = visit(server.address)
-        page.page.goto(server.address)
-        page.page.get_by_role("link", name="gpt-small").click()
-        page.settle()
-        assert page.page.title() == "gpt-small – rankscope"
-        page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
-    finally:
-        server.stop()
+def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: Path) -> None:
+    server = start(broken_job.parent)
+    page = visit(server.address)
+    page.page.goto(server.address)
+
+    page.page.get_by_role("link", name="gpt-small").click()
+
+    page.settle()
+    assert page.page.title() == "gpt-small – rankscope"
+    page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
@@ -161,66 +193,54 @@ def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
     assert page.page.evaluate(COLOUR, [20, 17.5])[:3] != [0xD6, 0x00, 0x6C]
 
 
-def test_new_steps_arrive_and_zoom_and_selection_stay(visit: Callable, new_job: Callable) -> None:
+def test_new_steps_arrive_and_zoom_and_selection_stay(
+    visit: Callable, start: Callable, new_job: Callable
+) -> None:
     job = new_job(bad_step=None)
     job.commit(range(20))
-    server = serve(job.path, interval_s=0.1)
-    try:
-        page = visit(server.address)
-        page.open("?kind=activation")
-        assert page.page.evaluate(RANGE) == [-0.5, 19.5]
-        job.commit(range(20, 21))
-        page.page.wait_for_function(f"({STEPS})() === 20")
-        assert page.page.evaluate(RANGE) == [-0.5, 20.5]
+    page = visit(start(job.path, interval_s=0.1).address)
+    page.open("?kind=activation")
+    assert page.page.evaluate(RANGE) == [-0.5, 19.5]
+    job.commit(range(20, 21))
+    page.page.wait_for_function(f"({STEPS})() === 20")
+    assert page.page.evaluate(RANGE) == [-0.5, 20.5]
 
-        page.page.mouse.click(*page.at("heatmap", 7, 5.5))
-        page.sees("activation · step 7 · float16")
-        page.settle()
-        x0, y0 = page.at("heatmap", 4, 8)
-        x1, y1 = page.at("heatmap", 12, 12)
-        page.page.mouse.move(x0, y0)
-        page.page.mouse.down()
-        page.page.mouse.move((x0 + x1) / 2, y1)
-        page.page.mouse.move(x1, y1)
-        page.page.mouse.up()
-        page.page.wait_for_url("**/*zoom=*")
-        page.settle()
-        zoomed, address = page.page.evaluate(RANGE), page.page.url
-        assert zoomed == pytest.approx([4, 12], abs=0.3)
+    page.page.mouse.click(*page.at("heatmap", 7, 5.5))
+    page.sees("activation · step 7 · float16")
+    page.settle()
+    page.drag(page.at("heatmap", 4, 8), page.at("heatmap", 12, 12))
+    page.page.wait_for_url("**/*zoom=*")
+    page.settle()
+    zoomed, address = page.page.evaluate(RANGE), page.page.url
+    assert zoomed == pytest.approx([4, 12], abs=0.3)
 
-        for step in range(21, 24):
-            job.commit(range(step, step + 1))
-        page.page.wait_for_function(f"({STEPS})() === 23")
-        page.settle()
-        assert (page.page.evaluate(RANGE), page.page.url) == (zoomed, address)
-        page.sees("activation · step 7 · float16")
+    for step in range(21, 24):
+        job.commit(range(step, step + 1))
+    page.page.wait_for_function(f"({STEPS})() === 23")
+    page.settle()
+    assert (page.page.evaluate(RANGE), page.page.url) == (zoomed, address)
+    page.sees("activation · step 7 · float16")
 
-        page.page.get_by_role("button", name="All steps").click()
-        page.page.wait_for_function(f"({RANGE})()[1] === 23.5")
-    finally:
-        server.stop()
+    page.page.get_by_role("button", name="All steps").click()
+    page.page.wait_for_function(f"({RANGE})()[1] === 23.5")
 
 
 def test_a_session_is_freed_after_its_page_is_closed(
-    browser: Browser, broken_job: Path
+    visit: Callable, start: Callable, broken_job: Path
 ) -> None:
-    server = serve(broken_job, forget_s=0.3)
-    try:
-        page = browser.new_page()
-        Visit(page, server.address).open()
-        [app] = server.open
-        freed = weakref.ref(app.page)
-        assert server.runs.only.listeners == 1
-        del app
+    server = start(broken_job, forget_s=0.3)
+    page = visit(server.address)
+    page.open()
+    freed = weakref.ref(server.open[0].page)
+    assert len(server.open) == 1
+    assert server.runs.only.listeners == 1
 
-        page.close()
+    page.page.close()
 
-        deadline = time.monotonic() + 15
-        while freed() is not None and time.monotonic() < deadline:
-            gc.collect()
-            time.sleep(0.1)  # the server frees by its own clock
-        assert server.open == []
-        assert server.runs.only.listeners == 0
-        assert freed() is None
-    finally:
-        server.stop()
+    deadline = time.monotonic() + 20
+    while freed() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.1)  # the server frees by its own clock
+    assert server.open == []
+    assert server.runs.only.listeners == 0
+    assert freed() is None

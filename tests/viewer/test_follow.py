@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
 

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.store import open_run
-from rankscope.viewer import grid
+from rankscope.viewer import columns, grid
 from rankscope.viewer.figures import colours
 
 
 @given(st.integers(1, 3000), st.integers(1, 900))
 def test_every_column_but_the_last_holds_equally_many_steps(count: int, width: int) -> None:
-    asked = grid.spans(np.arange(count), width)
+    asked = columns.spans(np.arange(count), width)
 
     sizes = [(span.stop - span.start + 1, columns) for span, columns in asked]
     assert sum(steps for steps, _ in sizes) == count
@@ -26,18 +27,18 @@ def test_every_column_but_the_last_holds_equally_many_steps(count: int, width: i
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60, unique=True).map(sorted))
 def test_each_recorded_step_has_its_column(steps: list[int]) -> None:
     recorded = np.array(steps, np.int64)
-    left, stride, held = grid.lay_out(recorded, recorded, 200)
+    left, stride, held = columns.lay_out(recorded, recorded, 200)
 
-    columns = held if held is not None else [np.array([i]) for i in range(len(steps))]
+    holding = held if held is not None else [np.array([i]) for i in range(len(steps))]
     for index, step in enumerate(steps):
         column = int(np.floor((step - left) / stride))
-        assert index in columns[column]
+        assert index in holding[column]
 
 
 def test_a_gap_between_recorded_steps_stays_open() -> None:
     recorded = np.array([0, 1, 2, 3, 20, 21, 22], np.int64)
 
-    _, _, held = grid.lay_out(recorded, recorded, 200)
+    _, _, held = columns.lay_out(recorded, recorded, 200)
 
     assert held is not None
     assert sum(len(span) == 0 for span in held) == 16
@@ -46,7 +47,7 @@ def test_a_gap_between_recorded_steps_stays_open() -> None:
 def test_a_regular_axis_is_left_as_it_is() -> None:
     first = np.array([0, 30, 60], np.int64)
 
-    assert grid.lay_out(first, first + 20, 200) == (-5.0, 30.0, None)
+    assert columns.lay_out(first, first + 20, 200) == (-5.0, 30.0, None)
 
 
 def test_states_are_told_apart() -> None:
@@ -66,7 +67,7 @@ def test_a_spike_and_a_nonfinite_cell_survive_pooling_of_columns() -> None:
     shade[1, 57], state[2, 93] = 9.0, grid.NONFINITE
     held = [np.arange(i, i + 10) for i in range(0, 100, 10)]
 
-    shades, states = grid.pool_columns(shade, state, held, "max")
+    shades, states = columns.pool_columns(shade, state, held, "max")
 
     assert shades[1].tolist() == [0, 0, 0, 0, 0, 9, 0, 0, 0, 0]
     assert np.flatnonzero(states[2] == grid.NONFINITE).tolist() == [9]
@@ -158,5 +159,7 @@ def test_no_ramp_comes_near_the_reserved_magenta() -> None:
     def rgb(colour: str) -> np.ndarray:
         return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 
-    near = [np.linalg.norm(rgb(c) - rgb(colours.NONFINITE)) for c in colours.RAMP + colours.DIVERGING]
+    near = [
+        np.linalg.norm(rgb(c) - rgb(colours.NONFINITE)) for c in colours.RAMP + colours.DIVERGING
+    ]
     assert min(near) > 120

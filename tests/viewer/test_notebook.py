@@ -7,6 +7,7 @@ from pathlib import Path
 import holoviews as hv
 import numpy as np
 import pytest
+
 from rankscope.sketch import SettingError
 from rankscope.store import open_run
 from rankscope.viewer import grid, notebook

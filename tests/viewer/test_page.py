@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
 from bokeh.model import Model
+
 from rankscope.store import open_run
 from rankscope.viewer import grid
 from rankscope.viewer.figures import colours
@@ -39,7 +40,8 @@ def test_the_first_sentence_says_what_where_when_and_on_which_rank(broken_job: P
 
     assert page.told.wrong
     assert page.told.finding == (
-        "First non-finite values: activation blocks.2.mlp.act, rank 2, step 40. Last finite step: 39."
+        "First non-finite values: activation blocks.2.mlp.act, rank 2, step 40. "
+        "Last finite step: 39."
     )
 
 
@@ -91,9 +93,11 @@ def test_a_click_selects_a_cell_and_shows_its_histogram(broken_job: Path) -> Non
     tap(page.heatmap.figure, 29.7, 5.5)
 
     assert (page.choice.site, page.choice.step) == ("activation:blocks.0.mlp.act", 30)
-    assert "blocks.0.mlp.act activation · step 30 · float16 · 8×64 · GELU" in plain(page.told.selection)
+    assert "blocks.0.mlp.act activation · step 30 · float16 · 8×64 · GELU" in plain(
+        page.told.selection
+    )
     table = open_run(broken_job).table(30, ["activation:blocks.0.mlp.act"])[1]
-    assert sum(page.exponents.bars.data["count"]) == table.histogram.sum()
+    assert sum(page.selection.exponents.bars.data["count"]) == table.histogram.sum()
     assert page.pinned.location == 30
 
 
@@ -127,7 +131,13 @@ def test_nonfinite_is_painted_above_the_shades_in_the_reserved_colour(broken_job
 def test_infinities_stand_beside_the_histogram(broken_job: Path) -> None:
     page = open_page(broken_job)
 
-    aside = dict(zip(page.exponents.aside.data["name"], page.exponents.aside.data["count"], strict=True))
+    aside = dict(
+        zip(
+            page.selection.exponents.aside.data["name"],
+            page.selection.exponents.aside.data["count"],
+            strict=True,
+        )
+    )
 
     assert aside["+∞"] == 3
     assert aside["NaN"] == 0
@@ -143,13 +153,13 @@ def test_the_worst_rank_is_named(broken_job: Path) -> None:
 
 def test_the_formats_edges_are_drawn_and_the_table_marks_the_own_format(broken_job: Path) -> None:
     page = open_page(broken_job)
-    assert [edge.visible for edge in page.exponents.edges] == [True, True, True]
+    assert [edge.visible for edge in page.selection.exponents.edges] == [True, True, True]
 
     page.choice.format = "float8_e4m3fn"
 
-    assert page.exponents.edges[0].location == pytest.approx(np.log2(448))
+    assert page.selection.exponents.edges[0].location == pytest.approx(np.log2(448))
     assert 'class="chosen"><th scope="row">float8_e4m3fn' in page.told.fit
-    assert "overflow" in set(page.exponents.bars.data["zone"])
+    assert "overflow" in set(page.selection.exponents.bars.data["zone"])
 
 
 def test_a_format_that_reaches_further_is_told_at_the_border(broken_job: Path) -> None:
@@ -157,8 +167,8 @@ def test_a_format_that_reaches_further_is_told_at_the_border(broken_job: Path) -
 
     page.choice.format = "bfloat16"
 
-    assert [edge.visible for edge in page.exponents.edges] == [False, False, False]
-    assert page.exponents.away[1].text == "max 2¹²⁸ →"
+    assert [edge.visible for edge in page.selection.exponents.edges] == [False, False, False]
+    assert page.selection.exponents.away[1].text == "max 2¹²⁸ →"
 
 
 @pytest.mark.parametrize("view", ["merged", "max", "min", "argmax", "argmin", "2"])
@@ -188,7 +198,9 @@ def test_a_broken_filter_is_told_and_the_picture_stays(broken_job: Path) -> None
 
 
 def test_an_address_with_unknown_parts_is_told(broken_job: Path) -> None:
-    page = open_page(broken_job, kind="activation", site="activation:gone", step=3, statistic="fame")
+    page = open_page(
+        broken_job, kind="activation", site="activation:gone", step=3, statistic="fame"
+    )
 
     assert "There is no statistic 'fame'" in page.told.problem
     assert "no site activation:gone" in plain(page.told.selection)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from rankscope.sketch import AddressError, NotARunError
 from rankscope.viewer import markup, serve
 from rankscope.viewer.command import view
@@ -44,7 +45,10 @@ def test_a_directory_of_runs_lists_them_and_opens_one_by_its_name(
 
     page = markup.index(runs.list(), path=runs.path, now_s=1_760_000_062)
 
-    assert '<a href="?run=first">gpt &lt;small&gt;</a></th><td>live, 1 min ago</td><td>0–1</td>' in page
+    assert (
+        '<a href="?run=first">gpt &lt;small&gt;</a></th><td>live, 1 min ago</td><td>0–1</td>'
+        in page
+    )
     assert runs.only is None
     assert runs.find("second").run.name == "gpt-small"
     assert runs.find("second") is runs.find("second")

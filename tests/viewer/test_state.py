@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rankscope.viewer.state import KEYS, Choice
 
 text = st.text(max_size=20)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from rankscope.viewer import words
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0.0, "0"), (1.5, "1.5"), (-2.0, "−2"), (1e-9, "1.000e−9"), (math.inf, "+∞"), (math.nan, "NaN")],
+    [
+        (0.0, "0"),
+        (1.5, "1.5"),
+        (-2.0, "−2"),
+        (1e-9, "1.000e−9"),
+        (math.inf, "+∞"),
+        (math.nan, "NaN"),
+    ],
 )
 def test_numbers(value: float, expected: str) -> None:
     assert words.number(value) == expected
@@ -24,7 +32,14 @@ def test_powers_of_two() -> None:
 
 @pytest.mark.parametrize(
     ("part", "expected"),
-    [(0.0, "0 %"), (1.0, "100 %"), (0.99999, ">99.9 %"), (0.25, "25 %"), (3e-6, "3 ppm"), (2e-9, "2 ppb")],
+    [
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.99999, ">99.9 %"),
+        (0.25, "25 %"),
+        (3e-6, "3 ppm"),
+        (2e-9, "2 ppb"),
+    ],
 )
 def test_a_share_that_is_not_nothing_never_reads_as_nothing(part: float, expected: str) -> None:
     assert words.share(part) == expected

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil, floor, log2, log10
+from math import ceil, floor, log2, log10, pi
+from typing import Literal
 
 from bokeh.core.properties import value
 from bokeh.layouts import row
@@ -35,7 +36,9 @@ ZONE_COLOURS = {
 HEIGHT = 290
 """Pixels."""
 NEAR = 16
-"""A format's edge this many powers of two from the data is drawn; one further away is told at the border."""
+"""Edges of a format this many powers of two from the data are drawn; others told at the border."""
+AWAY: tuple[tuple[int, Literal["left", "right"]], ...] = ((4, "left"), (0, "right"))
+"""Where on the screen is told which edges are away."""
 ALWAYS = ("zero", "neg_inf", "pos_inf", "nan")
 """Bars that keep their place when they are empty."""
 
@@ -59,15 +62,15 @@ class ExponentsFigure:
         self.aside = ColumnDataSource(
             {name: [] for name in ("name", "share", "colour", "count", "text")}
         )
-        self.shares = Range1d(1e-4, 2.0)
+        self.shares = Range1d(start=1e-4, end=2.0)
         self.figure = self._build()
         self.beside = self._build_aside()
         self.layout: Row = row(self.figure, self.beside, sizing_mode="stretch_width", spacing=0)
 
-    def _build(self) -> object:
+    def _build(self) -> look.Figure:
         fig = look.plot(
             "exponents",
-            x_range=Range1d(-10, 10),
+            x_range=Range1d(start=-10, end=10),
             y_range=self.shares,
             height=HEIGHT,
             y_axis_type="log",
@@ -79,8 +82,11 @@ class ExponentsFigure:
         fig.xaxis.ticker.min_interval = 1
         fig.xgrid.visible = False
         self.zones = [
-            BoxAnnotation(fill_color=ZONE_COLOURS[zone], fill_alpha=0.10, line_color=None, hatch_pattern=hatch,
-                          hatch_color=ZONE_COLOURS[zone], hatch_alpha=0.25, hatch_scale=9, level="underlay")
+            BoxAnnotation(
+                fill_color=ZONE_COLOURS[zone], fill_alpha=0.10, line_color=None, level="underlay",
+                hatch_pattern=hatch, hatch_color=ZONE_COLOURS[zone], hatch_alpha=0.25,
+                hatch_scale=9,
+            )
             for zone, hatch in (("overflow", "/"), ("subnormal", None), ("flushed", "\\"))
         ]  # fmt: skip
         self.edges = [
@@ -92,26 +98,31 @@ class ExponentsFigure:
             )
         ]
         self.names = [
-            Label(x=0, y=0, text="", angle=1.5708, text_font=look.FONT, text_font_size="10.5px",
-                  text_color=colours.INK, text_align="right", text_baseline="bottom", x_offset=-2, y_offset=-4)
+            Label(
+                x=0, y=0, text="", angle=pi / 2, x_offset=-2, y_offset=-4, text_font=look.FONT,
+                text_font_size="10.5px", text_color=colours.INK, text_align="right",
+                text_baseline="bottom",
+            )
             for _ in self.edges
         ]  # fmt: skip
         self.away = [
             Label(x=x, y=8, x_units="screen", y_units="screen", text="", text_align=align,
                   text_font=look.FONT, text_font_size="10.5px", text_color=colours.MUTED)
-            for x, align in ((4, "left"), (0, "right"))
+            for x, align in AWAY
         ]  # fmt: skip
         for annotation in (*self.zones, *self.edges, *self.names, *self.away):
             fig.add_layout(annotation)
-        bars = fig.quad("left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
-                        line_color="#ffffff", line_width=0.6)  # fmt: skip
+        bars = fig.quad(
+            "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
+            line_color="#ffffff", line_width=0.6,
+        )  # fmt: skip
         tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
         fig.add_tools(
             HoverTool(renderers=[bars], tooltips=tip), PanTool(dimensions="width"), ResetTool()
         )
         return fig
 
-    def _build_aside(self) -> object:
+    def _build_aside(self) -> look.Figure:
         fig = look.plot(
             "aside", x_range=FactorRange(), y_range=self.shares, height=HEIGHT, y_axis_type="log"
         )
@@ -130,8 +141,11 @@ class ExponentsFigure:
             line_color=None,
         )
         fig.add_layout(
-            LabelSet(x="name", y="share", text="text", source=self.aside, text_align="center", text_baseline="bottom",
-                     text_font=value(look.FONT), text_font_size="10px", text_color=colours.INK, y_offset=2)
+            LabelSet(
+                x="name", y="share", text="text", source=self.aside, y_offset=2,
+                text_align="center", text_baseline="bottom", text_color=colours.INK,
+                text_font=value(look.FONT), text_font_size="10px",
+            )
         )  # fmt: skip
         fig.add_tools(HoverTool(renderers=[bars], tooltips="@name: @count{0,0} elements"))
         fig.toolbar_location = None
@@ -140,8 +154,9 @@ class ExponentsFigure:
     def show(self, spectrum: Spectrum | None, target: NumberFormat) -> None:
         """Draw a histogram and the edges of a format."""
         if spectrum is None:
-            self.bars.data = {name: [] for name in self.bars.data}
-            self.aside.data = {name: [] for name in self.aside.data}
+            for source in (self.bars, self.aside):
+                empty: look.Data = {str(name): [] for name in source.data}
+                source.data = empty
             return
         self._bars(spectrum, target)
         self._aside(spectrum)

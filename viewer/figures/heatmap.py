@@ -11,6 +11,7 @@ from bokeh.models import (
     ColumnDataSource,
     CrosshairTool,
     CustomJSHover,
+    DataRenderer,
     FixedTicker,
     HoverTool,
     LinearColorMapper,
@@ -53,9 +54,11 @@ const column = Math.floor((special_vars.x - layout.data.left[0]) / layout.data.s
 const row = Math.floor(special_vars.y), width = layout.data.width[0];
 const state = cells.data.state[0][row * width + column];
 const shade = cells.data.shade[0][row * width + column];
-const {logarithmic, statistic} = Object.fromEntries(Object.entries(layout.data).map(([k, v]) => [k, v[0]]));
-const show = (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5)) ? v.toExponential(3) : v.toPrecision(4);
-const value = isNaN(shade) ? "" : logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
+const logarithmic = layout.data.logarithmic[0], statistic = layout.data.statistic[0];
+const far = (v) => v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5);
+const show = (v) => far(v) ? v.toExponential(3) : v.toPrecision(4);
+const number = logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
+const value = isNaN(shade) ? "" : number;
 const words = {1: "0", 2: "undefined (no finite elements, or no spread)", 4: "not observed",
     3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
 return words[state] ?? `${statistic} ${value}`;
@@ -70,13 +73,12 @@ class HeatmapFigure:
 
     def __init__(self, *, steps: Range1d, crosshair: Span, pinned: Span) -> None:
         self.grid: Grid | None = None
-        self.cells = ColumnDataSource(
-            {
-                "shade": [np.full((1, 1), np.nan, np.float32)],
-                "state": [np.full((1, 1), 4, np.uint8)],
-            }
-            | {"x": [0.0], "y": [0.0], "dw": [1.0], "dh": [1.0]}
-        )
+        nothing: look.Data = {
+            "shade": [np.full((1, 1), np.nan, np.float32)],
+            "state": [np.full((1, 1), MISSING, np.uint8)],
+        }
+        nothing |= {"x": [0.0], "y": [0.0], "dw": [1.0], "dh": [1.0]}
+        self.cells = ColumnDataSource(nothing)
         self.layout = ColumnDataSource({"left": [0.0], "stride": [1.0], "width": [1]})
         self.rows = ColumnDataSource({"sites": []})
         self.columns = ColumnDataSource({"first": [], "last": []})
@@ -84,15 +86,16 @@ class HeatmapFigure:
         self.mapper = LinearColorMapper(palette=colours.RAMP, low=0, high=1, nan_color=CLEAR)
         self.figure = self._build(steps, crosshair, pinned)
 
-    def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> object:
-        fig = look.plot("heatmap", x_range=steps, y_range=Range1d(1, 0), height=420)
+    def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
+        fig = look.plot("heatmap", x_range=steps, y_range=Range1d(start=1, end=0), height=420)
         fig.min_border_left = LABEL_WIDTH
         fig.xaxis.axis_label = "step"
         fig.grid.visible = False
         fig.yaxis.major_tick_line_color = None
         self.hatch = BoxAnnotation(
-            left=0, right=0, top=0, bottom=0, level="image", line_color=None, fill_color="#f4f5f7",
-            fill_alpha=1, hatch_pattern="/", hatch_color=colours.HATCH, hatch_weight=0.8, hatch_scale=7,
+            left=0, right=0, top=0, bottom=0, level="image", line_color=None, fill_alpha=1,
+            fill_color="#f4f5f7", hatch_pattern="/", hatch_color=colours.HATCH, hatch_weight=0.8,
+            hatch_scale=7,
         )  # fmt: skip
         fig.add_layout(self.hatch)
         place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh", "source": self.cells}
@@ -106,7 +109,7 @@ class HeatmapFigure:
         fig.add_tools(CrosshairTool(overlay=across, visible=False), self._hover(top))
         return fig
 
-    def _hover(self, renderer: object) -> HoverTool:
+    def _hover(self, renderer: DataRenderer) -> HoverTool:
         sources = {
             "rows": self.rows, "columns": self.columns, "layout": self.layout, "cells": self.cells,
         }  # fmt: skip
@@ -224,7 +227,7 @@ class HeatmapFigure:
         return look.frame(self.figure)
 
     @staticmethod
-    def _set(source: ColumnDataSource, data: dict[str, list]) -> None:
+    def _set(source: ColumnDataSource, data: look.Data) -> None:
         if dict(source.data) != data:
             source.data = data
 

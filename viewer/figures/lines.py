@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from bokeh.events import Tap
@@ -34,7 +35,8 @@ class LinesFigure:
         self.figure = fig
         self.source = ColumnDataSource({"step": [], "low": [], "high": []})
         self.bad = ColumnDataSource({"step": [], "y": [], "rank": []})
-        self.drawn: dict[int, object] = {}
+        self.drawn: dict[int, Any] = {}
+        """The renderer of each rank's line."""
         self.logarithmic = False
         self.band = fig.varea(
             "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
@@ -49,11 +51,11 @@ class LinesFigure:
             level="overlay",
         )
         self.label = Label(
-            x=0, y=0, text="", text_color=colours.WORST, text_font=look.FONT, text_font_size="12px",
-            text_font_style="bold", text_align="right", text_baseline="bottom", x_offset=-4, y_offset=3,
+            x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,
+            text_font_size="12px", text_font_style="bold", text_align="right", visible=False,
         )  # fmt: skip
         fig.add_layout(self.label)
-        self.hover = HoverTool(
+        self.hover: Any = HoverTool(
             renderers=[], tooltips="$name · step @step · @$name{0.[0000]}", mode="mouse"
         )
         fig.add_tools(self.hover)
@@ -156,7 +158,7 @@ class LinesFigure:
 
 def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:
     """Bring a source to `data`: nothing, a stream of what follows, or all of it."""
-    old: Mapping[str, Sequence] = source.data
+    old: Any = source.data
     known = len(next(iter(old.values()))) if old else 0
     same = (
         set(old) == set(data)

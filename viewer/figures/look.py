@@ -22,6 +22,12 @@ from .colours import INK, MUTED, RULE, SURFACE
 FONT = "'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, system-ui, sans-serif"
 SMALL = "11px"
 
+Figure = Any
+"""A bokeh figure. `Any`: bokeh's own types know neither its axes, which answer as one, nor the
+kinds of its ranges and tickers, nor the events that its callbacks take."""
+Data = dict[str, Any]
+"""Columns of a ColumnDataSource. `Any`: a column is a list or an array of any dtype."""
+
 POWERS = """
 const digits = {"-": "⁻", ".": "·", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷",
     8: "⁸", 9: "⁹"};
@@ -29,10 +35,9 @@ return "2" + Array.from(String(Math.round(tick * 100) / 100), (c) => digits[c]).
 """
 
 
-# `Any`: bokeh's own figure takes some hundred keywords and ships no types for them.
-def plot(name: str, **settings: Any) -> figure:
+def plot(name: str, **settings: Any) -> Figure:
     """An empty figure of the house's look."""
-    fig = figure(
+    fig: Figure = figure(
         name=name,
         tools=[],
         toolbar_location="right",
@@ -63,7 +68,7 @@ def plot(name: str, **settings: Any) -> figure:
     return fig
 
 
-def step_axis(fig: figure, *, crosshair: Span, pinned: Span) -> None:
+def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
     """Make x the shared step axis: zoom and pan along it, one cross-hair, the pinned step."""
     zoom = BoxZoomTool(dimensions="width")
     fig.add_tools(
@@ -107,7 +112,7 @@ def move(span: Range, start: float, end: float) -> None:
     span.update(start=start, end=end)
 
 
-def frame(fig: figure, width: int = 720, height: int = 380) -> tuple[int, int]:
+def frame(fig: Figure, width: int = 720, height: int = 380) -> tuple[int, int]:
     """Pixels of the frame; the given size until the browser has laid it out."""
     try:
         return fig.inner_width or width, fig.inner_height or height

@@ -1,0 +1,64 @@
+"""Answers with labels: coordinates by step and site, units and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT
+from .record import SiteInfo
+from .selection import Chosen
+
+CELL = ("step", "site")
+
+
+def by_step(chosen: Chosen) -> dict[str, Any]:
+    """Coordinates along the steps: which attempt and record each is of."""
+    return {
+        "step": chosen.steps,
+        "attempt": ("step", chosen.attempts),
+        "record": ("step", chosen.records),
+    }
+
+
+def by_site(sites: Sequence[SiteInfo]) -> dict[str, Any]:
+    """Coordinates along the sites: what each label is made of."""
+    return {
+        "site": np.array([site.label for site in sites], dtype=object),
+        "kind": ("site", np.array([site.kind for site in sites], dtype=object)),
+        "name": ("site", np.array([site.name for site in sites], dtype=object)),
+        "slot": ("site", np.array([site.slot for site in sites], dtype=object)),
+        "occurrence": ("site", np.array([site.occurrence for site in sites], dtype=np.int64)),
+    }
+
+
+def exponents_dataset(
+    chosen: Chosen,
+    sites: Sequence[SiteInfo],
+    counts: NDArray[np.int64],
+    histograms: NDArray[np.int64],
+) -> xr.Dataset:
+    """Histograms of exponents, see `Run.exponents`.
+
+    Args:
+        chosen: The steps.
+        sites: The sites.
+        counts: int64 [steps, sites, COUNTS], negative where nothing was observed.
+        histograms: int64 [steps, sites, BINS]
+    """
+    seen = np.maximum(counts, 0)
+    names = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
+    columns = {name: (CELL, seen[..., COUNTS.index(name)]) for name in names}
+    return xr.Dataset(
+        {"count": ((*CELL, "exponent"), histograms)}
+        | columns
+        | {"total": (CELL, seen[..., COUNT]), "observed": (CELL, counts[..., COUNT] >= 0)},
+        coords=by_step(chosen)
+        | by_site(sites)
+        | {"exponent": np.arange(FIRST_EXPONENT, LAST_EXPONENT + 1)},
+        attrs={"units": "elements", "description": "bin n counts 2^n <= |x| < 2^(n+1)"},
+    )

@@ -1,0 +1,126 @@
+"""Numbers of one snapshot, by record and site: which array holds what is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN, check_statistic, derive
+from ..sketch.errors import SettingError
+from ..sketch.table import BINS, COUNT, SketchTable
+from .pooling import Heatmap, Pool, group_size, pool_any, pool_numbers
+from .reader import Reader
+from .record import SPREAD
+from .selection import Chosen, Indices
+
+View = str | int
+"""`merged`, one rank, or `min`, `max`, `argmin`, `argmax` over ranks."""
+
+
+def values(
+    reader: Reader, statistic: str, records: Indices, places: Indices, view: View
+) -> NDArray[Any]:
+    """[records, sites] of a statistic, NaN where it was not observed.
+
+    float32 for main statistics, float64 for those that are derived.
+
+    Raises:
+        SettingError: there is no such statistic or view.
+    """
+    check_statistic(statistic)
+    if view == "merged" and statistic not in MAIN:
+        return derived(reader, statistic, records, places)
+    column = main_column(statistic, f"view {view!r}")
+    if view == "merged":
+        return reader.read("scalars", records, places, column)
+    if isinstance(view, str):
+        return reader.read("spread", records, places, column, spread_column(view))
+    if not 0 <= view < reader.ranks:
+        raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
+    return reader.read("ranks", records, int(view), places, column)
+
+
+def derived(
+    reader: Reader, statistic: str, records: Indices, places: Indices
+) -> NDArray[np.float64]:
+    """float64 [records, sites] of any statistic, from the exact columns."""
+    counts = reader.read("counts", records, places)
+    moments = reader.read("moments", records, places)
+    rows = counts.shape[0] * counts.shape[1]
+    table = SketchTable(
+        counts.reshape(rows, counts.shape[2]),
+        moments.reshape(rows, moments.shape[2]),
+        np.empty(0, np.uint64),
+        np.empty((0, BINS), np.int64),
+    )
+    found = derive(table, statistic).reshape(counts.shape[:2])
+    return np.where(counts[..., COUNT] >= 0, found, np.nan)
+
+
+def numbers(
+    reader: Reader, name: str, names: tuple[str, ...], records: Indices
+) -> NDArray[np.float64]:
+    """float64 [records, ranks, names] of the array `training` or `health`."""
+    if not names:
+        return np.empty((len(records), reader.ranks, 0))
+    return reader.read(name, records, slice(None), slice(0, len(names)))
+
+
+def heatmap(
+    reader: Reader,
+    statistic: str,
+    chosen: Chosen,
+    places: Indices,
+    *,
+    view: View,
+    sizes: tuple[int | None, int | None],
+    pool: Pool,
+    kind: str | None,
+) -> Heatmap:
+    """One statistic over sites and steps, pooled to at most `sizes` (columns, rows).
+
+    Raises:
+        SettingError: there is no such statistic or view, or it cannot be pooled.
+    """
+    if pool not in ("max", "min"):
+        raise SettingError(f"`pool` must be 'max' or 'min', got {pool!r}.")
+    if view in ("argmin", "argmax"):
+        raise SettingError(f"`view` {view!r} has no worst to pool; ask `scalar` for it.")
+    found = values(reader, statistic, chosen.records, places, view)
+    # Some rank may have NaN where the best one has none.
+    bad = values(reader, "nonfinite", chosen.records, places, "max" if view == "min" else view)
+    groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
+    labels = [reader.label(place) for place in places]
+    return Heatmap(
+        statistic=statistic,
+        kind=kind,
+        view=view,
+        values=pool_numbers(found.astype(np.float32, copy=False), groups, pool).T,
+        nonfinite=pool_any(bad > 0, groups).T,
+        observed=pool_any(~np.isnan(bad), groups).T,
+        row_sites=[labels[start : start + groups[1]] for start in range(0, len(labels), groups[1])],
+        column_first=chosen.steps[:: groups[0]],
+        column_last=np.append(chosen.steps[groups[0] - 1 : -1 : groups[0]], chosen.steps[-1:]),
+    )
+
+
+def main_column(statistic: str, what: str) -> int:
+    """Where a main statistic stands; SettingError for one that is kept merged only."""
+    check_statistic(statistic)
+    if statistic not in MAIN:
+        raise SettingError(
+            f"{statistic!r} is kept merged only, not for {what}; "
+            f"by rank there are {', '.join(MAIN)}."
+        )
+    return MAIN.index(statistic)
+
+
+def spread_column(view: str) -> int:
+    """Where a view over ranks stands on the last axis of the spread."""
+    if view not in SPREAD:
+        raise SettingError(
+            f"`view` must be 'merged', a rank, or one of {', '.join(SPREAD)}, got {view!r}."
+        )
+    return SPREAD.index(view)
