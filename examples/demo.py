@@ -16,7 +16,7 @@ from urllib.parse import quote
 from rankscope.sketch import RankscopeError
 
 from .fault import Fault
-from .launch import Ranks
+from .launch import Ranks, find_complaint, find_warning
 from .screen import CHALLENGE, Screen
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Demo:
             screen.doing("Storing")
             self._wait_until_stored()
         if code:
-            raise RankscopeError(f"The training failed: {ranks.complaint()}")
-        if warning := ranks.warning():
+            complaint = find_complaint(ranks.said()) or f"{self.log} says why"
+            raise RankscopeError(f"The training failed: {complaint}")
+        if warning := find_warning(ranks.said()):
             screen.say(f"Rankscope warns: {warning}")
 
     def open_run(self) -> Run | None:

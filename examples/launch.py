@@ -34,7 +34,7 @@ class Ranks:
     """
 
     def __init__(self, ranks: int, arguments: Sequence[str], log: Path) -> None:
-        self.log = log
+        self._log = log
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={ranks}", "-m", "rankscope.examples.gpt", *arguments]
         with log.open("wb") as said:
@@ -97,19 +97,21 @@ class Ranks:
                 os.kill(process, signal.SIGKILL)
         self._process.wait()
 
-    def complaint(self) -> str:
-        """Which rank failed and why, in its own words, as far as the log tells."""
-        text = self.log.read_text(errors="replace")
-        found = re.search(
-            r"^\[rank(\d+)\]: ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE
-        )
-        return f"rank {found[1]} says “{found[2]}”" if found else f"{self.log} says why"
+    def said(self) -> str:
+        """All that the ranks said apart from their progress."""
+        return self._log.read_text(errors="replace")
 
-    def warning(self) -> str:
-        """What the agent warned of, if it did."""
-        text = self.log.read_text(errors="replace")
-        found = re.search(r"RankscopeWarning: (.*)", text)
-        return found[1] if found else ""
+
+def find_complaint(said: str) -> str:
+    """Which rank failed first, and why, in its own words; empty if none says so."""
+    found = re.search(r"^\[rank(\d+)\]: ((?:\w+\.)*\w*Error\b.*)$", said, re.MULTILINE)
+    return f"rank {found[1]} says “{found[2].strip()}”" if found else ""
+
+
+def find_warning(said: str) -> str:
+    """What the agent warned of; empty if it did not."""
+    found = re.search(r"RankscopeWarning: (.*)", said)
+    return found[1].strip() if found else ""
 
 
 def _environment() -> dict[str, str]:

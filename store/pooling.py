@@ -41,27 +41,26 @@ def group_size(length: int, most: int | None) -> int:
 def pool_numbers(
     values: NDArray[np.float32], sizes: tuple[int, int], pool: Pool
 ) -> NDArray[np.float32]:
-    """float32 [groups of axis 0, groups of axis 1]: the largest (or smallest) that is not NaN."""
+    """float32 [groups of axis 1, groups of axis 0]: the largest (or smallest) that is not NaN."""
     # fmax and fmin leave NaN out unless there is nothing else.
     worst = np.fmax if pool == "max" else np.fmin
-    return reduce_groups(worst, reduce_groups(worst, values, 0, sizes[0]), 1, sizes[1])
+    # Each axis is reduced while it is the first, so that whole rows are compared at once.
+    turned = np.ascontiguousarray(reduce_groups(worst, values, sizes[0]).T)
+    return reduce_groups(worst, turned, sizes[1])
 
 
-def pool_any(flags: NDArray[np.bool_], sizes: tuple[int, int]) -> NDArray[np.bool_]:
-    """bool [groups of axis 0, groups of axis 1]: whether any flag of the group is set."""
-    either = np.logical_or
-    return reduce_groups(either, reduce_groups(either, flags, 0, sizes[0]), 1, sizes[1])
-
-
-def reduce_groups(operation: np.ufunc, block: NDArray, axis: int, size: int) -> NDArray:
-    """Reduce each `size` neighbours along an axis to one; the last group may be smaller."""
+def reduce_groups(
+    operation: np.ufunc, block: NDArray[np.float32], size: int
+) -> NDArray[np.float32]:
+    """Reduce each `size` rows to one; the last group may be smaller."""
     if size == 1:
         return block
-    whole = block.shape[axis] // size * size
-    head, tail = np.split(block, [whole], axis=axis)
-    shape = (*block.shape[:axis], whole // size, size, *block.shape[axis + 1 :])
+    whole = block.shape[0] // size
     # Twenty times as fast as `reduceat`, which knows no vectors.
-    parts = [operation.reduce(head.reshape(shape), axis=axis + 1)]
-    if tail.shape[axis]:
-        parts.append(operation.reduce(tail, axis=axis, keepdims=True))
-    return np.concatenate(parts, axis=axis)
+    heads = operation.reduce(block[: whole * size].reshape(whole, size, -1), axis=1)
+    tail = block[whole * size :]
+    return (
+        np.concatenate([heads, operation.reduce(tail, axis=0, keepdims=True)])
+        if len(tail)
+        else heads
+    )

@@ -104,7 +104,7 @@ class Reader:
         order = np.argsort(records, kind="stable")
         ascending = records[order]
         parts = [
-            self._read_range(name, span, inner)[ascending[part] - span.start]
+            pick(self._read_range(name, span, inner), ascending[part] - span.start, axis=0)
             for part, span in stretches(ascending)
         ]
         block = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -125,9 +125,7 @@ class Reader:
         parts: list[NDArray[Any]] = []
         for part, places in stretches(ascending):
             whole = self._get(name, bounds, span, (*inner[:many], places, *inner[many + 1 :]))
-            offsets = ascending[part] - places.start
-            full = len(offsets) == whole.shape[axis]
-            parts.append(whole if full else np.take(whole, offsets, axis=axis))
+            parts.append(pick(whole, ascending[part] - places.start, axis=axis))
         block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
         return block if is_ascending(wanted) else np.take(block, np.argsort(order), axis=axis)
 
@@ -189,6 +187,11 @@ class Reader:
 def is_many(index: Any) -> TypeGuard[Indices]:
     """Whether an index is an array of indices."""
     return isinstance(index, np.ndarray)
+
+
+def pick(block: NDArray[Any], offsets: Indices, axis: int) -> NDArray[Any]:
+    """Those ascending places of an axis; the block itself, not a copy, where that is all of it."""
+    return block if len(offsets) == block.shape[axis] else np.take(block, offsets, axis=axis)
 
 
 def is_ascending(places: Indices) -> bool:

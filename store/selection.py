@@ -43,6 +43,9 @@ class Chosen:
 def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None = None) -> Chosen:
     """The record of each step: that of the last attempt, or of the one asked for.
 
+    Where an attempt recorded a step twice it is the one with more ranks, else the later: a rewound
+    step replaces the old one, and one rank's frame that came too late does not hide the others.
+
     Args:
         facts: int64 [records, columns], the rows of the array `records`.
         steps: Which steps, first and last included.
@@ -60,7 +63,8 @@ def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None =
             raise SettingError(f"There is no record of attempt {attempt}; there are {names}.")
         wanted &= facts[:, ATTEMPT] == attempt
     records = np.flatnonzero(wanted)
-    order = np.lexsort((records, facts[records, ATTEMPT], facts[records, STEP]))
+    columns = facts[records]
+    order = np.lexsort((records, columns[:, RANKS], columns[:, ATTEMPT], columns[:, STEP]))
     ordered = records[order]
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, check_statistic, derive
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, SketchTable
-from .pooling import Heatmap, Pool, group_size, pool_any, pool_numbers
+from .pooling import Heatmap, Pool, group_size, pool_numbers
 from .reader import Reader
 from .record import SPREAD
 from .selection import Chosen, Indices
@@ -92,14 +92,15 @@ def heatmap(
     # Some rank may have NaN where the best one has none.
     bad = values(reader, "nonfinite", chosen.records, places, "max" if view == "min" else view)
     groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
+    most_bad = pool_numbers(bad, groups, "max")
     labels = [reader.label(place) for place in places]
     return Heatmap(
         statistic=statistic,
         kind=kind,
         view=view,
-        values=pool_numbers(found.astype(np.float32, copy=False), groups, pool).T,
-        nonfinite=pool_any(bad > 0, groups).T,
-        observed=pool_any(~np.isnan(bad), groups).T,
+        values=pool_numbers(found.astype(np.float32, copy=False), groups, pool),
+        nonfinite=most_bad > 0,
+        observed=~np.isnan(most_bad),
         row_sites=[labels[start : start + groups[1]] for start in range(0, len(labels), groups[1])],
         column_first=chosen.steps[:: groups[0]],
         column_last=np.append(chosen.steps[groups[0] - 1 : -1 : groups[0]], chosen.steps[-1:]),

@@ -230,7 +230,7 @@ def row_name(sites: Sequence[str]) -> str:
     return name if len(sites) == 1 else f"{name} +{len(sites) - 1}"
 
 
-def describe(grid: Grid, *, statistic: str, kind: str) -> str:
+def describe(grid: Grid, *, statistic: str, kind: str, view: str) -> str:
     """The heatmap in one sentence, for those who do not see it."""
     sites = sum(len(sites) for sites in grid.row_sites)
     if not grid.shade.size or not (grid.first >= 0).any():
@@ -238,7 +238,9 @@ def describe(grid: Grid, *, statistic: str, kind: str) -> str:
     first, last = int(grid.first[grid.first >= 0].min()), int(grid.last.max())
     shown = grid.shade[np.isfinite(grid.shade)]
     text = f"{words.count(sites, 'site')}, {words.steps(first, last)}"
-    if shown.size:
+    if view in RANK_VIEWS:
+        text += f"; the rank whose {statistic} is {view.removeprefix('arg')}imal"
+    elif shown.size:
         low, high = float(shown.min()), float(shown.max())
         write = words.power if grid.logarithmic else words.number
         text += f"; {statistic} from {write(low)} to {write(high)}"

@@ -35,10 +35,10 @@ FINDING_CSS = """
 :host { width: 100%; }
 .bk-btn, .bk-btn.bk-btn-default { text-align: left; white-space: normal; padding: 9px 14px 9px 20px;
   border-radius: 10px; font-size: 15px; font-weight: 600; line-height: 1.4; }
-:host(.wrong) .bk-btn, :host(.wrong) .bk-btn:hover { background: #fdeef5; color: #9d0050;
+:host(.wrong) .bk-btn.bk-btn-default { background: #fdeef5; color: #9d0050;
   border: 1px solid #efb3d0; box-shadow: inset 6px 0 0 #d6006c; }
-:host(.wrong) .bk-btn:hover { background: #fbe0ec; }
-:host(.sound) .bk-btn, :host(.sound) .bk-btn:hover { background: #eef8f4; color: #0b5f45;
+:host(.wrong) .bk-btn.bk-btn-default:hover { background: #fbe0ec; }
+:host(.sound) .bk-btn.bk-btn-default { background: #eef8f4; color: #0b5f45;
   border: 1px solid #b5dccd; box-shadow: inset 6px 0 0 #0f9d70; cursor: default; }
 """
 WIDGET_CSS = """
@@ -122,12 +122,12 @@ def left(page: Page) -> pn.Column:
         pn.Column(
             text(told.param.ranks, margin=(12, 0, 0, 0)),
             figure(page.ranks.figure),
-            text(told.param.ranks_summary),
+            text(told.param.ranks_summary, margin=(4, 0, 0, 0)),
             visible=chosen,
             sizing_mode="stretch_width",
             margin=0,
         ),
-        styles=CARD | {"flex": "1 1 640px", "min-width": "0"},
+        styles=CARD | {"flex": "4 1 640px", "min-width": "0"},
     )
 
 
@@ -177,7 +177,7 @@ def right(page: Page) -> pn.Column:
             sizing_mode="stretch_width",
             margin=0,
         ),
-        styles=CARD | {"flex": "0 1 450px", "min-width": "400px", "box-sizing": "border-box"},
+        styles=CARD | {"flex": "1 1 420px", "box-sizing": "border-box"},
         min_width=400,
     )
 

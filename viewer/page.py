@@ -255,7 +255,7 @@ class Page:
             "heatmap": markup.title(what, markup.view_name(choice.view)),
             "legend": markup.legend(limits, logarithmic=shown.logarithmic, view=choice.view),
             "heatmap_summary": markup.summary(
-                grid.describe(shown, statistic=choice.statistic, kind=choice.kind)
+                grid.describe(shown, statistic=choice.statistic, kind=choice.kind, view=choice.view)
             ),
         }
         self.told.param.update(**told)
@@ -289,7 +289,7 @@ class Page:
         key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
         new = colours.limits(shown.usual(), diverging=shown.signed)
         if choice.view in grid.RANK_VIEWS:
-            new = colours.Limits(low=0, high=max(1, self.world_size - 1))
+            new = colours.Limits(low=0, high=max(1, self.world_size - 1), ranks=True)
         old = self._limits[1] if self._limits is not None and self._limits[0] == key else None
         limits = colours.stick(old, new)
         self._limits = (key, limits)

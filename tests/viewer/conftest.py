@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,11 +138,10 @@ class Job:
     ) -> SketchTable:
         """One tensor of one rank: sound, or hurt on the bad rank, or with a planted spike."""
         origin = site.label == self.site("blocks.2.mlp.act")
-        hurt = self.bad_step is not None and rank == self.bad_rank
-        grown = max(0, step - (self.bad_step or 0) + 14) if hurt and origin else 0
-        lost = (
-            3 + step - self.bad_step if hurt and step >= self.bad_step and self.after(site) else 0
-        )
+        grown = lost = 0
+        if self.bad_step is not None and rank == self.bad_rank:
+            grown = max(0, step - self.bad_step + 14) if origin else 0
+            lost = 3 + step - self.bad_step if step >= self.bad_step and self.after(site) else 0
         growth = 2.0 ** (0.9 * grown) * spike.get((step, site.label), 1.0)
         if growth != 1 or lost:
             return self.measured(site, step, growth=growth, lost=lost)
@@ -199,7 +199,8 @@ def new_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Makes jobs that a test writes itself."""
     jobs: list[Job] = []
 
-    def make(name: str = "job", **settings: object) -> Job:
+    # `Any`: what a `Job` takes.
+    def make(name: str = "job", **settings: Any) -> Job:
         jobs.append(Job(tmp_path / name, **settings))
         return jobs[-1]
 

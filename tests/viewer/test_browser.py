@@ -9,14 +9,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rankscope.viewer import Server, serve
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Request
 
 CHROMIUM = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
@@ -88,7 +88,7 @@ class Visit:
             "console", lambda line: self.errors.append(line.text) if line.type == "error" else None
         )
 
-    def note(self, request: object) -> None:
+    def note(self, request: Request) -> None:
         url = request.url.removeprefix("blob:")
         if not url.startswith((self.address, "data:", self.address.replace("http", "ws", 1))):
             self.foreign.append(request.url)
@@ -125,7 +125,8 @@ def start() -> Iterator[Callable[..., Server]]:
     """Starts servers for one test; its pages are closed before they stop."""
     servers: list[Server] = []
 
-    def new(path: Path, **settings: float) -> Server:
+    # `Any`: what `serve` takes.
+    def new(path: Path, **settings: Any) -> Server:
         servers.append(serve(path, **settings))
         return servers[-1]
 

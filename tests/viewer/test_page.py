@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
-from bokeh.model import Model
 
 from rankscope.store import open_run
 from rankscope.viewer import grid
@@ -26,9 +26,19 @@ def open_page(path: Path, **chosen: object) -> Page:
     return Page(Follower(open_run(path)), Choice(**chosen), now=lambda: NOW)
 
 
-def tap(figure: Model, x: float, y: float) -> None:
+def grid_of(page: Page) -> grid.Grid:
+    assert page.heatmap.grid is not None
+    return page.heatmap.grid
+
+
+# `Any`: bokeh's figures are untyped here, and a click by hand goes through a private door.
+def tap(figure: Any, x: float, y: float) -> None:
     """A click, as the browser would tell it."""
     figure._trigger_event(Tap(figure, sx=0, sy=0, x=x, y=y))
+
+
+def column(source: Any, name: str) -> list[Any]:
+    return list(source.data[name])
 
 
 def plain(html: str) -> str:
@@ -82,9 +92,8 @@ def test_an_empty_run_opens_and_fills(new_job: Callable) -> None:
     page.tick()
 
     assert page.choice.kind == "activation"
-    assert page.heatmap.grid is not None
-    assert page.heatmap.grid.last.tolist() == [0, 1, 2]
-    assert page.training.source.data["step"].tolist() == [0, 1, 2]
+    assert grid_of(page).last.tolist() == [0, 1, 2]
+    assert column(page.training.source, "step") == [0, 1, 2]
 
 
 def test_a_click_selects_a_cell_and_shows_its_histogram(broken_job: Path) -> None:
@@ -120,10 +129,10 @@ def test_a_click_in_the_loss_moves_the_step(broken_job: Path) -> None:
 def test_nonfinite_is_painted_above_the_shades_in_the_reserved_colour(broken_job: Path) -> None:
     page = open_page(broken_job)
     state = page.heatmap.cells.data["state"][0]
-    row = page.heatmap.grid.row(ORIGIN)
+    row = grid_of(page).row(ORIGIN)
 
-    assert (state[row, 40:60] == grid.NONFINITE).all()
-    assert not (state[:, :40] == grid.NONFINITE).any()
+    assert np.all(state[row, 40:60] == grid.NONFINITE)
+    assert not np.any(state[:, :40] == grid.NONFINITE)
     top = page.heatmap.figure.renderers[1].glyph
     assert top.color_mapper.palette[grid.NONFINITE] == colours.NONFINITE
 
@@ -148,7 +157,7 @@ def test_the_worst_rank_is_named(broken_job: Path) -> None:
 
     assert page.ranks.label.text == "rank 2"
     assert "rank 2 not finite at step 40" in plain(page.told.ranks)
-    assert page.ranks.bad.data["rank"].tolist() == [2] * 20
+    assert column(page.ranks.bad, "rank") == [2] * 20
 
 
 def test_the_formats_edges_are_drawn_and_the_table_marks_the_own_format(broken_job: Path) -> None:
@@ -179,7 +188,7 @@ def test_every_view_of_every_sort_of_statistic_is_shown(
     page = open_page(broken_job, kind="weight_gradient", view=view, statistic=statistic)
 
     assert page.told.problem == ""
-    assert page.heatmap.grid.shade.shape == (12, 60)
+    assert grid_of(page).shade.shape == (12, 60)
     assert statistic in page.told.heatmap_summary
 
 
@@ -190,11 +199,11 @@ def test_a_broken_filter_is_told_and_the_picture_stays(broken_job: Path) -> None
     assert page.told.problem.startswith("The name filter is no regular expression:")
     page.choice.pattern = "nothing like this"
     assert page.told.problem.startswith("No site's name matches 'nothing like this'")
-    assert len(page.heatmap.grid.names) == 24
+    assert len(grid_of(page).names) == 24
 
     page.choice.pattern = r"mlp\.act$"
     assert page.told.problem == ""
-    assert len(page.heatmap.grid.names) == 4
+    assert len(grid_of(page).names) == 4
 
 
 def test_an_address_with_unknown_parts_is_told(broken_job: Path) -> None:
@@ -240,7 +249,7 @@ def test_zoom_by_the_mouse_asks_for_the_visible_steps_only(broken_job: Path) -> 
     figure._trigger_event(RangesUpdate(figure, x0=9.6, x1=20.2, y0=0, y1=1))
 
     assert page.choice.zoom == (9.6, 20.2)
-    assert (page.heatmap.grid.first[0], page.heatmap.grid.last[-1]) == (9, 21)
+    assert (grid_of(page).first[0], grid_of(page).last[-1]) == (9, 21)
     figure._trigger_event(Reset(figure))
     assert page.choice.zoom is None
     assert (page.steps.start, page.steps.end) == (-0.5, 59.5)
@@ -261,8 +270,8 @@ def test_new_steps_are_patched_and_zoom_and_selection_stay(new_job: Callable) ->
 
     assert page.choice.query() == before
     assert (page.steps.start, page.steps.end) == (2.0, 12.0)
-    assert page.training.source.data["step"].tolist() == list(range(23))
-    assert page.ranks.source.data["step"].tolist() == list(range(23))
+    assert column(page.training.source, "step") == list(range(23))
+    assert column(page.ranks.source, "step") == list(range(23))
     assert "step 22" in plain(page.told.header)
 
 
@@ -301,11 +310,11 @@ def test_steps_recorded_now_and_then_are_drawn_where_they_are(new_job: Callable)
     job.commit(range(0, 10))
     job.commit(range(50, 100, 10))
 
-    shown = open_page(job.path).heatmap.grid
+    shown = grid_of(open_page(job.path))
 
-    column = shown.column(70)
-    assert column is not None
-    assert shown.left + column * shown.stride <= 70 <= shown.left + (column + 1) * shown.stride
+    place = shown.column(70)
+    assert place is not None
+    assert shown.left + place * shown.stride <= 70 <= shown.left + (place + 1) * shown.stride
     empty = shown.column(30)
     assert empty is None
     assert (shown.state == grid.MISSING).any()

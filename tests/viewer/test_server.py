@@ -29,6 +29,7 @@ def test_the_page_is_served_without_foreign_addresses_until_it_is_stopped(broken
         assert "<title>rankscope</title>" in page
         assert 'src="http' not in page
         assert 'href="http' not in page
+        assert server.runs.only is not None
         assert server.runs.only.listeners == 0, "a client that never loads costs nothing"
     finally:
         server.stop()
@@ -50,8 +51,10 @@ def test_a_directory_of_runs_lists_them_and_opens_one_by_its_name(
         in page
     )
     assert runs.only is None
-    assert runs.find("second").run.name == "gpt-small"
-    assert runs.find("second") is runs.find("second")
+    second = runs.find("second")
+    assert second is not None
+    assert second.run.name == "gpt-small"
+    assert runs.find("second") is second
     assert runs.find("third") is None
     assert runs.find("../first") is None
 

@@ -59,10 +59,14 @@ class Limits:
     high: float
     diverging: bool = False
     """Whether zero is in the middle."""
+    ranks: bool = False
+    """Whether the values are ranks, of which none may look like nothing."""
 
     @property
     def palette(self) -> list[str]:
         """The ramp that belongs to these limits."""
+        if self.ranks:
+            return RAMP[64:]
         return DIVERGING if self.diverging else RAMP
 
 
@@ -96,5 +100,8 @@ def stick(previous: Limits | None, new: Limits) -> Limits:
     if new.low >= previous.low - slack and new.high <= previous.high + slack:
         return previous
     return Limits(
-        low=min(previous.low, new.low), high=max(previous.high, new.high), diverging=new.diverging
+        low=min(previous.low, new.low),
+        high=max(previous.high, new.high),
+        diverging=new.diverging,
+        ranks=new.ranks,
     )

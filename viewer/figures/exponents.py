@@ -37,8 +37,8 @@ HEIGHT = 290
 """Pixels."""
 NEAR = 16
 """Edges of a format this many powers of two from the data are drawn; others told at the border."""
-AWAY: tuple[tuple[int, Literal["left", "right"]], ...] = ((4, "left"), (0, "right"))
-"""Where on the screen is told which edges are away."""
+AWAY: tuple[tuple[Literal["left", "right"], float], ...] = (("left", 1.7), ("right", 0.85))
+"""Where is told which edges are away: at a side and a height, one below the other."""
 ALWAYS = ("zero", "neg_inf", "pos_inf", "nan")
 """Bars that keep their place when they are empty."""
 
@@ -106,9 +106,11 @@ class ExponentsFigure:
             for _ in self.edges
         ]  # fmt: skip
         self.away = [
-            Label(x=x, y=8, x_units="screen", y_units="screen", text="", text_align=align,
-                  text_font=look.FONT, text_font_size="10.5px", text_color=colours.MUTED)
-            for x, align in AWAY
+            Label(
+                x=0, y=y, text="", text_align=align, text_baseline="top", text_font=look.FONT,
+                text_font_size="10.5px", text_color=colours.MUTED,
+            )
+            for align, y in AWAY
         ]  # fmt: skip
         for annotation in (*self.zones, *self.edges, *self.names, *self.away):
             fig.add_layout(annotation)
@@ -218,5 +220,5 @@ class ExponentsFigure:
             label.update(x=at, y=2.0, text=text, visible=inside)
         below = f"← smallest normal {words.power(normal)}" if normal < start else ""
         above = f"max {words.as_power(target.max)} →" if top > end else ""
-        self.away[0].update(text=below)
-        self.away[1].update(text=above, x=look.frame(self.figure, 260)[0] - 4)
+        self.away[0].update(text=below, x=start)
+        self.away[1].update(text=above, x=end)

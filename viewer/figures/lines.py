@@ -31,6 +31,7 @@ class LinesFigure:
         fig.y_range.only_visible = True
         fig.xgrid.visible = False
         fig.yaxis.major_tick_line_color = None
+        fig.yaxis.ticker.desired_num_ticks = 4
         fig.min_border_left = LABEL_WIDTH
         self.figure = fig
         self.source = ColumnDataSource({"step": [], "low": [], "high": []})
@@ -42,13 +43,7 @@ class LinesFigure:
             "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
         )
         self.marks = fig.scatter(
-            "step",
-            "y",
-            source=self.bad,
-            marker="diamond",
-            size=8,
-            color=colours.NONFINITE,
-            level="overlay",
+            "step", "y", source=self.bad, marker="diamond", size=8, color=colours.NONFINITE
         )
         self.label = Label(
             x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,
@@ -92,10 +87,9 @@ class LinesFigure:
         return data
 
     def _draw(self, lines: Lines) -> None:
-        """A glyph for each rank that is drawn; the worst rank's is made last, above the others."""
+        """A glyph for each rank that is drawn."""
         for rank in [rank for rank in self.drawn if rank not in lines.drawn]:
-            glyph = self.drawn.pop(rank)
-            self.figure.renderers.remove(glyph)
+            self.drawn.pop(rank)
         for rank in lines.drawn:
             if rank not in self.drawn:
                 column = f"rank {rank}"
@@ -105,7 +99,10 @@ class LinesFigure:
             colour = colours.WORST if worst else colours.RANK
             style = {"line_color": colour, "line_width": 2.4 if worst else 1.3}
             self.drawn[rank].glyph.update(**style, line_alpha=1.0 if worst else 0.75)
-            self.drawn[rank].level = "overlay" if worst else "glyph"
+        # The worst line comes last and so lies above the others, and the marks above all lines.
+        order = [self.band, *(self.drawn[rank] for rank in lines.drawn), self.marks]
+        if self.figure.renderers != order:
+            self.figure.renderers = order
         self.hover.renderers = list(self.drawn.values())
 
     def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
