@@ -8,19 +8,15 @@ import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rankscope.sketch import SettingError
 
-from .demo import Demo, compiling, page
+from .demo import Demo, Viewer, compiling, page
 from .fault import Fault
 from .job import SIZES
 from .screen import Screen
-
-if TYPE_CHECKING:
-    from rankscope.viewer import Server
 
 INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ended."""
@@ -126,7 +122,7 @@ def demo(
         conclude(job, screen, server, tell=tell)
 
 
-def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Server | None:
+def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Viewer | None:
     """Say what is to come, compile the kernels and, beside that, start the viewer."""
     job.introduce(screen)
     screen.doing("Preparing; kernels are compiled once, for about 15 s")
@@ -156,7 +152,7 @@ def make_folder(directory: Path) -> None:
         ) from None
 
 
-def conclude(job: Demo, screen: Screen, server: Server | None, *, tell: bool) -> None:
+def conclude(job: Demo, screen: Screen, server: Viewer | None, *, tell: bool) -> None:
     """Tell the answer, at once or when the user has looked long enough."""
     screen.say(f"Trained and stored in {job.path}")
     if server is None:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from rankscope.sketch import RankscopeError
@@ -21,10 +21,18 @@ from .screen import CHALLENGE, Screen
 
 if TYPE_CHECKING:
     from rankscope.store import Run
-    from rankscope.viewer import Server
 
 STORED_S = 45.0
 """How long the collector may take to finish the run after the ranks have left."""
+
+
+class Viewer(Protocol):
+    """What the demo needs of a running viewer."""
+
+    address: str
+
+    def wait(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +60,7 @@ class Demo:
         if self.fault is not None:
             screen.say(CHALLENGE)
 
-    def train(self, screen: Screen, server: Server | None = None, *, open_page: bool) -> None:
+    def train(self, screen: Screen, server: Viewer | None = None, *, open_page: bool) -> None:
         """Run the job to its end, and wait until all of it is stored.
 
         Raises:
@@ -84,17 +92,19 @@ class Demo:
 
     def answer(self) -> str:
         """What was planted, beside what the store says."""
-        run, fault = self.open_run(), self.fault
-        found = run.first_nonfinite() if run is not None else None
-        planted, seen = "no fault", "nothing, all was finite"
+        planted, fault = "no fault", self.fault
         if fault is not None:
             planted = f"{fault.site} overflows on rank {fault.rank} from step {fault.step} on"
-        if found is not None:
-            ranks = ", ".join(map(str, found.ranks))
-            seen = f"{found.site} on rank {ranks} at step {found.step}"
-        return f"Planted: {planted}.\nFound:   {seen}, says open_run(…).first_nonfinite()."
+        return f"Planted: {planted}.\nFound:   {self._found()}, says open_run(…).first_nonfinite()."
 
-    def _follow(self, ranks: Ranks, screen: Screen, server: Server | None, open_page: bool) -> None:
+    def _found(self) -> str:
+        run = self.open_run()
+        found = run.first_nonfinite() if run is not None else None
+        if found is None:
+            return "nothing, all was finite" if run is not None else "no run"
+        return f"{found.site} on rank {', '.join(map(str, found.ranks))} at step {found.step}"
+
+    def _follow(self, ranks: Ranks, screen: Screen, server: Viewer | None, open_page: bool) -> None:
         announced = server is None
         try:
             for progress in ranks.listen():
@@ -120,7 +130,7 @@ class Demo:
         ]
 
 
-def page(server: Server, path: Path) -> str:
+def page(server: Viewer, path: Path) -> str:
     """The address at which `server` shows the run at `path`."""
     return f"{server.address}?run={quote(path.name)}"
 

@@ -67,6 +67,10 @@ class Follower:
         """`Run.records`."""
         return self._once("records", self.run.records)
 
+    def attempts(self) -> pd.DataFrame:
+        """`Run.attempts`."""
+        return self._once("attempts", lambda: self.run.attempts)
+
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)

@@ -105,7 +105,7 @@ class Page:
     @property
     def world_size(self) -> int:
         """Ranks of the latest attempt."""
-        sizes = self.run.attempts["world_size"]
+        sizes = self.follower.attempts()["world_size"]
         return int(sizes.iloc[-1]) if len(sizes) else 0
 
     def _options(self) -> None:
@@ -330,7 +330,7 @@ class Page:
         last = records.loc[records.index.max()] if len(records) else None
         self.told.header = markup.header(
             run=self.run.name,
-            attempt=len(self.run.attempts) - 1 if last is None else int(last["attempt"]),
+            attempt=len(self.follower.attempts()) - 1 if last is None else int(last["attempt"]),
             finished=bool(self.run.finished),
             step=None if last is None else int(last["step"]),
             age_s=0.0 if last is None else max(self._now() - last["time"].timestamp(), 0.0),

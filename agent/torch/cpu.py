@@ -27,9 +27,9 @@ from ..sitebook import SiteBook
 from ..steptable import StepTable
 from .local import dtype_name
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 """A batch is handed on when it holds so much."""
-WAITING_BYTES = 24 << 20
+WAITING_BYTES = 8 << 20
 """Activations and gradients that may wait for the agent's thread."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.__main__ import cli
-from rankscope.examples.command import free_path
+from rankscope.examples.command import conclude, free_path
+from rankscope.examples.demo import Demo
+from rankscope.examples.fault import Fault
+from rankscope.examples.screen import Screen
 
 
 def test_help_explains_the_choices() -> None:
@@ -75,3 +78,53 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) ->
 
     assert result.exit_code == 1
     assert f"The folder {folder} cannot be made: Not a directory;" in result.output
+
+
+class FakeServer:
+    """A viewer that is looked at for no time at all."""
+
+    address = "http://127.0.0.1:1234/"
+
+    def wait(self) -> None:
+        raise KeyboardInterrupt
+
+    def stop(self) -> None:
+        pass
+
+
+def concluded(path: Path, capsys: pytest.CaptureFixture[str], *, viewed: bool, tell: bool) -> str:
+    """What is said at the end of a demo with a fault."""
+    fault = Fault(block=1, rank=3, step=33, lasts=4)
+    job = Demo(path=path, ranks=4, steps=80, size="small", seed=0, fault=fault)
+    conclude(job, Screen(), FakeServer() if viewed else None, tell=tell)
+    return capsys.readouterr().out
+
+
+ANSWER = "Planted: activation:blocks.1.mlp.act overflows on rank 3 from step 33 on."
+
+
+def test_with_a_viewer_the_answer_waits_for_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = concluded(tmp_path / "a run", capsys, viewed=True, tell=False)
+
+    before, after = said.split("Ctrl-C ends this and tells the answer.")
+    assert "http://127.0.0.1:1234/?run=a%20run" in before
+    assert ANSWER not in before
+    assert ANSWER in after
+
+
+def test_tell_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = concluded(tmp_path / "demo", capsys, viewed=True, tell=True)
+
+    assert ANSWER in said.split("Ctrl-C ends this.")[0]
+    assert said.count("Planted") == 1
+
+
+def test_without_a_viewer_the_answer_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = concluded(tmp_path / "demo", capsys, viewed=False, tell=False)
+
+    assert ANSWER in said
+    assert said.endswith(f"Look at it: rankscope view {tmp_path / 'demo'}\n")

@@ -124,19 +124,6 @@ def test_ctrl_c_while_preparing_leaves_nothing(tmp_path: Path) -> None:
     assert not demo.left_behind()
 
 
-def test_the_page_stays_until_ctrl_c_which_tells_the_answer(tmp_path: Path) -> None:
-    demo = Demo(tmp_path, "--ranks", "1", "--no-fault", "--steps", "3")
-    address = demo.wait_for(r"^It stays at (\S+); Ctrl-C ends this\.$")
-    with urllib.request.urlopen(address) as page:
-        assert page.status == 200
-
-    demo.interrupt()
-
-    assert demo.end() == 0, demo.said
-    assert "Planted: no fault.\nFound:   nothing, all was finite" in demo.said
-    assert not demo.left_behind()
-
-
 def test_a_rank_that_fails_is_told_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "rankscope-runs" / ".demo.lock").mkdir(parents=True)
     demo = Demo(tmp_path, "--ranks", "1", "--no-view", "--no-fault", "--steps", "3")

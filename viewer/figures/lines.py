@@ -156,22 +156,15 @@ class LinesFigure:
 def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:
     """Bring a source to `data`: nothing, a stream of what follows, or all of it."""
     old: Any = source.data
-    known = len(next(iter(old.values()))) if old else 0
-    same = (
-        set(old) == set(data)
-        and known > 0
-        and all(
-            len(old[name]) == known
-            and len(column) >= known
-            and np.array_equal(
-                np.asarray(old[name]), column[:known], equal_nan=column.dtype.kind == "f"
-            )
-            for name, column in data.items()
-        )
+    known, length = (len(next(iter(columns.values()), ())) for columns in (old, data))
+    same = set(old) == set(data) and known <= length and (known > 0 or length == 0)
+    same = same and all(
+        np.array_equal(np.asarray(old[name]), column[:known], equal_nan=column.dtype.kind == "f")
+        for name, column in data.items()
     )
     if not same:
         source.data = {name: column.copy() for name, column in data.items()}
-    elif any(len(column) > known for column in data.values()):
+    elif length > known:
         source.stream({name: column[known:].copy() for name, column in data.items()})
 
 
