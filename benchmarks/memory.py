@@ -33,7 +33,7 @@ def work(mode: str, steps: int) -> None:
     if mode == "imports":
         import rankscope.agent.torch.cpu  # noqa: F401  # what the agent loads
     early = 0.0
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         if mode == "observed":
             with observe(job.model, job.optimizer, run="memory", directory=directory) as scope:
                 for step in range(steps):
@@ -56,7 +56,9 @@ def main() -> None:
     if options.mode:
         work(options.mode, options.steps)
         return
-    print("| process | MiB after a quarter | MiB at the end | beside the bare one |\n|---|---|---|---|")
+    print(
+        "| process | MiB after a quarter | MiB at the end | beside the bare one |\n|---|---|---|---|"
+    )
     bare = 0.0
     for mode in ("bare", "imports", "observed"):
         command = [sys.executable, __file__, "--mode", mode, "--steps", str(options.steps)]

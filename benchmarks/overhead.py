@@ -46,7 +46,7 @@ def measure(threads: int, every: int, steps: int, warm: int) -> None:
     for _ in range(warm):
         timed(bare)
     with (
-        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         observe(
             watched.model, watched.optimizer, run="overhead", directory=directory, every=every
         ) as scope,

@@ -75,8 +75,8 @@ class Demo:
             screen.doing("Storing")
             self._wait_until_stored()
         if code:
-            complaint = find_complaint(ranks.said()) or f"{self.log} says why"
-            raise RankscopeError(f"The training failed: {complaint}")
+            complaint = find_complaint(ranks.said()) or "it did not begin"
+            raise RankscopeError(f"The training failed: {complaint}. More is in {self.log}.")
         if warning := find_warning(ranks.said()):
             screen.say(f"Rankscope warns: {warning}")
 

@@ -103,9 +103,16 @@ class Ranks:
 
 
 def find_complaint(said: str) -> str:
-    """Which rank failed first, and why, in its own words; empty if none says so."""
-    found = re.search(r"^\[rank(\d+)\]: ((?:\w+\.)*\w*Error\b.*)$", said, re.MULTILINE)
-    return f"rank {found[1]} says “{found[2].strip()}”" if found else ""
+    """Which rank failed first, and why, in its own words; empty if torchrun does not say."""
+    root = re.search(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", said, re.DOTALL)
+    if root is None:
+        return ""
+    rank, code = root[1], int(root[2])
+    quoted = re.search(rf"^\[rank{rank}\]: ((?:\w+\.)*\w*Error\b.*)$", said, re.MULTILINE)
+    if quoted is not None:
+        return f"rank {rank} says “{quoted[1].strip()}”"
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"rank {rank} {how}"
 
 
 def find_warning(said: str) -> str:

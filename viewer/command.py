@@ -6,6 +6,8 @@ import webbrowser
 
 import click
 
+from .server import serve
+
 
 @click.command()
 @click.argument("directory", type=click.Path())
@@ -14,9 +16,6 @@ import click
 @click.option("--open/--no-open", "open_browser", default=True, help="Whether to open the browser.")
 def view(directory: str, port: int, address: str, open_browser: bool) -> None:
     """Show the run, or the runs, in DIRECTORY in the browser, live or finished."""
-    # Imported late: Panel takes seconds, which `--help` should not.
-    from .server import serve
-
     server = serve(directory, port=port, address=address)
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")
     if open_browser:

@@ -111,21 +111,29 @@ def load_grid(
 
     `recorded` are the steps that have a record, if they are known already.
     """
-    recorded = recorded_steps(run) if recorded is None else recorded
     pool = pool_of(statistic, view)
+    recorded = recorded_steps(run) if recorded is None else recorded
     ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
     question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
     found = [
         ask(**question, steps=span, width=columns, height=height)
         for span, columns in spans(between(recorded, steps), width)
     ]
+    logarithmic = is_logarithmic(statistic, view, scale)
+    signed = not logarithmic and statistic in SIGNED and view not in RANK_VIEWS
+    return assemble(found, pool=pool, width=width, logarithmic=logarithmic, signed=signed)
+
+
+def assemble(
+    found: Sequence[Heatmap], *, pool: str, width: int, logarithmic: bool, signed: bool
+) -> Grid:
+    """One grid from the store's answers, which follow each other in time."""
     values, nonfinite, observed = (
         np.concatenate([np.asarray(getattr(part, name)) for part in found], axis=1)
         for name in ("values", "nonfinite", "observed")
     )
     first = np.concatenate([part.column_first for part in found]).astype(np.int64)
     last = np.concatenate([part.column_last for part in found]).astype(np.int64)
-    logarithmic = is_logarithmic(statistic, view, scale)
     state = states(values, observed, nonfinite, logarithmic)
     shade = shades(values, state, logarithmic)
     left, stride, held = lay_out(first, last, width)
@@ -144,7 +152,7 @@ def load_grid(
         row_sites=row_sites,
         names=[row_name(sites) for sites in row_sites],
         logarithmic=logarithmic,
-        signed=not logarithmic and statistic in SIGNED and view not in RANK_VIEWS,
+        signed=signed,
     )
 
 

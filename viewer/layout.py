@@ -12,6 +12,7 @@ from typing import Any
 import panel as pn
 import param
 from bokeh.document import Document
+from panel.io.notifications import NotificationAreaBase
 from panel.io.resources import LOCAL_DIST
 
 from ..sketch.formats import FORMATS
@@ -53,6 +54,17 @@ def prepare(document: Document) -> None:
     # and would send the browser to a content delivery network for its style sheets.
     document.template_variables["dist_url"] = LOCAL_DIST
     pn.extension(notifications=True, reconnect=True, raw_css=[BODY_CSS])
+
+
+def forget(document: Document) -> None:
+    """Let go of what Panel keeps of a session that ended before a browser had loaded it.
+
+    Its notification area would hold the whole page for ever (panel 1.9.4).
+    """
+    views: dict[str, Any] = pn.state._views  # pyright: ignore[reportPrivateUsage]  # no public door
+    for key, (view, _, owner, _) in list(views.items()):
+        if owner is document and isinstance(view, NotificationAreaBase):
+            views.pop(key, None)
 
 
 def page_view(page: Page) -> pn.Column:

@@ -21,7 +21,7 @@ from ..store.runs import list_runs
 from . import markup, words
 from .app import App
 from .follow import INTERVAL_S, Follower
-from .layout import prepare, text
+from .layout import forget, prepare, text
 
 if TYPE_CHECKING:
     from bokeh.application.application import SessionContext
@@ -119,6 +119,7 @@ class Server:
         def gone(_: SessionContext) -> None:
             app.stop()
             self.open.remove(app)
+            forget(document)
 
         # No work for a client that never loads the page, such as a health check.
         pn.state.onload(app.start)

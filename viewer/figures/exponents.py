@@ -81,6 +81,19 @@ class ExponentsFigure:
         fig.xaxis.axis_label = "|x|"
         fig.xaxis.ticker.min_interval = 1
         fig.xgrid.visible = False
+        self._annotate(fig)
+        bars = fig.quad(
+            "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
+            line_color="#ffffff", line_width=0.6,
+        )  # fmt: skip
+        tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
+        fig.add_tools(
+            HoverTool(renderers=[bars], tooltips=tip), PanTool(dimensions="width"), ResetTool()
+        )
+        return fig
+
+    def _annotate(self, fig: look.Figure) -> None:
+        """Zones, edges and their names, to be placed when a format is shown."""
         self.zones = [
             BoxAnnotation(
                 fill_color=ZONE_COLOURS[zone], fill_alpha=0.10, line_color=None, level="underlay",
@@ -114,15 +127,6 @@ class ExponentsFigure:
         ]  # fmt: skip
         for annotation in (*self.zones, *self.edges, *self.names, *self.away):
             fig.add_layout(annotation)
-        bars = fig.quad(
-            "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
-            line_color="#ffffff", line_width=0.6,
-        )  # fmt: skip
-        tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
-        fig.add_tools(
-            HoverTool(renderers=[bars], tooltips=tip), PanTool(dimensions="width"), ResetTool()
-        )
-        return fig
 
     def _build_aside(self) -> look.Figure:
         fig = look.plot(
@@ -160,10 +164,10 @@ class ExponentsFigure:
                 empty: look.Data = {str(name): [] for name in source.data}
                 source.data = empty
             return
+        floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
+        self.shares.update(start=floor_share, end=2.0)  # first: an empty bar ends at the floor
         self._bars(spectrum, target)
         self._aside(spectrum)
-        floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
-        self.shares.update(start=floor_share, end=2.0)
         self._place(spectrum, target)
 
     def _bars(self, spectrum: Spectrum, target: NumberFormat) -> None:
