@@ -1,7 +1,7 @@
 """Memory of a training process with and without the agent, each in a process of its own.
 
-`beside` is the resident memory of the observed process at its end less that of the bare one. What the
-agent's imports alone take (numba and its compiler, ZeroMQ) is told apart.
+`beside` is the resident memory at the end less that of the bare process. What the agent's imports
+alone take (numba and its compiler, ZeroMQ) is told apart.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def main() -> None:
     if options.mode:
         work(options.mode, options.steps)
         return
-    print(
-        "| process | MiB after a quarter | MiB at the end | beside the bare one |\n|---|---|---|---|"
-    )
+    print("| process | MiB after a quarter | MiB at the end | beside the bare one |")
+    print("|---|---|---|---|")
     bare = 0.0
     for mode in ("bare", "imports", "observed"):
         command = [sys.executable, __file__, "--mode", mode, "--steps", str(options.steps)]
-        early, late = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+        early, late = json.loads(said)
         bare = bare or late
         print(f"| {mode} | {early:.0f} | {late:.0f} | {late - bare:+.0f} |", flush=True)
 

@@ -6,7 +6,6 @@ The one rule of this file: nothing that a peer sends ends in an exception.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from traceback import format_exc
@@ -17,6 +16,7 @@ from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
 from ..wire.messages import (
     PROTOCOL,
+    RUN_NAME,
     Ack,
     FrameHeader,
     Goodbye,
@@ -31,9 +31,6 @@ from ..wire.messages import (
 from .complaints import Complaints, logger
 from .run import Run, Stream
 from .settings import CollectorSettings
-
-RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
-"""Names that are safe as the name of a folder anywhere."""
 
 PRUNE_S = 5.0
 BUSY_S = 5.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..sketch.errors import SettingError
 from ..wire.codec import MAX_BLOB_BYTES
+from ..wire.messages import RUN_NAME
 from .joiner import JoinerSettings
 
 
@@ -36,3 +38,8 @@ class CollectorSettings:
     max_world_size: int = 20_000
     max_schemas: int = 16
     """Schemas kept for each stream; the oldest gives way and is asked for again."""
+
+    def __post_init__(self) -> None:
+        for name in sorted(self.runs):
+            if not RUN_NAME.fullmatch(name):
+                raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")

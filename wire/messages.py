@@ -7,6 +7,7 @@ are only ever appended, with defaults, so that neighbouring versions understand 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,6 +19,9 @@ MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
+"""What a run may be called: it becomes the name of a folder."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

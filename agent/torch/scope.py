@@ -15,7 +15,7 @@ from typing import Self
 import torch
 
 from ...sketch.errors import SettingError
-from ...wire.messages import PROTOCOL, Hello
+from ...wire.messages import PROTOCOL, RUN_NAME, Hello
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind
@@ -96,6 +96,8 @@ def observe(
     name = run or os.environ.get("RANKSCOPE_RUN", "")
     if not name:
         raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
+    if not RUN_NAME.fullmatch(name):
+        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
     return Scope(
         model,
         optimizers,
@@ -291,8 +293,8 @@ class Scope:
     def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
         lost = statistics.dropped_frames + statistics.pending_frames
         if lost:
-            total = statistics.sent + statistics.pending_frames
-            why = statistics.rejected or "the collector was not reached in time"
+            total = statistics.acknowledged + lost
+            why = statistics.rejected.rstrip(".") or "the collector was not reached in time"
             warnings.warn(
                 f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
                 RankscopeWarning,

@@ -32,6 +32,7 @@ def linear() -> tuple[nn.Linear, torch.optim.SGD]:
         ({"kinds": ["activations"]}, "There is no kind 'activations'; did you mean activation"),
         ({"include": "("}, "include='(' is not a regular expression"),
         ({"start": -1}, "`start` must not be negative, got -1."),
+        ({"run": "a/b"}, "A run's name is letters, digits and ._+=@ -, got 'a/b'."),
         ({"run": ""}, 'A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.'),
     ],
 )

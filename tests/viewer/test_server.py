@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import time
 import urllib.request
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +38,21 @@ def test_the_page_is_served_without_foreign_addresses_until_it_is_stopped(broken
         server.stop()
     with pytest.raises(OSError, match="refused"):
         get(server.address)
+
+
+def test_a_session_that_no_browser_loaded_is_freed(broken_job: Path) -> None:
+    server = serve(broken_job, forget_s=1.0)
+    try:
+        get(server.address)
+        freed = weakref.ref(server.open[0].page)
+        deadline = time.monotonic() + 20
+        while freed() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.1)  # the server frees by its own clock
+        assert server.open == []
+        assert freed() is None
+    finally:
+        server.stop()
 
 
 def test_a_directory_of_runs_lists_them_and_opens_one_by_its_name(
