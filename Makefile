@@ -57,7 +57,7 @@ test: .venv/installed chromium ## Run the tests
 check: .venv/installed names ## Check format, lint and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --project .
 
 format: .venv/installed ## Format the code and fix what lint can fix
 	$(BIN)/ruff format .
