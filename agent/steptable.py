@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 from ..sketch.table import SketchTable
 
+LEAST, MOST = 4, 32
+RING_BYTES = 16 << 20
+ROW_BYTES = sum(column.nbytes for column in SketchTable.empty(1).columns())
+
 Absorb = Callable[[SketchTable, NDArray[np.int64], SketchTable, NDArray[np.bool_]], None]
 
 
@@ -50,15 +54,22 @@ class StepTable:
 
 
 class StepRing:
-    """A fixed number of step tables that take turns; when none is free a step is not recorded."""
+    """Step tables that take turns; when none is free a step is not recorded.
 
-    def __init__(self, length: int) -> None:
-        self._free = deque(
-            StepTable(0, SketchTable.empty(0), np.zeros(0, np.bool_)) for _ in range(length)
-        )
+    There are up to `MOST` of them while they fit into `RING_BYTES` together, and always `LEAST`:
+    one is open, the others may be on their way out.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[StepTable] = []
+        self._free: deque[StepTable] = deque()
 
     def take(self, step: int) -> StepTable | None:
         """An empty table for `step`, or None where all are still on their way out."""
+        if not self._free and self._may_grow():
+            table = StepTable(0, SketchTable.empty(0), np.zeros(0, np.bool_))
+            self._all.append(table)
+            self._free.append(table)
         if not self._free:
             return None
         table = self._free.popleft()
@@ -72,3 +83,8 @@ class StepRing:
         table.training = {}
         table.partial = table.final = False
         self._free.append(table)
+
+    def _may_grow(self) -> bool:
+        largest = max((len(table.table) for table in self._all), default=0)
+        fits = (len(self._all) + 1) * largest * ROW_BYTES <= RING_BYTES
+        return len(self._all) < (MOST if fits else LEAST)

@@ -1,8 +1,7 @@
 """Measuring tensors in the host's memory: batches for the numba kernel, on the agent's thread.
 
-A hook only notes the tensor. Where a core is free, the agent's thread reads it while training goes
-on; where none is, the hook's own thread does so in batches, with as many threads as torch uses.
-What waits to be read is bounded in bytes: beyond that the hook reads it at once.
+A hook only notes the tensor; the agent's thread reads it while training goes on. What waits to be
+read is bounded in bytes: beyond that the hook reads it at once.
 
 A tensor that changed between hook and reading is found by its version counter. The counter is
 looked at from inside a later hook, when no operation can be under way on it.
@@ -13,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,17 +59,12 @@ class CpuMeter:
 
     Args:
         book: told of rows that must be read at once.
-        threads: how many threads read a batch in the hook.
-        submit: hands a job to the agent's thread; None where no core is free for it.
+        submit: hands a job to the agent's thread.
     """
 
-    def __init__(
-        self, book: SiteBook, *, threads: int, submit: Callable[[Callable[[], object]], None] | None
-    ) -> None:
+    def __init__(self, book: SiteBook, submit: Callable[[Callable[[], object]], None]) -> None:
         self._book = book
         self._submit = submit
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads - 1, "rankscope-kernel") if threads > 1 else None
         self._open: Batch | None = None
         self._waiting: deque[Batch] = deque()
         self._unmerged: deque[Batch] = deque()
@@ -117,11 +110,6 @@ class CpuMeter:
             while self._unmerged and self._unmerged[0].leaf is not None:
                 self._merge(self._unmerged.popleft())
 
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
     def _close_batch(self, *, may_wait: bool) -> Batch | None:
         """End the open batch; return it if it is to be read by the caller."""
         with self._lock:
@@ -129,7 +117,7 @@ class CpuMeter:
             if batch is None:
                 return None
             self._unmerged.append(batch)
-            if not may_wait or self._submit is None or self._waiting_bytes >= WAITING_BYTES:
+            if not may_wait or self._waiting_bytes >= WAITING_BYTES:
                 return batch
             self._waiting.append(batch)
             self._waiting_bytes += batch.size_bytes
@@ -156,20 +144,11 @@ class CpuMeter:
         pieces = [_pieces(i, tensor) for i, tensor in enumerate(batch.tensors)]
         items = [item for owned in pieces for item in owned.items]
         whole = [owned for owned in pieces if owned.leaf is not None]
-        table = self._sketch(np.array(items, np.int64).reshape(-1, 4))
+        table = sketch_items(np.array(items, np.int64).reshape(-1, 4))
         owners = [owned.index for owned in pieces for _ in owned.items]
         batch.owners = np.array(owners + [owned.index for owned in whole], np.int64)
         leaves = [owned.leaf for owned in whole if owned.leaf is not None]
         batch.leaf = SketchTable.concatenate([table, *leaves]) if leaves else table
-
-    def _sketch(self, items: NDArray[np.int64]) -> SketchTable:
-        if self._pool is None or len(items) < 2 or self._submit is not None:
-            return sketch_items(items)
-        parts = _shares(items, self._threads)
-        others = [self._pool.submit(sketch_items, part) for part in parts[1:]]
-        return SketchTable.concatenate(
-            [sketch_items(parts[0]), *(other.result() for other in others)]
-        )
 
     def _merge(self, batch: Batch) -> None:
         assert batch.leaf is not None
@@ -186,6 +165,13 @@ class CpuMeter:
             self.stale += 1
             self._book.synchronous.add(row)
         batch.step.absorb(rows[batch.owners], batch.leaf, intact[batch.owners], absorb)
+
+
+def warm() -> None:
+    """Compile the kernel, or load it from the cache on disk; ten seconds at first, then one."""
+    one = _pieces(0, torch.ones(1))
+    leaf = sketch_items(np.array(one.items, np.int64))
+    absorb(SketchTable.empty(1), np.zeros(1, np.int64), leaf, np.ones(1, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +193,6 @@ def _pieces(index: int, tensor: torch.Tensor) -> _Pieces:
         return _Pieces(index, (), leaf, tensor)
     items = cut(tensor.data_ptr(), tensor.numel(), DTYPES.index(name))
     return _Pieces(index, items, None, tensor)
-
-
-def _shares(items: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:
-    """The items in order, cut into runs of about equal length in elements."""
-    ends = np.cumsum(items[:, 2])
-    bounds = np.searchsorted(ends, ends[-1] * np.arange(1, threads) / threads)
-    return np.split(items, bounds)
 
 
 def _version(tensor: torch.Tensor) -> int:

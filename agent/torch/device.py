@@ -61,7 +61,7 @@ class DeviceMeter:
     def flush(self) -> None:
         """Nothing waits: every operation is queued on the producing stream."""
 
-    barrier = settle = close = flush
+    barrier = settle = flush
 
     def send_home(self) -> Copy | None:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""

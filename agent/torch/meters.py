@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -18,17 +17,12 @@ logger = logging.getLogger(__name__)
 Submit = Callable[[Callable[[], object]], None]
 
 
-def meter_maker(
-    book: SiteBook, submit: Submit, local_world_size: int
-) -> Callable[[torch.device], Meter]:
+def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Meter]:
     """A function from device to meter: for the CPU the numba kernel where installed, else torch.
 
-    The kernel runs on the agent's thread where torch leaves a core free, else in the training
-    thread with as many threads as torch uses: a thread that competes with torch's own costs more.
+    The kernel runs on the agent's thread alone. To read with as many threads as torch uses was
+    measured to cost more, for torch's own threads spin while they wait (decision 5).
     """
-    cores = len(os.sched_getaffinity(0))
-    threads = torch.get_num_threads()
-    spare = cores > threads * local_world_size
 
     def make(device: torch.device) -> Meter:
         if device.type != "cpu":
@@ -38,10 +32,9 @@ def meter_maker(
                 "numba is not installed, tensors are read 4 times slower: pip install numba"
             )
             return DeviceMeter(device)
-        from .cpu import CpuMeter
+        from .cpu import CpuMeter, warm
 
-        return CpuMeter(
-            book, threads=1 if spare else min(threads, cores), submit=submit if spare else None
-        )
+        warm()
+        return CpuMeter(book, submit)
 
     return make

@@ -22,8 +22,6 @@ from ..steptable import StepRing, StepTable
 from .device import DeviceMeter
 from .local import dtype_name, local_tensor, placement_of
 
-RING = 4
-"""Step tables: one is open, the others may be on their way out."""
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
@@ -40,7 +38,6 @@ class Meter(Protocol):
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Recorder:
@@ -65,7 +62,7 @@ class Recorder:
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[str, Meter] = {}
-        self._ring = StepRing(RING)
+        self._ring = StepRing()
         self._open: StepTable | None = None
         self._due: dict[str, bool] = {}
         self._reports: list[str] = []
@@ -77,6 +74,10 @@ class Recorder:
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
         self.forward_listeners: list[Callable[[], None]] = []
+
+    def prepare(self, device: torch.device) -> None:
+        """Make the meter of a device before training begins, which may take a second."""
+        self._meter(device)
 
     @property
     def is_open(self) -> bool:

@@ -172,7 +172,7 @@ class Scope:
             facts=facts(self._model),
         )
         self._outbox = Outbox(address, hello)
-        self._attach(data_axes(identity.mesh), identity.local_world_size)
+        self._attach(data_axes(identity.mesh))
         self._state = "open"
         _open_scopes.append(self)
         _all_scopes.add(self)
@@ -199,8 +199,6 @@ class Scope:
         if error is None:
             self._record_final()
         self._worker.stop(timeout_s=CLOSE_S)
-        for meter in self._recorder.meters():
-            meter.close()
         self._statistics = self._outbox.statistics()
         self._warn_of_losses(self._statistics)
 
@@ -249,12 +247,14 @@ class Scope:
         """The agent's counters: what it dropped, could not read, or found changed too early."""
         return health_of(self._recorder)
 
-    def _attach(self, axes: tuple[str, ...], local_world_size: int) -> None:
+    def _attach(self, axes: tuple[str, ...]) -> None:
         book = SiteBook(self._selection.chooses)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         self._recorder = Recorder(
-            book, self._schedules, axes, meter_maker(book, self._worker.submit, local_world_size)
+            book, self._schedules, axes, meter_maker(book, self._worker.submit)
         )
+        for device in {parameter.device for parameter in self._model.parameters()}:
+            self._recorder.prepare(device)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
         self._hooks = ModuleHooks(

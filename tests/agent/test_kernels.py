@@ -48,7 +48,7 @@ def by_torch(x: NDArray[Any]) -> SketchTable:
     raw = torch.from_numpy(x.view(np.dtype(f"i{x.itemsize}")).copy())
     tensor = raw.view(getattr(torch, x.dtype.name))
     meter = DeviceMeter(torch.device("cpu"))
-    step = StepRing(1).take(0)
+    step = StepRing().take(0)
     assert step is not None
     meter.add(step, 0, tensor)
     copy = meter.send_home()
