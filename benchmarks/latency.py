@@ -33,7 +33,7 @@ def main() -> None:
             loss = job.step()
             begin = time.perf_counter()
             scope.step(loss=loss)
-            while run.records()["step"].max() < step:
+            while run.records()["step"].tolist()[-1] < step:
                 time.sleep(0.005)
                 run.refresh()
             taken.append(time.perf_counter() - begin)
