@@ -81,6 +81,7 @@ class StepRing:
         table.table.clear()
         table.present.fill(False)
         table.training = {}
+        table.time_ns = 0
         table.partial = table.final = False
         self._free.append(table)
 
