@@ -102,7 +102,8 @@ def _by_rank(plan: Plan, thin: SketchTable, ranks: int) -> NDArray[np.float32]:
 
 def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> SketchTable:
     """One row a site."""
-    rows = fold(thin.take(plan.kept), plan.depth, plan.place[plan.kept])
+    kept = thin if plan.keeps_all else thin.take(plan.kept)
+    rows = fold(kept, plan.depth, plan.place[plan.kept])
     histogram = np.zeros((len(plan.sites), BINS), np.int64)
     for part, (chosen, target) in zip(parts, plan.histograms, strict=True):
         _add_windows(histogram.reshape(-1), part.frame, chosen, target)

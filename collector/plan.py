@@ -49,6 +49,8 @@ class Plan:
     """Whether there are any."""
     kept: NDArray[np.intp]
     """intp [cells]: the first of each cell's copies, sorted by `depth`, then site."""
+    keeps_all: bool
+    """Whether these are all rows, in the order they have."""
     depth: NDArray[np.intp]
     """intp [cells]: number of the cell among those of its site."""
     histograms: tuple[tuple[NDArray[np.bool_] | None, NDArray[np.intp]], ...]
@@ -82,6 +84,7 @@ class Plan:
         partial_sites = np.unique(place[partial.astype(np.bool_)])
         addends, first_addends = _addends(kept, place, piece, partial_sites)
         by_depth = np.lexsort((place[kept], depth))
+        sorted_kept = kept[by_depth]
         return cls(
             layouts=tuple(part.layout for part in parts),
             measured=tuple(part.frame.sites.tobytes() for part in parts),
@@ -92,7 +95,8 @@ class Plan:
             group=np.cumsum(new_cell, dtype=np.intp),
             is_full=np.array_equal(place, np.tile(np.arange(len(sites)), len(parts))),
             copies=len(kept) < len(order),
-            kept=kept[by_depth],
+            kept=sorted_kept,
+            keeps_all=np.array_equal(sorted_kept, np.arange(len(order))),
             depth=depth[by_depth],
             histograms=_histograms(parts, kept, place, partial_sites),
             partial_sites=partial_sites,

@@ -163,38 +163,34 @@ class SketchTable:
 
 
 def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
+    # Columns side by side in memory: arithmetic on them is several times as fast.
+    p, q = np.ascontiguousarray(a.moments.T), np.ascontiguousarray(b.moments.T)
     na, nb = a.finite().astype(np.float64), b.finite().astype(np.float64)
-    n = np.maximum(na + nb, 1.0)
-    p, q = a.moments, b.moments
     merged = np.empty_like(p)
-    merged[:, [SUM, L1, PROJECTION]] = p[:, [SUM, L1, PROJECTION]] + q[:, [SUM, L1, PROJECTION]]
-    merged[:, MIN] = np.minimum(p[:, MIN], q[:, MIN])
-    merged[:, MAX] = np.maximum(p[:, MAX], q[:, MAX])
-    merged[:, ABS_MIN] = np.minimum(p[:, ABS_MIN], q[:, ABS_MIN])
+    for column in (SUM, L1, PROJECTION):
+        np.add(p[column], q[column], out=merged[column])
+    for column in (MIN, ABS_MIN):
+        np.minimum(p[column], q[column], out=merged[column])
+    np.maximum(p[MAX], q[MAX], out=merged[MAX])
     with np.errstate(all="ignore"):
-        d = q[:, SUM] / np.maximum(nb, 1.0) - p[:, SUM] / np.maximum(na, 1.0)
+        d = q[SUM] / np.maximum(nb, 1.0) - p[SUM] / np.maximum(na, 1.0)
         d = np.where((na > 0) & (nb > 0), d, 0.0)
-        dn, weight = d / n, na * nb / n
-        merged[:, M2] = p[:, M2] + q[:, M2] + d * d * weight
-        merged[:, M3] = (
-            p[:, M3]
-            + q[:, M3]
-            + d * dn * d * weight * (na - nb)
-            + 3 * dn * (na * q[:, M2] - nb * p[:, M2])
-        )
-        merged[:, M4] = (
-            p[:, M4]
-            + q[:, M4]
-            + d * dn * dn * d * weight * (na * na - na * nb + nb * nb)
-            + 6 * dn * dn * (na * na * q[:, M2] + nb * nb * p[:, M2])
-            + 4 * dn * (na * q[:, M3] - nb * p[:, M3])
+        dn = d / np.maximum(na + nb, 1.0)
+        # d² na nb / n, of which each moment has a multiple.
+        between = d * dn * na * nb
+        merged[M2] = p[M2] + q[M2] + between
+        merged[M3] = p[M3] + q[M3] + between * dn * (na - nb) + 3 * dn * (na * q[M2] - nb * p[M2])
+        merged[M4] = (
+            p[M4]
+            + q[M4]
+            + between * dn * dn * (na * na - na * nb + nb * nb)
+            + 6 * dn * dn * (na * na * q[M2] + nb * nb * p[M2])
+            + 4 * dn * (na * q[M3] - nb * p[M3])
         )
     mine, theirs = scale_exponent(a.magnitude()), scale_exponent(b.magnitude())
     common = np.maximum(mine, theirs)
-    merged[:, S8] = np.ldexp(p[:, S8], 8 * (mine - common)) + np.ldexp(
-        q[:, S8], 8 * (theirs - common)
-    )
-    return merged
+    merged[S8] = np.ldexp(p[S8], 8 * (mine - common)) + np.ldexp(q[S8], 8 * (theirs - common))
+    return np.ascontiguousarray(merged.T)
 
 
 def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:

@@ -11,9 +11,10 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Request, Slices, read_regions, write_regions
+from .chunks import COMPRESSOR, LEVEL, Block, Request, write_regions
+from .deferred import Deferred
 from .layout import ARRAYS, RING, Dims, Layout, Tier
-from .tiers import Bounds, pieces
+from .tiers import Bounds, Piece, pieces
 
 Index = int | slice
 """Selects along an axis after the record."""
@@ -80,24 +81,26 @@ class Arrays:
                 array = self.at(tier, layout.name)
                 resize(array, (array.shape[0], *layout.shape(dims)))
 
-    def read(self, name: str, bounds: Bounds, first: int, stop: int, *inner: Index) -> Block:
+    def read(self, name: str, bounds: Bounds, first: int, stop: int, *inner: Index) -> Deferred:
         """The records from `first` up to `stop`; along later axes what is asked for, or all."""
-        regions = [
-            region(self.at(piece.tier, name), piece.slots, inner)
+        array = self.at("tail", name)
+        block = np.empty(
+            (stop - first, *(where.stop - where.start for where in ranges(array, inner))),
+            array.dtype,
+        )
+        requests = [
+            request(self.at(piece.tier, name), piece, inner, block, first)
             for piece in pieces(bounds, first, stop)
         ]
-        if not regions:
-            regions = [region(self.at("tail", name), slice(0, 0), inner)]
-        parts = read_regions(regions)
-        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
         dropped = tuple(0 if isinstance(index, int) else slice(None) for index in inner)
-        return block[(slice(None), *dropped)]
+        return Deferred(requests, lambda: block[(slice(None), *dropped)])
 
     def write(self, name: str, bounds: Bounds, first: int, block: Block, *inner: slice) -> None:
         """Put consecutive records where they lie, at the next `flush`; `bounds` must hold them."""
-        for piece in pieces(bounds, first, first + len(block)):
-            rows = block[piece.first - first :][: len(piece)]
-            self._writes.append((*region(self.at(piece.tier, name), piece.slots, inner), rows))
+        self._writes += [
+            request(self.at(piece.tier, name), piece, inner, block, first)
+            for piece in pieces(bounds, first, first + len(block))
+        ]
 
     def flush(self) -> None:
         """Store what was written, all at once."""
@@ -126,11 +129,11 @@ def create(store: Store, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[A
     )
 
 
-def region(
-    array: zarr.Array[Any], slots: slice, inner: tuple[Index, ...]
-) -> tuple[zarr.Array[Any], Slices]:
-    """A region of an array: some slots, and along later axes what `inner` selects, or all."""
-    return array, (slots, *ranges(array, inner))
+def request(
+    array: zarr.Array[Any], piece: Piece, inner: tuple[Index, ...], block: Block, first: int
+) -> Request:
+    """Where a piece lies in its array, and its rows of a block that begins with record `first`."""
+    return array, (piece.slots, *ranges(array, inner)), block[piece.within(first)]
 
 
 def ranges(array: zarr.Array[Any], inner: tuple[Index, ...]) -> tuple[slice, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -74,22 +74,22 @@ def axis_overlaps(where: slice, length: int, size: int) -> Iterator[tuple[int, s
 
 
 Request = tuple[zarr.Array[Any], Slices, Block]
-"""An array, a region that lies within it, and the elements of that region."""
+"""An array, a region that lies within it, and a block of that region's shape."""
 Key = tuple[zarr.Array[Any], tuple[int, ...]]
 """An array and the place of a chunk in its grid."""
 
 
-def read_regions(requests: Iterable[tuple[zarr.Array[Any], Slices]]) -> list[Block]:
-    """The elements of regions that lie within arrays; the fill value where nothing is stored."""
-    found = [
-        (array, region, np.empty([where.stop - where.start for where in region], array.dtype))
-        for array, region in requests
-    ]
-    parts = list(parts_of(found))
-    chunks = sync(_get_all([(array, part.chunk) for array, _, part in parts]))
+def read_regions(requests: Iterable[Request]) -> None:
+    """Fill each block with the elements of its region, which must lie within the array.
+
+    Where nothing is stored it gets the fill value.
+    """
+    by_chunk: dict[str, list[Work]] = {}
+    for array, block, part in parts_of(requests):
+        by_chunk.setdefault(name_of(array, part.chunk), []).append((array, block, part))
+    chunks = sync(_get_all([(works[0][0], works[0][2].chunk) for works in by_chunk.values()]))
     # Blosc lets go of the interpreter, so threads do help.
-    list(_threads.map(place, parts, chunks))
-    return [block for _, _, block in found]
+    list(_threads.map(place, by_chunk.values(), chunks))
 
 
 def write_regions(requests: Iterable[Request]) -> None:
@@ -133,13 +133,12 @@ def name_of(array: zarr.Array[Any], chunk: tuple[int, ...]) -> str:
     return f"{array.path}/{array.metadata.encode_chunk_key(chunk)}"
 
 
-def place(work: Work, encoded: bytes | None) -> None:
-    """Copy the part of a chunk that is asked for into the block of its region."""
-    array, block, part = work
-    if encoded is None:
-        block[part.outside] = array.fill_value
-    else:
-        block[part.outside] = decode(array, encoded)[part.inside]
+def place(works: Sequence[Work], encoded: bytes | None) -> None:
+    """Copy what is asked for of one chunk into the blocks of its regions."""
+    array = works[0][0]
+    chunk = None if encoded is None else decode(array, encoded)
+    for _, block, part in works:
+        block[part.outside] = array.fill_value if chunk is None else chunk[part.inside]
 
 
 def decode(array: zarr.Array[Any], encoded: bytes) -> Block:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import zarr
 
-from .arrays import Arrays, region, resize, spans
+from .arrays import Arrays, ranges, request, resize, spans
 from .chunks import read_regions, write_regions
 from .layout import ARRAYS, CHUNK, RING, Layout, Tier
 from .state import State
-from .tiers import Piece, ring_pieces
+from .tiers import ring_pieces
 
 LINGER = 32
 """Records that stay in the tail, where a late rank can patch them cheaply."""
@@ -90,27 +92,22 @@ def copy(arrays: Arrays, state: State, layout: Layout, source: Tier, first: int,
     reader, writer = arrays.at(source, layout.name), arrays.at(target, layout.name)
     if target == "history":
         resize(writer, (stop, *writer.shape[1:]))
-    for inner in parts(state, layout, reader.shape, reader.chunks):
-        block = np.concatenate(
-            read_regions(
-                region(reader, piece.slots, inner) for piece in ring_pieces(source, first, stop)
-            )
+    for inner in parts(state, layout, reader):
+        lengths = (where.stop - where.start for where in ranges(reader, inner))
+        block = np.empty((stop - first, *lengths), reader.dtype)
+        read_regions(
+            request(reader, piece, inner, block, first)
+            for piece in ring_pieces(source, first, stop)
         )
         write_regions(
-            (*region(writer, piece.slots, inner), block[within(piece, first)])
+            request(writer, piece, inner, block, first)
             for piece in ring_pieces(target, first, stop)
         )
 
 
-def within(piece: Piece, first: int) -> slice:
-    """Which rows of a block that begins with record `first` a piece takes."""
-    return slice(piece.first - first, piece.first - first + len(piece))
-
-
-def parts(
-    state: State, layout: Layout, shape: tuple[int, ...], chunks: tuple[int, ...]
-) -> Iterator[tuple[slice, ...]]:
+def parts(state: State, layout: Layout, array: zarr.Array[Any]) -> Iterator[tuple[slice, ...]]:
     """Selections after the record that together cover an array, each small enough for memory."""
+    shape, chunks = array.shape, array.chunks
     match layout.axes:
         case ("site", *_):
             for sites in spans(shape[1], SITES_AT_ONCE):

@@ -73,16 +73,21 @@ class Layout:
     def chunks(self, tier: Tier, dims: Dims) -> tuple[int, ...]:
         """Its chunk in a tier, record first."""
         sizes = {**FIXED, **dims}
-        if tier == "history":
-            inner = zip(self.axes, self.history[1:], strict=True)
-            return (self.history[0], *(min(most, limit(axis, sizes)) for axis, most in inner))
-        inner_sizes = (limit(axis, sizes) for axis in self.axes)
-        if tier == "tail":
-            inner_sizes = (
-                min(size, self.tail_sites) if axis == "site" else size
-                for axis, size in zip(self.axes, inner_sizes, strict=True)
-            )
-        return (CHUNK[tier], *inner_sizes)
+        inner = zip(self.axes, self.history[1:], strict=True)
+        return (
+            self.history[0] if tier == "history" else CHUNK[tier],
+            *(self._chunk(tier, axis, limit(axis, sizes), most) for axis, most in inner),
+        )
+
+    def _chunk(self, tier: Tier, axis: str, size: int, in_history: int) -> int:
+        """Along one axis after the record, of which `size` is the longest useful chunk."""
+        match tier, axis:
+            case ("history", _) | ("recent", "statistic"):  # most ask for one statistic
+                return min(size, in_history)
+            case "tail", "site":
+                return min(size, self.tail_sites)
+            case _:
+                return size
 
 
 def limit(axis: str, sizes: Dims) -> int:

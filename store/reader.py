@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,13 +16,20 @@ from numpy.typing import NDArray
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.table import COUNT, SketchTable
 from .arrays import Arrays, Index
+from .chunks import read_regions
+from .deferred import Deferred, along
 from .layout import ARRAYS, COLUMNS
 from .naming import holds_repository, what_is_at
 from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
-from .selection import Indices, stretches
+from .selection import Indices
 from .state import Meta, State
-from .tiers import Bounds
+
+CACHED_BYTES = 64 << 20
+"""Chunks, as they are stored, that a reader keeps: they never change, and a viewer asks again."""
+
+Asked = tuple[str, Indices, tuple[Index | Indices, ...]]
+"""Name of an array, records, and along later axes what is asked for; see `Reader.read`."""
 
 
 def open_reader(path: str | Path) -> Reader:
@@ -35,7 +42,7 @@ def open_reader(path: str | Path) -> Reader:
     place = Path(path)
     if not place.is_dir() or not holds_repository(place):
         raise NotARunError(f"{place} {what_is_at(place)}.")
-    return Reader(place, open_repository(place))
+    return Reader(place, open_repository(place, cached_bytes=CACHED_BYTES))
 
 
 class Reader:
@@ -87,7 +94,7 @@ class Reader:
         """int64 [records, columns]: the array `records`; only what is new is read again."""
         known, count = len(self._facts), self.state.records
         if known < count:
-            new = self._get("records", self.state.bounds("records"), slice(known, count), ())
+            new = self.read("records", np.arange(known, count))
             wider = new.shape[1] - self._facts.shape[1]
             # A mask grows with the ranks; earlier records have none of the new ones.
             old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
@@ -99,39 +106,35 @@ class Reader:
 
         One of `inner` may be indices, in any order.
         """
-        if not len(records):
-            return self._empty(name, inner)
-        order = np.argsort(records, kind="stable")
-        ascending = records[order]
-        parts = [
-            pick(self._read_range(name, span, inner), ascending[part] - span.start, axis=0)
-            for part, span in stretches(ascending)
-        ]
-        block = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return block if is_ascending(records) else block[np.argsort(order)]
+        return self.read_all([(name, records, inner)])[0]
 
-    def _read_range(
-        self, name: str, span: slice, inner: tuple[Index | Indices, ...]
-    ) -> NDArray[Any]:
-        bounds = self.state.bounds(name)
+    def read_all(self, asked: Sequence[Asked]) -> list[NDArray[Any]]:
+        """Several times `read`; a chunk that several of them touch is fetched and decoded once."""
+        reads = [self._defer(name, records, inner) for name, records, inner in asked]
+        with self._still_there():
+            read_regions(request for read in reads for request in read.requests)
+        return [read.finish() for read in reads]
+
+    def _defer(self, name: str, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
+        if not len(records):
+            return Deferred([], lambda: self._empty(name, inner))
+        return along(records, 0, lambda span: self._defer_range(name, span, inner))
+
+    def _defer_range(self, name: str, span: slice, inner: tuple[Index | Indices, ...]) -> Deferred:
+        def read(*exact: Any) -> Deferred:
+            bounds = self.state.bounds(name)
+            return self.arrays.read(name, bounds, span.start, span.stop, *exact)
+
         many = next((place for place, index in enumerate(inner) if is_many(index)), None)
         if many is None:
-            return self._get(name, bounds, span, inner)
-        wanted = np.asarray(inner[many])
-        order = np.argsort(wanted, kind="stable")
-        ascending = wanted[order]
+            return read(*inner)
         # Integers drop an axis, so the axis of the indices moves forward.
         axis = 1 + sum(isinstance(index, slice) for index in inner[:many])
-        parts: list[NDArray[Any]] = []
-        for part, places in stretches(ascending):
-            whole = self._get(name, bounds, span, (*inner[:many], places, *inner[many + 1 :]))
-            parts.append(pick(whole, ascending[part] - places.start, axis=axis))
-        block = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
-        return block if is_ascending(wanted) else np.take(block, np.argsort(order), axis=axis)
-
-    def _get(self, name: str, bounds: Bounds, span: slice, inner: tuple[Any, ...]) -> NDArray[Any]:
-        with self._still_there():
-            return self.arrays.read(name, bounds, span.start, span.stop, *inner)
+        return along(
+            np.asarray(inner[many]),
+            axis,
+            lambda places: read(*inner[:many], places, *inner[many + 1 :]),
+        )
 
     @contextmanager
     def _still_there(self) -> Generator[None]:
@@ -187,13 +190,3 @@ class Reader:
 def is_many(index: Any) -> TypeGuard[Indices]:
     """Whether an index is an array of indices."""
     return isinstance(index, np.ndarray)
-
-
-def pick(block: NDArray[Any], offsets: Indices, axis: int) -> NDArray[Any]:
-    """Those ascending places of an axis; the block itself, not a copy, where that is all of it."""
-    return block if len(offsets) == block.shape[axis] else np.take(block, offsets, axis=axis)
-
-
-def is_ascending(places: Indices) -> bool:
-    """Whether places are in ascending order."""
-    return bool(np.all(places[1:] > places[:-1]))

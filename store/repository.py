@@ -47,14 +47,17 @@ def create_repository(path: Path) -> icechunk.Repository:
         raise StoreError(f"Cannot write to {path}: {first_line(error)}") from error
 
 
-def open_repository(path: Path) -> icechunk.Repository:
+def open_repository(path: Path, *, cached_bytes: int = 0) -> icechunk.Repository:
     """Open the repository at `path`, which must hold one.
+
+    Args:
+        cached_bytes: of chunks that are kept in memory, as they are stored.
 
     Raises:
         StoreError: it cannot be read.
     """
     try:
-        return icechunk.Repository.open(storage(path), config=config())
+        return icechunk.Repository.open(storage(path), config=config(cached_bytes))
     except icechunk.IcechunkError as error:
         raise StoreError(f"Cannot read {path}: {first_line(error)}") from error
 
@@ -64,14 +67,14 @@ def storage(path: Path) -> icechunk.Storage:
     return icechunk.local_filesystem_storage(str(path.absolute()))
 
 
-def config() -> icechunk.RepositoryConfig:
+def config(cached_bytes: int = 0) -> icechunk.RepositoryConfig:
     """Caches small enough that memory stays flat over a long run."""
     caching = icechunk.CachingConfig(
         num_snapshot_nodes=1_000,  # of about 35 a snapshot, each with its attributes
         num_chunk_refs=200_000,
         num_transaction_changes=0,
         num_bytes_attributes=0,
-        num_bytes_chunks=0,
+        num_bytes_chunks=cached_bytes,
     )
     return icechunk.RepositoryConfig(caching=caching)
 

@@ -33,6 +33,10 @@ class Piece:
     def __len__(self) -> int:
         return self.slots.stop - self.slots.start
 
+    def within(self, first: int) -> slice:
+        """Which rows of a block that begins with record `first` lie here."""
+        return slice(self.first - first, self.first - first + len(self))
+
 
 def pieces(bounds: Bounds, first: int, stop: int) -> Iterator[Piece]:
     """Where the records from `first` up to `stop` lie, in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from ..sketch.derive import MAIN, check_statistic, derive
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, SketchTable
 from .pooling import Heatmap, Pool, group_size, pool_numbers
-from .reader import Reader
+from .reader import Asked, Reader
 from .record import SPREAD
 from .selection import Chosen, Indices
+
+AT_ONCE = 1 << 21
+"""Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
 
 View = str | int
 """`merged`, one rank, or `min`, `max`, `argmin`, `argmax` over ranks."""
@@ -29,17 +33,36 @@ def values(
     Raises:
         SettingError: there is no such statistic or view.
     """
+    return several(reader, [(statistic, view)], records, places)[0]
+
+
+def several(
+    reader: Reader, asked: Sequence[tuple[str, View]], records: Indices, places: Indices
+) -> list[NDArray[Any]]:
+    """`values` of several statistics and views, read at once."""
+    lying = [where(reader, statistic, records, places, view) for statistic, view in asked]
+    kept = iter(reader.read_all([place for place in lying if place is not None]))
+    return [
+        derived(reader, statistic, records, places) if place is None else next(kept)
+        for place, (statistic, _) in zip(lying, asked, strict=True)
+    ]
+
+
+def where(
+    reader: Reader, statistic: str, records: Indices, places: Indices, view: View
+) -> Asked | None:
+    """Where a statistic of these records and sites lies; None for one that is derived."""
     check_statistic(statistic)
     if view == "merged" and statistic not in MAIN:
-        return derived(reader, statistic, records, places)
+        return None
     column = main_column(statistic, f"view {view!r}")
     if view == "merged":
-        return reader.read("scalars", records, places, column)
+        return "scalars", records, (places, column)
     if isinstance(view, str):
-        return reader.read("spread", records, places, column, spread_column(view))
+        return "spread", records, (places, column, spread_column(view))
     if not 0 <= view < reader.ranks:
         raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
-    return reader.read("ranks", records, int(view), places, column)
+    return "ranks", records, (int(view), places, column)
 
 
 def derived(
@@ -88,17 +111,22 @@ def heatmap(
         raise SettingError(f"`pool` must be 'max' or 'min', got {pool!r}.")
     if view in ("argmin", "argmax"):
         raise SettingError(f"`view` {view!r} has no worst to pool; ask `scalar` for it.")
-    found = values(reader, statistic, chosen.records, places, view)
     # Some rank may have NaN where the best one has none.
-    bad = values(reader, "nonfinite", chosen.records, places, "max" if view == "min" else view)
+    asked = [(statistic, view), ("nonfinite", "max" if view == "min" else view)]
     groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
-    most_bad = pool_numbers(bad, groups, "max")
+    at_once = max(AT_ONCE // max(len(places), 1) // groups[0], 1) * groups[0]
+    pooled = [np.empty((2, -(-len(places) // groups[1]), 0), np.float32)]
+    for start in range(0, len(chosen), at_once):
+        found, bad = several(reader, asked, chosen.records[start : start + at_once], places)
+        worst = pool_numbers(found.astype(np.float32, copy=False), groups, pool)
+        pooled.append(np.stack([worst, pool_numbers(bad, groups, "max")]))
+    numbers, most_bad = np.concatenate(pooled, axis=2)
     labels = [reader.label(place) for place in places]
     return Heatmap(
         statistic=statistic,
         kind=kind,
         view=view,
-        values=pool_numbers(found.astype(np.float32, copy=False), groups, pool),
+        values=numbers,
         nonfinite=most_bad > 0,
         observed=~np.isnan(most_bad),
         row_sites=[labels[start : start + groups[1]] for start in range(0, len(labels), groups[1])],

@@ -266,7 +266,7 @@ def _windows(
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[Any]]:
     """First bin and length of each row's window, and all windows back to back."""
     flat, base = histogram.reshape(-1), np.arange(len(histogram)) * BINS
-    filled = np.flatnonzero(flat)
+    filled = np.flatnonzero(flat != 0)  # of booleans it is three times as fast
     begin, end = np.searchsorted(filled, base), np.searchsorted(filled, base + BINS)
     some = begin < end
     first, width = np.zeros(len(base), np.intp), np.zeros(len(base), np.intp)
