@@ -33,6 +33,7 @@ from .table import (
     ZERO,
     Floats,
     SketchTable,
+    magnitude,
     scale_exponent,
 )
 
@@ -94,8 +95,7 @@ class Columns:
     @cached_property
     def magnitude(self) -> Floats:
         """The largest finite |x|, 0 where there is no element."""
-        largest = np.maximum(-self.moment(MIN), self.moment(MAX))
-        return np.where(self.finite > 0, largest, 0.0)
+        return magnitude(self._moments)
 
 
 def mean(columns: Columns) -> Floats:

@@ -127,8 +127,7 @@ class SketchTable:
 
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""
-        largest = np.maximum(-self.moments[:, MIN], self.moments[:, MAX])
-        return np.where(self.finite() > 0, largest, 0.0)
+        return magnitude(self.moments.T)
 
     def merge(self, other: SketchTable) -> SketchTable:
         """Row by row, the sketch of the union: associative, commutative, with `empty` as identity.
@@ -173,24 +172,31 @@ def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
         np.minimum(p[column], q[column], out=merged[column])
     np.maximum(p[MAX], q[MAX], out=merged[MAX])
     with np.errstate(all="ignore"):
+        # Where a side is empty, u or v is 0 and so are its moments: nothing is added.
         d = q[SUM] / np.maximum(nb, 1.0) - p[SUM] / np.maximum(na, 1.0)
-        d = np.where((na > 0) & (nb > 0), d, 0.0)
         dn = d / np.maximum(na + nb, 1.0)
-        # d² na nb / n, of which each moment has a multiple.
-        between = d * dn * na * nb
+        u, v = dn * na, dn * nb
+        between, t = d * u * nb, u - v
         merged[M2] = p[M2] + q[M2] + between
-        merged[M3] = p[M3] + q[M3] + between * dn * (na - nb) + 3 * dn * (na * q[M2] - nb * p[M2])
+        merged[M3] = p[M3] + q[M3] + between * t + 3 * (u * q[M2] - v * p[M2])
         merged[M4] = (
             p[M4]
             + q[M4]
-            + between * dn * dn * (na * na - na * nb + nb * nb)
-            + 6 * dn * dn * (na * na * q[M2] + nb * nb * p[M2])
-            + 4 * dn * (na * q[M3] - nb * p[M3])
+            + between * (t * t + u * v)
+            + 6 * (u * u * q[M2] + v * v * p[M2])
+            + 4 * (u * q[M3] - v * p[M3])
         )
-    mine, theirs = scale_exponent(a.magnitude()), scale_exponent(b.magnitude())
-    common = np.maximum(mine, theirs)
-    merged[S8] = np.ldexp(p[S8], 8 * (mine - common)) + np.ldexp(q[S8], 8 * (theirs - common))
+        mine, theirs = scale_exponent(magnitude(p)), scale_exponent(magnitude(q))
+        common = np.maximum(mine, theirs)
+        np.ldexp(p[S8], 8 * (mine - common), out=merged[S8])
+        merged[S8] += np.ldexp(q[S8], 8 * (theirs - common))
     return np.ascontiguousarray(merged.T)
+
+
+def magnitude(columns: Floats) -> Floats:
+    """float64 [rows] of moments [len(MOMENTS), rows]: the largest finite |x|, or 0 for none."""
+    # Of no element the extremes are -inf and +inf, so that both terms are negative.
+    return np.maximum(np.maximum(-columns[MIN], columns[MAX]), 0.0)
 
 
 def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:
@@ -199,5 +205,7 @@ def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:
     A row without a non-zero element gives -1200, below every float64, so that the other side of a
     merge decides.
     """
-    exponent = np.frexp(magnitude)[1] - 1
-    return np.where(magnitude > 0, exponent, -1200).astype(np.int32)
+    exponent = np.frexp(magnitude)[1]
+    exponent -= 1
+    exponent[magnitude == 0] = -1200
+    return exponent

@@ -29,6 +29,9 @@ RING: Mapping[Tier, int] = {"recent": 1024, "tail": 128}
 COLUMNS = ("step", "attempt", "time_ns", "complete", "partial", "final", "rows", "ranks")
 """First columns of the array `records`; 64-bit words after them are a mask of the ranks present."""
 
+RECENT_STATISTICS = 4
+"""Statistics in a chunk of the recent tier: most questions are about one, and files cost."""
+
 MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
 
 Dims = Mapping[str, int]
@@ -82,8 +85,10 @@ class Layout:
     def _chunk(self, tier: Tier, axis: str, size: int, in_history: int) -> int:
         """Along one axis after the record, of which `size` is the longest useful chunk."""
         match tier, axis:
-            case ("history", _) | ("recent", "statistic"):  # most ask for one statistic
+            case "history", _:
                 return min(size, in_history)
+            case "recent", "statistic":
+                return RECENT_STATISTICS
             case "tail", "site":
                 return min(size, self.tail_sites)
             case _:

@@ -71,7 +71,7 @@ def config(cached_bytes: int = 0) -> icechunk.RepositoryConfig:
     """Caches small enough that memory stays flat over a long run."""
     caching = icechunk.CachingConfig(
         num_snapshot_nodes=1_000,  # of about 35 a snapshot, each with its attributes
-        num_chunk_refs=200_000,
+        num_chunk_refs=50_000,
         num_transaction_changes=0,
         num_bytes_attributes=0,
         num_bytes_chunks=cached_bytes,

@@ -9,13 +9,10 @@ from dataclasses import asdict, replace
 from ..sketch.derive import MAIN
 from . import compaction
 from .arrays import Arrays
-from .layout import CHUNK, RING, Dims
+from .layout import CHUNK, Dims
 from .pack import is_wide, pack, pack_ranks
 from .record import Event, Record
 from .state import Meta, State
-
-AT_ONCE = RING["tail"] - CHUNK["tail"]
-"""Most records in one write: more could go once around the ring into the chunk they began in."""
 
 
 def with_names(meta: Meta, records: Sequence[Record]) -> Meta:
@@ -38,14 +35,19 @@ def new_names(
 def write_records(
     arrays: Arrays, state: State, meta: Meta, dims: Dims, records: Sequence[Record]
 ) -> State:
-    """Write consecutive records, making room in the tail where they are many."""
+    """Write consecutive records, one chunk of the tail after the other, making room where needed.
+
+    No more at once: it bounds memory, and what was packed is still in the cache when it is encoded.
+    """
+    chunk = CHUNK["tail"]
     while records:
         patches = max(state.records - records[0].index, 0)
         if not patches and compaction.tail_room(state) == 0:
             state = compaction.move_tail(
                 arrays, state, state.records // CHUNK["recent"] * CHUNK["recent"]
             )
-        count = min(patches or compaction.tail_room(state), AT_ONCE)
+        left = chunk - records[0].index % chunk
+        count = min(patches or compaction.tail_room(state), left)
         state = write_part(arrays, state, meta, dims, records[:count])
         records = records[count:]
     return state
