@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from .joiner import JoinerSettings
+from .memory import use_one_heap
 from .service import Service
 from .settings import CollectorSettings
 
@@ -60,6 +61,7 @@ def collect(
     lost_after: float,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
+    use_one_heap()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     joiner = JoinerSettings(deadline_s=deadline, lost_after_s=lost_after)
     settings = CollectorSettings(joiner=joiner, runs=frozenset(runs))

@@ -13,11 +13,14 @@ from ..sketch.errors import AddressError, StoreError
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
 from .complaints import logger
+from .memory import trim
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
 
 BURST = 256
 """Messages taken in between two looks at the clock."""
+TRIM_S = 10.0
+"""How often free memory goes back to the system."""
 HEARTBEAT_S = 5
 SILENCE_S = 20
 
@@ -72,13 +75,17 @@ class Service:
         """Serve until `stop` says so, or, if wanted, until all work is done; then store all."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        wait_ms = max(1, int(self.settings.commit_s * 1000 / 2))
+        wait_ms = max(1, int(self.settings.commit_s * 1000 / 5))
+        next_trim = time.monotonic() + TRIM_S
         while not stop():
             if poller.poll(wait_ms):
                 self._take_in()
             now = time.monotonic()
             self._collector.tick(now)
             self._send_out()
+            if now >= next_trim:
+                next_trim = now + TRIM_S
+                trim()
             if until_done and self._collector.is_done(now):
                 break
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from .tiers import ring_pieces
 
 LINGER = 32
 """Records that stay in the tail, where a late rank can patch them cheaply."""
-SITES_AT_ONCE = 512
 
 
 def tail_due(state: State) -> int:
@@ -106,16 +106,16 @@ def copy(arrays: Arrays, state: State, layout: Layout, source: Tier, first: int,
 
 
 def parts(state: State, layout: Layout, array: zarr.Array[Any]) -> Iterator[tuple[slice, ...]]:
-    """Selections after the record that together cover an array, each small enough for memory."""
-    shape, chunks = array.shape, array.chunks
-    match layout.axes:
-        case ("site", *_):
-            for sites in spans(shape[1], SITES_AT_ONCE):
-                yield (sites,)
-        case ("rank", "site", _):
-            for block in state.rank_blocks:
-                ranks = slice(block * chunks[1], min((block + 1) * chunks[1], shape[1]))
-                for sites in spans(shape[2], SITES_AT_ONCE):
-                    yield ranks, sites
-        case _:
-            yield ()
+    """Selections after the record that together cover an array: of a large one chunk by chunk."""
+    if "site" not in layout.axes:
+        yield ()
+        return
+    along = [
+        [
+            span
+            for span in spans(length, size)
+            if axis != "rank" or span.start // size in state.rank_blocks
+        ]
+        for axis, length, size in zip(layout.axes, array.shape[1:], array.chunks[1:], strict=True)
+    ]
+    yield from product(*along)
