@@ -121,19 +121,25 @@ def _compiled(*, reorder: bool = False):
 
 
 @_compiled()
-def _widen(address, start, length, code, tables, bits):
-    """The elements as float32 bits: by table, since arithmetic could flush float32 subnormals."""
+def _widen(address, start, length, code, tables, words, bits):
+    """The raw elements as 32-bit words, and their values as float32 bits.
+
+    Values go by table, since arithmetic could flush float32 subnormals.
+    """
     if code == 1:
         half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
         for i in range(length):
+            words[i] = half[i]
             bits[i] = np.uint32(half[i]) << np.uint32(16)
     elif code == 2:
         half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
         for i in range(length):
+            words[i] = half[i]
             bits[i] = tables[FLOAT16_TABLE + half[i]]
     else:
         byte = numba.carray(_address(address + start), (length,), np.uint8)
         for i in range(length):
+            words[i] = byte[i]
             bits[i] = tables[code * 256 + byte[i]]
 
 
@@ -175,11 +181,12 @@ def _plain_sum(values):
 
 
 @_compiled(reorder=True)
-def _power_sums(values, pivot, unit):
-    """Σd, Σd², Σd³, Σd⁴ about the pivot, Σ|x|, Σ(x·unit)⁸."""
-    s1 = s2 = s3 = s4 = l1 = s8 = 0.0
+def _power_sums(values, flipped, pivot, unit):
+    """Σd, Σd², Σd³, Σd⁴ about the pivot, Σ|x|, Σ(x·unit)⁸, and the sum of the flipped values."""
+    s1 = s2 = s3 = s4 = l1 = s8 = projection = 0.0
     for i in range(values.size):
         v = np.float64(values[i])
+        projection += np.float64(flipped[i])
         l1 += abs(v)
         d = v - pivot
         square = d * d
@@ -191,31 +198,49 @@ def _power_sums(values, pivot, unit):
         u *= u
         u *= u
         s8 += u * u
-    return s1, s2, s3, s4, l1, s8
-
-
-@_compiled(reorder=True)
-def _keyed_sum(values, within, key):
-    """Σ ±x, the sign of each element by the top bit of its key."""
-    total = 0.0
-    for i in range(values.size):
-        sign = np.int32(within[i] ^ key) >> np.int32(31)
-        total += np.float64(values[i]) * np.float64(sign | np.int32(1))
-    return total
+    return s1, s2, s3, s4, l1, s8, projection
 
 
 @_compiled()
-def _keyed_words(words, within, key):
-    """Σ bits x (key | 1) modulo 2^64."""
+def _keyed_pairs(words, bits, within, key, flipped):
+    """Σ words x (key | 1) modulo 2^64; `flipped` gets the bits with key's top bit on their sign.
+
+    All are pairs of 32-bit numbers: a multiplication takes one of each pair, and no shuffles.
+    """
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    odd, sign = np.uint64(0x0000000100000001), np.uint64(0x8000000080000000)
     total = np.uint64(0)
     for i in range(words.size):
-        total += np.uint64(words[i]) * np.uint64((within[i] ^ key) | np.uint32(1))
+        k = within[i] ^ key
+        flipped[i] = bits[i] ^ (k & sign)
+        k |= odd
+        w = words[i]
+        total += (w & low) * (k & low) + (w >> half) * (k >> half)
     return total
 
 
 @_compiled()
-def _compress_finite(bits, key, within, kept, keys):
-    """Copy the finite elements and their keys to the front of `kept` and `keys`.
+def _keyed_words(words, bits, within, key, flipped):
+    """`_keyed_pairs` of any number of elements."""
+    last = words.size - 1
+    even = words.size & ~1
+    total = _keyed_pairs(
+        words[:even].view(np.uint64),
+        bits[:even].view(np.uint64),
+        within[:even].view(np.uint64),
+        np.uint64(key) | (np.uint64(key) << np.uint64(32)),
+        flipped[:even].view(np.uint64),
+    )
+    if even <= last:
+        k = within[last] ^ key
+        flipped[last] = bits[last] ^ (k & ~_ABS)
+        total += np.uint64(words[last]) * np.uint64(k | np.uint32(1))
+    return total
+
+
+@_compiled()
+def _compress_finite(bits, flipped, kept, kept_flipped):
+    """Copy the finite elements to the front of `kept`, and what is flipped of `kept_flipped`.
 
     Returns how many they are, how many NaNs there were, and how many of those were negative.
     """
@@ -224,7 +249,7 @@ def _compress_finite(bits, key, within, kept, keys):
         magnitude = bits[i] & _ABS
         if magnitude < _INF:
             kept[n] = bits[i]
-            keys[n] = within[i] ^ key
+            kept_flipped[n] = flipped[i]
             n += 1
         elif magnitude > _INF:
             nan += 1
@@ -291,7 +316,7 @@ def _merge_moments(a, na, b, nb):
 
 
 @_compiled()
-def _chunk_moments(values, within, key, extremes, known_mean, known, word, moments):
+def _chunk_moments(values, flipped, extremes, known_mean, known, word, moments):
     """The moments of finite elements, as one chunk about the known mean, or one of its own."""
     n = values.size
     low, high, small = extremes
@@ -303,27 +328,14 @@ def _chunk_moments(values, within, key, extremes, known_mean, known, word, momen
     if small != NO_SMALLEST:
         unit = math.ldexp(1.0, -_exponent(max(-moments[MIN], moments[MAX])))
     pivot = known_mean if known else _plain_sum(values) / n
-    s1, s2, s3, s4, moments[L1], moments[S8] = _power_sums(values, pivot, unit)
+    s1, s2, s3, s4, moments[L1], moments[S8], moments[PROJECTION] = _power_sums(
+        values, flipped, pivot, unit
+    )
     shift = s1 / n
     moments[SUM] = s1 + n * pivot
     moments[M2] = max(s2 - s1 * shift, 0.0)
     moments[M3] = s3 - 3 * shift * s2 + 2 * n * shift**3
     moments[M4] = max(s4 - 4 * shift * s3 + 6 * shift * shift * s2 - 3 * n * shift**4, 0.0)
-    moments[PROJECTION] = _keyed_sum(values, within, key)
-
-
-@_compiled()
-def _checksum(address, start, length, code, within, key):
-    """The checksum of raw elements, whatever their width."""
-    if code == 0:
-        return _keyed_words(
-            numba.carray(_address(address + 4 * start), (length,), np.uint32), within, key
-        )
-    if code <= 2:
-        return _keyed_words(
-            numba.carray(_address(address + 2 * start), (length,), np.uint16), within, key
-        )
-    return _keyed_words(numba.carray(_address(address + start), (length,), np.uint8), within, key)
 
 
 @_compiled()
@@ -342,34 +354,40 @@ def _sketch_item(
     histogram,
 ):
     """One work item into its row; returns the checksum."""
-    wide, kept, kept_keys, chunk_moments, word = scratch
+    wide, raw, flipping, kept, kept_flipped, chunk_moments, word = scratch
     tables[:] = 0
     checksum = np.uint64(0)
     finite = nan = negative_nan = negative_subnormals = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
         if code == 0:
-            bits = numba.carray(_address(address + 4 * begin), (n,), np.uint32)
+            words = bits = numba.carray(_address(address + 4 * begin), (n,), np.uint32)
         else:
-            bits = wide[:n]
-            _widen(address, begin, n, code, widening, bits)
-        key = keys[begin // BLOCK]
-        checksum += _checksum(address, begin, n, code, within[:n], key)
+            words, bits = raw[:n], wide[:n]
+            _widen(address, begin, n, code, widening, words, bits)
+        flipped = flipping[:n]
+        checksum += _keyed_words(words, bits, within[:n], keys[begin // BLOCK], flipped)
         _count_exponents(bits, tables)
         extremes = _extremes(bits.view(np.int32))
         if extremes[2] < np.int32(0x7FFFFF):
             negative_subnormals += _count_subnormals(bits, histogram)
-        m, chunk_keys = n, within[:n]
+        m = n
         if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
-            m, more, negative = _compress_finite(bits, key, within[:n], kept, kept_keys)
+            m, more, negative = _compress_finite(bits, flipped, kept, kept_flipped)
             nan += more
             negative_nan += negative
-            bits, chunk_keys, key = kept[:m], kept_keys[:m], np.uint32(0)
+            bits, flipped = kept[:m], kept_flipped[:m]
             extremes = _extremes(bits.view(np.int32))
         if m:
             mean, known = (moments[SUM] / finite, True) if finite else (0.0, False)
             _chunk_moments(
-                bits.view(np.float32), chunk_keys, key, extremes, mean, known, word, chunk_moments
+                bits.view(np.float32),
+                flipped.view(np.float32),
+                extremes,
+                mean,
+                known,
+                word,
+                chunk_moments,
             )
         _merge_moments(moments, finite, chunk_moments, m)
         finite += m
@@ -412,10 +430,15 @@ def _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, c
 @_compiled()
 def _sketch_items(items, within, keys, widening, counts, moments, checksum, histogram):
     """Every work item (address, start, length, code) into its own row, one after the other."""
-    wide = np.empty(BLOCK, np.uint32)
-    kept = np.empty(BLOCK, np.uint32)
-    kept_keys = np.empty(BLOCK, np.uint32)
-    scratch = (wide, kept, kept_keys, np.empty(moments.shape[1]), np.empty(1, np.uint32))
+    scratch = (
+        np.empty(BLOCK, np.uint32),
+        np.empty(BLOCK, np.uint32),
+        np.empty(BLOCK, np.uint32),
+        np.empty(BLOCK, np.uint32),
+        np.empty(BLOCK, np.uint32),
+        np.empty(moments.shape[1]),
+        np.empty(1, np.uint32),
+    )
     tables = np.empty((4, 512), np.uint32)
     for i in range(items.shape[0]):
         address, start, length, code = items[i, 0], items[i, 1], items[i, 2], items[i, 3]
