@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,8 +27,10 @@ from .local import dtype_name
 
 BATCH_BYTES = 2 << 20
 """A batch is handed on when it holds so much."""
-WAITING_BYTES = 8 << 20
-"""Activations and gradients that may wait for the agent's thread."""
+WAKING_BYTES = 4 << 20
+"""The agent's thread is woken when so much waits: to wake it costs the training thread 50 us."""
+WAITING_BYTES = 16 << 20
+"""Activations and gradients that may wait to be read: they are kept in memory for it."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
 
@@ -45,98 +47,194 @@ class Batch:
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
     leaf: SketchTable | None = None
+    stale: list[int] = field(default_factory=list[int])
+    """Places of the tensors that changed before they were read."""
 
     def add(self, row: int, tensor: torch.Tensor) -> None:
         """Note a tensor and the version it has now."""
         self.rows.append(row)
         self.tensors.append(tensor)
         self.versions.append(_version(tensor))
-        self.size_bytes += max(tensor.numel() * tensor.element_size(), FIXED_BYTES)
+        self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
+
+    def check(self) -> None:
+        """Find the tensors that have another version now, and let go of all."""
+        now = [_version(tensor) for tensor in self.tensors]
+        if now != self.versions:
+            pairs = enumerate(zip(now, self.versions, strict=True))
+            self.stale = [place for place, (new, old) in pairs if new != old]
+        self.tensors = []
+
+    def merge(self) -> None:
+        """Merge what was read and did not change into the step's table."""
+        assert self.leaf is not None
+        assert self.owners is not None
+        intact = np.ones(len(self.rows), np.bool_)
+        intact[self.stale] = False
+        rows = np.array(self.rows, np.int64)
+        self.step.absorb(rows[self.owners], self.leaf, intact[self.owners], absorb)
+
+
+@dataclass(slots=True)
+class Lane:
+    """Batches on their way to be read, and then, in order, to be checked."""
+
+    open: Batch | None = None
+    waiting: deque[Batch] = field(default_factory=deque[Batch])
+    unchecked: deque[Batch] = field(default_factory=deque[Batch])
+    waiting_bytes: int = 0
+
+    def close(self, *, wait: bool) -> Batch | None:
+        """End the open batch and return it; it waits to be read unless the caller does that."""
+        batch, self.open = self.open, None
+        if batch is not None:
+            self.unchecked.append(batch)
+            if wait:
+                self.waiting.append(batch)
+                self.waiting_bytes += batch.size_bytes
+        return batch
+
+    def next(self) -> Batch | None:
+        """The batch that has waited longest; it does not wait any more."""
+        if not self.waiting:
+            return None
+        batch = self.waiting.popleft()
+        self.waiting_bytes -= batch.size_bytes
+        return batch
+
+    def checked(self, step: StepTable | None) -> Iterator[Batch]:
+        """Those at the head that were read, after their check; if given, of that step alone."""
+        while self.unchecked and self.unchecked[0].leaf is not None:
+            if step is not None and self.unchecked[0].step is not step:
+                return
+            batch = self.unchecked.popleft()
+            batch.check()
+            yield batch
 
 
 class CpuMeter:
     """Summarises host tensors into the step table that is open.
 
+    A batch waits to be read, then for the look at its tensors' versions on the training thread,
+    then to be merged on the agent's. Weights and optimizer state, which are in memory anyway, wait
+    apart from what is kept for this alone.
+
     Args:
         book: told of rows that must be read at once.
         submit: hands a job to the agent's thread.
+        spare: whether torch leaves a core to the agent's thread. Without one it reads only while
+            the training thread does too, since a torch thread that is held up holds up all.
     """
 
-    def __init__(self, book: SiteBook, submit: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(
+        self, book: SiteBook, submit: Callable[[Callable[[], object]], None], *, spare: bool
+    ) -> None:
         self._book = book
         self._submit = submit
-        self._open: Batch | None = None
-        self._waiting: deque[Batch] = deque()
+        self._spare = spare
+        self._passing, self._lasting = Lane(), Lane()
         self._unmerged: deque[Batch] = deque()
-        self._waiting_bytes = 0
         self._reading = 0
+        self._awake = False
+        """Whether the agent's thread was told to read, and has not run out of batches since."""
         self._lock = threading.Condition()
         self.stale = 0
         """Tensors that changed before they were read, and were left out."""
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor) -> None:
-        """Summarise `tensor` into its row, now or soon."""
-        at_once = row in self._book.synchronous
-        with self._lock:
-            if self._open is None:
-                self._open = Batch(step)
-            self._open.add(row, tensor)
-            full = self._open.size_bytes >= BATCH_BYTES
-        if full or at_once:
-            self.flush(wait=at_once)
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None:
+        """Summarise `tensor` into its row, now or soon.
 
-    def flush(self, *, wait: bool = False) -> None:
-        """Hand on what was noted, and merge what was read; `wait` has it read before the return."""
-        batch = self._close_batch(may_wait=not wait)
-        if batch is not None:
-            self._read(batch)
-        self.settle()
+        Args:
+            lasting: whether it stays in memory, unchanged, until the next `barrier`.
+        """
+        lane = self._lasting if lasting else self._passing
+        with self._lock:
+            if lane.open is None:
+                lane.open = Batch(step)
+            lane.open.add(row, tensor)
+            full = lane.open.size_bytes >= BATCH_BYTES
+        if row in self._book.synchronous:
+            self._read_now(lane)
+        elif full:
+            self._hand_on(lane)
+
+    def flush(self) -> None:
+        """Hand on what was noted, and check what was read, on the training thread."""
+        for lane in (self._passing, self._lasting):
+            self._hand_on(lane)
+        if not self._spare:
+            self._read_together()
+        self._check()
 
     def barrier(self) -> None:
         """Return when everything noted so far is read: its tensors may then be changed."""
-        self.flush(wait=True)
-        while self._read_one():
-            pass
+        with self._lock:
+            for lane in (self._passing, self._lasting):
+                lane.close(wait=True)
+        self._read_together()
         with self._lock:
             self._lock.wait_for(lambda: self._reading == 0)
-        self.settle()
+        self._check()
 
-    def settle(self) -> None:
-        """Merge, in order, what was read and did not change meanwhile.
+    def settle(self, step: StepTable) -> None:
+        """Merge all of a step whose tensors cannot change any more, on the agent's thread."""
+        self._read_all()
+        self._check(step)
+        self._merge()
 
-        To be called from the training thread, or when nothing of the step can change any more.
-        """
+    def _read_now(self, lane: Lane) -> None:
+        """Read the open batch before the return."""
         with self._lock:
-            while self._unmerged and self._unmerged[0].leaf is not None:
-                self._merge(self._unmerged.popleft())
+            batch = lane.close(wait=False)
+        if batch is not None:
+            self._read(batch)
+        self._check()
 
-    def _close_batch(self, *, may_wait: bool) -> Batch | None:
-        """End the open batch; return it if it is to be read by the caller."""
+    def _hand_on(self, lane: Lane) -> None:
+        """End the open batch, and have it read soon."""
         with self._lock:
-            batch, self._open = self._open, None
-            if batch is None:
-                return None
-            self._unmerged.append(batch)
-            if not may_wait or self._waiting_bytes >= WAITING_BYTES:
-                return batch
-            self._waiting.append(batch)
-            self._waiting_bytes += batch.size_bytes
-            self._submit(self._read_one)
-        return None
+            lane.close(wait=True)
+            held = self._passing.waiting_bytes
+            waiting = held + self._lasting.waiting_bytes
+        if held >= WAITING_BYTES and not self._spare:
+            self._read_together()
+        elif held >= WAITING_BYTES:
+            self._read_one()
+        elif waiting >= WAKING_BYTES and self._spare:
+            self._wake()
+        self._check()
+
+    def _read_together(self) -> None:
+        """Read all that waits, on both threads."""
+        self._wake()
+        while self._read_one():
+            pass
+
+    def _wake(self) -> None:
+        with self._lock:
+            wake = not self._awake and bool(self._passing.waiting or self._lasting.waiting)
+            self._awake |= wake
+        if wake:
+            self._submit(self._read_all)
+
+    def _read_all(self) -> None:
+        """Read what waits, and merge what was checked, on the agent's thread."""
+        while self._read_one():
+            self._merge()
 
     def _read_one(self) -> bool:
-        """Read the batch that has waited longest; False where none waits."""
+        """Read the batch that has waited longest, of those kept for this first; False for none."""
         with self._lock:
-            if not self._waiting:
+            batch = self._passing.next() or self._lasting.next()
+            if batch is None:
+                self._awake = False
                 return False
-            batch = self._waiting.popleft()
             self._reading += 1
         try:
             self._read(batch)
         finally:
             with self._lock:
                 self._reading -= 1
-                self._waiting_bytes -= batch.size_bytes
                 self._lock.notify_all()
         return True
 
@@ -150,21 +248,17 @@ class CpuMeter:
         leaves = [owned.leaf for owned in whole if owned.leaf is not None]
         batch.leaf = SketchTable.concatenate([table, *leaves]) if leaves else table
 
-    def _merge(self, batch: Batch) -> None:
-        assert batch.leaf is not None
-        assert batch.owners is not None
-        intact = np.array(
-            [
-                _version(tensor) == version
-                for tensor, version in zip(batch.tensors, batch.versions, strict=True)
-            ],
-            np.bool_,
-        )
-        rows = np.array(batch.rows, np.int64)
-        for row in rows[~intact].tolist():
-            self.stale += 1
-            self._book.synchronous.add(row)
-        batch.step.absorb(rows[batch.owners], batch.leaf, intact[batch.owners], absorb)
+    def _check(self, step: StepTable | None = None) -> None:
+        with self._lock:
+            for lane in (self._passing, self._lasting):
+                for batch in lane.checked(step):
+                    self.stale += len(batch.stale)
+                    self._book.synchronous.update(batch.rows[place] for place in batch.stale)
+                    self._unmerged.append(batch)
+
+    def _merge(self) -> None:
+        while self._unmerged:
+            self._unmerged.popleft().merge()
 
 
 def warm() -> None:

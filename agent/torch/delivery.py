@@ -80,7 +80,7 @@ class Delivery:
     def _send(self, parcel: _Parcel) -> None:
         step = parcel.step
         for meter in self._recorder.meters():
-            meter.settle()
+            meter.settle(step)
         for meter, copy in parcel.copies:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
@@ -92,6 +92,7 @@ class Delivery:
     def _tell_open_step(self, step: StepTable) -> None:
         for meter in self._recorder.meters():
             meter.barrier()
+            meter.settle(step)
         if step is self._recorder.peek() and step.present.any():
             self._recorder.report(
                 f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}"

@@ -48,9 +48,9 @@ class DeviceMeter:
         self._dropped = 0
         self.stale = 0
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor) -> None:
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None:
         """Queue the operations that merge `tensor` into its row on the device."""
-        del step  # there is one buffer, and it belongs to the open step
+        del step, lasting  # there is one buffer, of the open step, and nothing waits to be read
         self._reserve(row + 1)
         flat = tensor.reshape(-1)
         for start in range(0, flat.numel(), CHUNK):
@@ -61,7 +61,10 @@ class DeviceMeter:
     def flush(self) -> None:
         """Nothing waits: every operation is queued on the producing stream."""
 
-    barrier = settle = flush
+    barrier = flush
+
+    def settle(self, step: StepTable) -> None:
+        """Nothing waits here either."""
 
     def send_home(self) -> Copy | None:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""

@@ -14,32 +14,30 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     and other subclasses of Tensor give None. Never a collective, never a copy.
     """
     piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() would enter autograd
-    if type(piece) not in (torch.Tensor, torch.nn.Parameter):
+    if type(piece) not in (torch.Tensor, torch.nn.Parameter) or piece.is_meta:
         return None
-    piece = piece.detach()
+    if piece.requires_grad:
+        piece = piece.detach()
     if piece.is_sparse:
         piece = piece._values()  # pyright: ignore[reportPrivateUsage]  # coalesce would copy
     if piece.is_complex():
         piece = torch.view_as_real(piece.resolve_conj())
-    readable = (
-        piece.is_floating_point() and piece.device.type != "meta" and piece.layout == torch.strided
-    )
-    return piece if readable and dtype_name(piece) in READABLE else None
+    return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
 
 
 READABLE = frozenset(
     {
-        "float64",
-        "float32",
-        "float16",
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
     }
 )
-"""The dtypes that are summarised, as ml_dtypes spells them."""
+"""The dtypes that are summarised."""
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

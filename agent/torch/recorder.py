@@ -28,16 +28,19 @@ MAX_REPORTS = 32
 DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
 """Kinds whose tensors are different samples on each data-parallel rank."""
 
+LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
+"""Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
+
 
 class Meter(Protocol):
     """Summarises tensors of one kind of device into the open step."""
 
     stale: int
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor) -> None: ...
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
-    def settle(self) -> None: ...
+    def settle(self, step: StepTable) -> None: ...
 
 
 class Recorder:
@@ -70,7 +73,7 @@ class Recorder:
         self.counters = dict.fromkeys(
             ("steps_dropped", "hook_errors", "tensors_unsupported", "reports_dropped"), 0
         )
-        self.last_site = ""
+        self.last_key: Key | None = None
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
         self.forward_listeners: list[Callable[[], None]] = []
@@ -78,6 +81,11 @@ class Recorder:
     def prepare(self, device: torch.device) -> None:
         """Make the meter of a device before training begins, which may take a second."""
         self._meter(device)
+
+    @property
+    def last_site(self) -> str:
+        """The site that was measured last."""
+        return f"{self.last_key[0]}:{self.last_key[1]}" if self.last_key else ""
 
     @property
     def is_open(self) -> bool:
@@ -132,8 +140,8 @@ class Recorder:
             if row is None:
                 row = self._new_site(key, tensor, piece, module, placement, aliases)
             if row != UNMEASURED:
-                self._meter(piece.device).add(step, row, piece)
-                self.last_site, self.touched = f"{key[0]}:{key[1]}", time.monotonic()
+                self._meter(piece.device).add(step, row, piece, lasting=key[0] in LASTING_KINDS)
+                self.last_key, self.touched = key, time.monotonic()
         except Exception as error:  # the law: counted and told, never raised
             self.counters["hook_errors"] += 1
             self.book.disable(key)

@@ -50,7 +50,7 @@ def by_torch(x: NDArray[Any]) -> SketchTable:
     meter = DeviceMeter(torch.device("cpu"))
     step = StepRing().take(0)
     assert step is not None
-    meter.add(step, 0, tensor)
+    meter.add(step, 0, tensor, lasting=False)
     copy = meter.send_home()
     assert copy is not None
     assert meter.arrived(copy)
