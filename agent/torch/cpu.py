@@ -58,7 +58,9 @@ class Batch:
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
 
     def check(self) -> None:
-        """Find the tensors that have another version now, and let go of all."""
+        """Find the tensors that have another version now, and let go of all; once."""
+        if not self.tensors:
+            return
         now = [_version(tensor) for tensor in self.tensors]
         if now != self.versions:
             pairs = enumerate(zip(now, self.versions, strict=True))
@@ -122,16 +124,11 @@ class CpuMeter:
     Args:
         book: told of rows that must be read at once.
         submit: hands a job to the agent's thread.
-        spare: whether torch leaves a core to the agent's thread. Without one it reads only while
-            the training thread does too, since a torch thread that is held up holds up all.
     """
 
-    def __init__(
-        self, book: SiteBook, submit: Callable[[Callable[[], object]], None], *, spare: bool
-    ) -> None:
+    def __init__(self, book: SiteBook, submit: Callable[[Callable[[], object]], None]) -> None:
         self._book = book
         self._submit = submit
-        self._spare = spare
         self._passing, self._lasting = Lane(), Lane()
         self._unmerged: deque[Batch] = deque()
         self._reading = 0
@@ -162,16 +159,15 @@ class CpuMeter:
         """Hand on what was noted, and check what was read, on the training thread."""
         for lane in (self._passing, self._lasting):
             self._hand_on(lane)
-        if not self._spare:
-            self._read_together()
-        self._check()
 
     def barrier(self) -> None:
         """Return when everything noted so far is read: its tensors may then be changed."""
         with self._lock:
             for lane in (self._passing, self._lasting):
                 lane.close(wait=True)
-        self._read_together()
+        self._wake()
+        while self._read_one():
+            pass
         with self._lock:
             self._lock.wait_for(lambda: self._reading == 0)
         self._check()
@@ -188,6 +184,7 @@ class CpuMeter:
             batch = lane.close(wait=False)
         if batch is not None:
             self._read(batch)
+            batch.check()  # others may still be waiting before it
         self._check()
 
     def _hand_on(self, lane: Lane) -> None:
@@ -196,19 +193,11 @@ class CpuMeter:
             lane.close(wait=True)
             held = self._passing.waiting_bytes
             waiting = held + self._lasting.waiting_bytes
-        if held >= WAITING_BYTES and not self._spare:
-            self._read_together()
-        elif held >= WAITING_BYTES:
+        if held >= WAITING_BYTES:
             self._read_one()
-        elif waiting >= WAKING_BYTES and self._spare:
+        elif waiting >= WAKING_BYTES:
             self._wake()
         self._check()
-
-    def _read_together(self) -> None:
-        """Read all that waits, on both threads."""
-        self._wake()
-        while self._read_one():
-            pass
 
     def _wake(self) -> None:
         with self._lock:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -37,11 +35,6 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
         from .cpu import CpuMeter, warm
 
         warm()
-        return CpuMeter(book, submit, spare=torch.get_num_threads() < usable_cores())
+        return CpuMeter(book, submit)
 
     return make
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
