@@ -126,21 +126,21 @@ def _widen(address, start, length, code, tables, words, bits):
 
     Values go by table, since arithmetic could flush float32 subnormals.
     """
-    if code == 1:
+    if code <= 2:
         half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
         for i in range(length):
             words[i] = half[i]
-            bits[i] = np.uint32(half[i]) << np.uint32(16)
-    elif code == 2:
-        half = numba.carray(_address(address + 2 * start), (length,), np.uint16)
-        for i in range(length):
-            words[i] = half[i]
-            bits[i] = tables[FLOAT16_TABLE + half[i]]
     else:
         byte = numba.carray(_address(address + start), (length,), np.uint8)
         for i in range(length):
             words[i] = byte[i]
-            bits[i] = tables[code * 256 + byte[i]]
+    if code == 1:
+        for i in range(length):
+            bits[i] = words[i] << np.uint32(16)
+    else:
+        first = FLOAT16_TABLE if code == 2 else code * 256
+        for i in range(length):
+            bits[i] = tables[first + words[i]]
 
 
 @_compiled()

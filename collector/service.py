@@ -75,7 +75,7 @@ class Service:
         """Serve until `stop` says so, or, if wanted, until all work is done; then store all."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        wait_ms = max(1, int(self.settings.commit_s * 1000 / 5))
+        wait_ms = max(1, int(self.settings.commit_s * 1000 / 10))
         next_trim = time.monotonic() + TRIM_S
         while not stop():
             if poller.poll(wait_ms):

@@ -4,12 +4,17 @@ The one rule of this room: a snapshot says itself what it holds. Readers trust i
 never an array's shape.
 """
 
-from .origin import FirstNonfinite
-from .pooling import Heatmap
-from .query import Run, open_run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .record import SPREAD, Event, RankInfo, Record, SiteInfo
-from .runs import RunSummary, list_runs
 from .writer import RunWriter
+
+if TYPE_CHECKING:
+    from .origin import FirstNonfinite
+    from .pooling import Heatmap
+    from .query import Run, open_run
+    from .runs import RunSummary, list_runs
 
 __all__ = [
     "SPREAD",
@@ -25,3 +30,20 @@ __all__ = [
     "list_runs",
     "open_run",
 ]
+
+_FOR_READERS = {
+    "FirstNonfinite": "origin",
+    "Heatmap": "pooling",
+    "Run": "query",
+    "open_run": "query",
+    "RunSummary": "runs",
+    "list_runs": "runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Not imported before they are used: a collector writes, and needs neither pandas nor xarray,
+    # which take 50 MiB and half a second.
+    if name in _FOR_READERS:
+        return getattr(import_module(f".{_FOR_READERS[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -84,7 +84,7 @@ class Delivery:
         for meter, copy in parcel.copies:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
-        if step.present.any() or not step.partial:
+        if step.present.any() or not step.partial or self._recorder.has_reports:
             self._frame(step, partial=step.partial)
         self._told = None
         self._recorder.release(step)

@@ -189,6 +189,11 @@ class Recorder:
             else:
                 self.counters["reports_dropped"] += 1
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether there is something to tell with the next frame."""
+        return bool(self._reports)
+
     def take_reports(self) -> list[str]:
         """The sentences since the last call."""
         with self._lock:

@@ -193,6 +193,9 @@ class Scope:
         if error is not None:
             self._recorder.report(f"Training ended in step {self._step}", error)
         left = self._recorder.end({})
+        if left is None and error is not None:  # nothing was due in this step, but this is told
+            self._recorder.begin_final(self._step)
+            left = self._recorder.end({})
         if left is not None:
             left.partial = True
             self._delivery.send(left)

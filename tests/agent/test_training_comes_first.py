@@ -219,6 +219,23 @@ def test_an_exception_keeps_its_failing_step_and_passes_through(observed: Observ
     assert "Training ended in step 1: ZeroDivisionError" in observed.reports()
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_exception_before_any_tensor_is_told_too(observed: Observed, every: int) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def job() -> None:
+        with observed.observe(model, optimizer, every=every) as scope:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            scope.step()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert "Training ended in step 1: ZeroDivisionError" in observed.reports()
+
+
 def test_a_step_that_hangs_has_told_what_it_saw(observed: Observed) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
