@@ -136,7 +136,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 3)
     _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
-    send(box, range(3, 30), pause_s=0.02)
+    send(box, range(3, 30), pause_s=0.1)  # longer than from one commit to the next
     assert box.statistics().acknowledged == 3
     assert process.poll() is None
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
