@@ -172,8 +172,9 @@ def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
         np.minimum(p[column], q[column], out=merged[column])
     np.maximum(p[MAX], q[MAX], out=merged[MAX])
     with np.errstate(all="ignore"):
-        # Where a side is empty, u or v is 0 and so are its moments: nothing is added.
         d = q[SUM] / np.maximum(nb, 1.0) - p[SUM] / np.maximum(na, 1.0)
+        # Nothing is added where a side is empty, not even the NaN of 0 times an overflow.
+        d[(na == 0) | (nb == 0)] = 0.0
         dn = d / np.maximum(na + nb, 1.0)
         u, v = dn * na, dn * nb
         between, t = d * u * nb, u - v

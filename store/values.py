@@ -115,8 +115,8 @@ def heatmap(
     asked = [(statistic, view), ("nonfinite", "max" if view == "min" else view)]
     groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
     at_once = max(AT_ONCE // max(len(places), 1) // groups[0], 1) * groups[0]
-    pooled = [np.empty((2, -(-len(places) // groups[1]), 0), np.float32)]
-    for start in range(0, len(chosen), at_once):
+    pooled: list[NDArray[np.float32]] = []
+    for start in range(0, max(len(chosen), 1), at_once):  # once without records, too: it checks
         found, bad = several(reader, asked, chosen.records[start : start + at_once], places)
         worst = pool_numbers(found.astype(np.float32, copy=False), groups, pool)
         pooled.append(np.stack([worst, pool_numbers(bad, groups, "max")]))

@@ -1,7 +1,7 @@
 """Measuring tensors in the host's memory: batches for the numba kernel, on the agent's thread.
 
-A hook only notes the tensor; the agent's thread reads it while training goes on. What waits to be
-read is bounded in bytes: beyond that the hook reads it at once.
+A hook only notes the tensor; the agent's thread reads it while training goes on. What is kept in
+memory for it is bounded in bytes: beyond that the hook reads, too.
 
 A tensor that changed between hook and reading is found by its version counter. The counter is
 looked at from inside a later hook, when no operation can be under way on it.
@@ -228,6 +228,14 @@ class CpuMeter:
         return True
 
     def _read(self, batch: Batch) -> None:
+        try:
+            self._sketch(batch)
+        except BaseException:  # told by whoever called; the batches behind it must not wait for it
+            batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
+            raise
+
+    @staticmethod
+    def _sketch(batch: Batch) -> None:
         pieces = [_pieces(i, tensor) for i, tensor in enumerate(batch.tensors)]
         items = [item for owned in pieces for item in owned.items]
         whole = [owned for owned in pieces if owned.leaf is not None]
@@ -272,7 +280,7 @@ def _pieces(index: int, tensor: torch.Tensor) -> _Pieces:
     tensor = tensor.contiguous()
     name = dtype_name(tensor)
     if name not in DTYPES or not tensor.numel():
-        leaf = sketch_array(tensor.numpy()) if tensor.numel() else SketchTable.empty(1)
+        leaf = sketch_array(tensor.detach().numpy()) if tensor.numel() else SketchTable.empty(1)
         return _Pieces(index, (), leaf, tensor)
     items = cut(tensor.data_ptr(), tensor.numel(), DTYPES.index(name))
     return _Pieces(index, items, None, tensor)

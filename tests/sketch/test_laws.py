@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -91,6 +91,7 @@ def test_merge_is_associative_and_commutative(
         assert np.all(same | ~np.isfinite(l1))
 
 
+@example(np.full(2, 1e200))  # its square is beyond float64
 @given(any_array)
 def test_the_empty_sketch_is_the_identity(x: NDArray[Any]) -> None:
     sketch = sketch_array(x)

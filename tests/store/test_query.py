@@ -124,6 +124,13 @@ def test_a_question_that_cannot_be_answered_says_why(
         question(run)
 
 
+def test_a_heatmap_of_a_run_without_records_is_checked_all_the_same(writer: RunWriter) -> None:
+    run = open_run(writer.path)
+    assert run.heatmap("rms").values.size == 0
+    with pytest.raises(SettingError, match="There is no statistic 'rsm'"):
+        run.heatmap("rsm")
+
+
 def test_exponents_count_every_element(writer: RunWriter, record: Make) -> None:
     values = f32([0, -0.0, 1, 1.5, -2, np.nan, np.inf, -np.inf, -np.inf, 2**-149])
     writer.commit([record(0, {0: values}), record(1, {1: values})], streams={})
