@@ -7,7 +7,7 @@ first-level cache through all its passes; 16- and 8-bit types are widened to flo
 Measured on this design (statistics.md, part II): the histogram costs 0.33 ns an element with four
 interleaved tables (one table alone conflicts on equal values), integer keys keep the extremes
 vectorised, and `reassoc` is the only freedom that the sums need. Never numba's parallel layer: it
-changes torch's thread count.
+changes torch's thread count. Threads of the caller's may share a call instead.
 """
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
@@ -16,13 +16,15 @@ changes torch's thread count.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import ml_dtypes
 import numba
 import numpy as np
-from numba import njit
+from numba import cfunc, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -31,7 +33,9 @@ from ..sketch.elements import BLOCK, WITHIN, block_key
 from ..sketch.formats import dtype_named, smallest_normal
 from ..sketch.table import (
     ABS_MIN,
+    BINS,
     COUNT,
+    COUNTS,
     FIRST_EXPONENT,
     L1,
     M2,
@@ -39,6 +43,7 @@ from ..sketch.table import (
     M4,
     MAX,
     MIN,
+    MOMENTS,
     NAN,
     NEG_INF,
     NEGATIVE,
@@ -51,8 +56,11 @@ from ..sketch.table import (
     SketchTable,
 )
 
-PIECE = 1 << 20
+PIECE = 1 << 17
 """Elements of a work item: larger tensors are cut, so that threads can share them."""
+
+Team = Callable[[int, int], object]
+"""Runs the C function at an address with one pointer, on several threads, and waits for all."""
 
 DTYPES = (
     "float32",
@@ -67,6 +75,8 @@ DTYPES = (
 
 SUBNORMALS = 23
 """Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
+
+_COUNTS, _MOMENTS = len(COUNTS), len(MOMENTS)
 
 _INF = np.uint32(0x7F800000)
 _MAX_KEY = np.int32(0x7F7FFFFF)
@@ -109,6 +119,33 @@ def _address(typing_context, number):
     return types.voidptr(number), codegen
 
 
+@intrinsic
+def _take_next(typing_context, address):
+    """The int64 at an address, which becomes one more; of several threads each gets another."""
+
+    def codegen(context, builder, signature, arguments):
+        word = cgutils.ir.IntType(64)
+        place = builder.inttoptr(arguments[0], word.as_pointer())
+        return builder.atomic_rmw("add", place, word(1), "monotonic")
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _prefetch(typing_context, address):
+    """Ask for the cache line at an address, which may lie outside of any array."""
+
+    def codegen(context, builder, signature, arguments):
+        word, pointer = cgutils.ir.IntType(32), cgutils.voidptr_t
+        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), (pointer, word, word, word))
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.inttoptr(arguments[0], pointer)
+        builder.call(function, (place, word(0), word(3), word(1)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 def _compiled(*, reorder: bool = False):
     """The numba decorator of this file: no lock held, cached on disk.
 
@@ -144,16 +181,22 @@ def _widen(address, start, length, code, tables, words, bits):
 
 
 @_compiled()
-def _count_exponents(bits, tables):
-    """Sign and exponent of each element, counted in four tables in turn."""
+def _count_exponents(bits, tables, ahead, size):
+    """Sign and exponent of each element, counted in four tables in turn.
+
+    Meanwhile as many elements of `size` bytes are fetched from the address `ahead`: this pass waits
+    for no memory.
+    """
     shift = np.uint32(23)
     n = bits.size
-    whole = n & ~3
-    for i in range(0, whole, 4):
-        tables[0, bits[i] >> shift] += np.uint32(1)
-        tables[1, bits[i + 1] >> shift] += np.uint32(1)
-        tables[2, bits[i + 2] >> shift] += np.uint32(1)
-        tables[3, bits[i + 3] >> shift] += np.uint32(1)
+    whole = n & ~15
+    for i in range(0, whole, 16):
+        _prefetch(ahead + i * size)
+        for j in range(i, i + 16, 4):
+            tables[0, bits[j] >> shift] += np.uint32(1)
+            tables[1, bits[j + 1] >> shift] += np.uint32(1)
+            tables[2, bits[j + 2] >> shift] += np.uint32(1)
+            tables[3, bits[j + 3] >> shift] += np.uint32(1)
     for i in range(whole, n):
         tables[0, bits[i] >> shift] += np.uint32(1)
 
@@ -181,12 +224,12 @@ def _plain_sum(values):
 
 
 @_compiled(reorder=True)
-def _power_sums(values, flipped, pivot, unit):
-    """Σd, Σd², Σd³, Σd⁴ about the pivot, Σ|x|, Σ(x·unit)⁸, and the sum of the flipped values."""
+def _power_sums(values, signs, pivot, unit):
+    """Σd, Σd², Σd³, Σd⁴ about the pivot, Σ|x|, Σ(x·unit)⁸, and Σ ±x with the signs."""
     s1 = s2 = s3 = s4 = l1 = s8 = projection = 0.0
     for i in range(values.size):
         v = np.float64(values[i])
-        projection += np.float64(flipped[i])
+        projection += v * np.float64(signs[i])
         l1 += abs(v)
         d = v - pivot
         square = d * d
@@ -202,45 +245,39 @@ def _power_sums(values, flipped, pivot, unit):
 
 
 @_compiled()
-def _keyed_pairs(words, bits, within, key, flipped):
-    """Σ words x (key | 1) modulo 2^64; `flipped` gets the bits with key's top bit on their sign.
+def _keyed_pairs(words, within, key):
+    """Σ words x (key | 1) modulo 2^64.
 
     All are pairs of 32-bit numbers: a multiplication takes one of each pair, and no shuffles.
     """
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    odd, sign = np.uint64(0x0000000100000001), np.uint64(0x8000000080000000)
+    odd = np.uint64(0x0000000100000001)
     total = np.uint64(0)
     for i in range(words.size):
-        k = within[i] ^ key
-        flipped[i] = bits[i] ^ (k & sign)
-        k |= odd
+        k = (within[i] ^ key) | odd
         w = words[i]
         total += (w & low) * (k & low) + (w >> half) * (k >> half)
     return total
 
 
 @_compiled()
-def _keyed_words(words, bits, within, key, flipped):
+def _keyed_words(words, within, key):
     """`_keyed_pairs` of any number of elements."""
     last = words.size - 1
     even = words.size & ~1
     total = _keyed_pairs(
         words[:even].view(np.uint64),
-        bits[:even].view(np.uint64),
         within[:even].view(np.uint64),
         np.uint64(key) | (np.uint64(key) << np.uint64(32)),
-        flipped[:even].view(np.uint64),
     )
     if even <= last:
-        k = within[last] ^ key
-        flipped[last] = bits[last] ^ (k & ~_ABS)
-        total += np.uint64(words[last]) * np.uint64(k | np.uint32(1))
+        total += np.uint64(words[last]) * np.uint64((within[last] ^ key) | np.uint32(1))
     return total
 
 
 @_compiled()
-def _compress_finite(bits, flipped, kept, kept_flipped):
-    """Copy the finite elements to the front of `kept`, and what is flipped of `kept_flipped`.
+def _compress_finite(bits, signs, kept, kept_signs):
+    """Copy the finite elements to the front of `kept`, and their signs to that of `kept_signs`.
 
     Returns how many they are, how many NaNs there were, and how many of those were negative.
     """
@@ -249,7 +286,7 @@ def _compress_finite(bits, flipped, kept, kept_flipped):
         magnitude = bits[i] & _ABS
         if magnitude < _INF:
             kept[n] = bits[i]
-            kept_flipped[n] = flipped[i]
+            kept_signs[n] = signs[i]
             n += 1
         elif magnitude > _INF:
             nan += 1
@@ -316,7 +353,7 @@ def _merge_moments(a, na, b, nb):
 
 
 @_compiled()
-def _chunk_moments(values, flipped, extremes, known_mean, known, word, moments):
+def _chunk_moments(values, signs, extremes, known_mean, known, word, moments):
     """The moments of finite elements, as one chunk about the known mean, or one of its own."""
     n = values.size
     low, high, small = extremes
@@ -329,7 +366,7 @@ def _chunk_moments(values, flipped, extremes, known_mean, known, word, moments):
         unit = math.ldexp(1.0, -_exponent(max(-moments[MIN], moments[MAX])))
     pivot = known_mean if known else _plain_sum(values) / n
     s1, s2, s3, s4, moments[L1], moments[S8], moments[PROJECTION] = _power_sums(
-        values, flipped, pivot, unit
+        values, signs, pivot, unit
     )
     shift = s1 / n
     moments[SUM] = s1 + n * pivot
@@ -339,57 +376,41 @@ def _chunk_moments(values, flipped, extremes, known_mean, known, word, moments):
 
 
 @_compiled()
-def _sketch_item(
-    address,
-    start,
-    length,
-    code,
-    within,
-    keys,
-    widening,
-    scratch,
-    tables,
-    counts,
-    moments,
-    histogram,
-):
+def _sketch_item(item, constants, scratch, counts, moments, histogram):
     """One work item into its row; returns the checksum."""
-    wide, raw, flipping, kept, kept_flipped, chunk_moments, word = scratch
+    address, start, length, code = item[0], item[1], item[2], item[3]
+    within, within_signs, keys, widening = constants
+    wide, raw, kept, kept_signs, tables, chunk_moments, word = scratch
+    size = 4 if code == 0 else 2 if code <= 2 else 1
     tables[:] = 0
     checksum = np.uint64(0)
     finite = nan = negative_nan = negative_subnormals = 0
     for begin in range(start, start + length, BLOCK):
-        n = min(BLOCK, start + length - begin)
+        n, key = min(BLOCK, start + length - begin), keys[begin // BLOCK]
         if code == 0:
             words = bits = numba.carray(_address(address + 4 * begin), (n,), np.uint32)
         else:
             words, bits = raw[:n], wide[:n]
             _widen(address, begin, n, code, widening, words, bits)
-        flipped = flipping[:n]
-        checksum += _keyed_words(words, bits, within[:n], keys[begin // BLOCK], flipped)
-        _count_exponents(bits, tables)
+        checksum += _keyed_words(words, within[:n], key)
+        _count_exponents(bits, tables, address + size * (begin + BLOCK), size)
         extremes = _extremes(bits.view(np.int32))
         if extremes[2] < np.int32(0x7FFFFF):
             negative_subnormals += _count_subnormals(bits, histogram)
-        m = n
+        m, signs = n, within_signs[:n]
         if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
-            m, more, negative = _compress_finite(bits, flipped, kept, kept_flipped)
+            m, more, negative = _compress_finite(bits, signs, kept, kept_signs)
             nan += more
             negative_nan += negative
-            bits, flipped = kept[:m], kept_flipped[:m]
+            bits, signs = kept[:m], kept_signs[:m]
             extremes = _extremes(bits.view(np.int32))
         if m:
             mean, known = (moments[SUM] / finite, True) if finite else (0.0, False)
-            _chunk_moments(
-                bits.view(np.float32),
-                flipped.view(np.float32),
-                extremes,
-                mean,
-                known,
-                word,
-                chunk_moments,
-            )
-        _merge_moments(moments, finite, chunk_moments, m)
+            values = bits.view(np.float32)
+            _chunk_moments(values, signs, extremes, mean, known, word, chunk_moments)
+            if key & ~_ABS:
+                chunk_moments[PROJECTION] = -chunk_moments[PROJECTION]
+            _merge_moments(moments, finite, chunk_moments, m)
         finite += m
     _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram)
     return checksum
@@ -427,35 +448,53 @@ def _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, c
     counts[SUBNORMAL] = below
 
 
-@_compiled()
-def _sketch_items(items, within, keys, widening, counts, moments, checksum, histogram):
-    """Every work item (address, start, length, code) into its own row, one after the other."""
+def _sketch_items(pointer):
+    """Work items (address, start, length, code) into their rows, until none is left.
+
+    `pointer` is that of int64 [12]: a counter, the numbers of items and keys, and the addresses of
+    the arrays. Threads that are given the same one share the work.
+    """
+    task = numba.carray(pointer, (12,))
+    n = task[1]
+    items = numba.carray(_address(task[3]), (n, 4), np.int64)
+    constants = (
+        numba.carray(_address(task[4]), (BLOCK,), np.uint32),
+        numba.carray(_address(task[5]), (BLOCK,), np.float32),
+        numba.carray(_address(task[6]), (task[2],), np.uint32),
+        numba.carray(_address(task[7]), (FLOAT16_TABLE + 65536,), np.uint32),
+    )
+    counts = numba.carray(_address(task[8]), (n, _COUNTS), np.int64)
+    moments = numba.carray(_address(task[9]), (n, _MOMENTS), np.float64)
+    checksum = numba.carray(_address(task[10]), (n,), np.uint64)
+    histogram = numba.carray(_address(task[11]), (n, BINS), np.int64)
     scratch = (
         np.empty(BLOCK, np.uint32),
         np.empty(BLOCK, np.uint32),
         np.empty(BLOCK, np.uint32),
-        np.empty(BLOCK, np.uint32),
-        np.empty(BLOCK, np.uint32),
-        np.empty(moments.shape[1]),
+        np.empty(BLOCK, np.float32),
+        np.empty((4, 512), np.uint32),
+        np.empty(_MOMENTS),
         np.empty(1, np.uint32),
     )
-    tables = np.empty((4, 512), np.uint32)
-    for i in range(items.shape[0]):
-        address, start, length, code = items[i, 0], items[i, 1], items[i, 2], items[i, 3]
+    counter = task.ctypes.data
+    for _ in range(n):
+        i = _take_next(counter)
+        if i >= n:
+            break
         checksum[i] = _sketch_item(
-            address,
-            start,
-            length,
-            code,
-            within,
-            keys,
-            widening,
-            scratch,
-            tables,
-            counts[i],
-            moments[i],
-            histogram[i],
+            items[i], constants, scratch, counts[i], moments[i], histogram[i]
         )
+
+
+@cache
+def _c_function():
+    """`_sketch_items` as a C function: what owns it, what Python calls, and where it lies.
+
+    Compiled at its first use, or loaded from disk.
+    """
+    compiled = cfunc(types.void(types.CPointer(types.int64)), nopython=True, cache=True)
+    function = compiled(_sketch_items)
+    return function, function.ctypes, function.address
 
 
 @_compiled()
@@ -491,25 +530,37 @@ def _absorb(
 
 
 _keys = block_key(np.arange(1024, dtype=np.uint64))
+_signs = np.where(WITHIN >> np.uint32(31), -1, 1).astype(np.float32)
+"""Projection signs within a block; the top bit of the block's key turns all of them."""
 
 
-def sketch_items(items: NDArray[np.int64]) -> SketchTable:
+def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTable:
     """Sketch tensors by their addresses, which must stay valid during the call.
 
     Args:
         items: int64 [n, 4]: address of the tensor's first element, index of the item's first
             element (a multiple of `PIECE`), number of elements, index into `DTYPES`.
+        team: threads that share the work; the result is the same to the last bit.
 
     Returns:
         A table of n rows.
     """
     global _keys
     table = SketchTable.empty(len(items))
-    if len(items):
-        blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
-        if blocks > len(_keys):
-            _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
-        _sketch_items(items, WITHIN, _keys, _TABLES, *table.columns())
+    if not len(items):
+        return table
+    blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
+    if blocks > len(_keys):
+        _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
+    keys = _keys
+    tensors = np.ascontiguousarray(items)
+    arrays = (tensors, WITHIN, _signs, keys, _TABLES, *table.columns())
+    task = np.array([0, len(items), len(keys), *(a.ctypes.data for a in arrays)], np.int64)
+    _, function, address = _c_function()
+    if team is None:
+        function(task.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
+    else:
+        team(address, task.ctypes.data)
     return table
 
 

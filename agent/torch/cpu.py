@@ -1,7 +1,8 @@
 """Measuring tensors in the host's memory: batches for the numba kernel, on the agent's thread.
 
 A hook only notes the tensor; the agent's thread reads it while training goes on. What is kept in
-memory for it is bounded in bytes: beyond that the hook reads, too.
+memory for it is bounded in bytes: beyond that the hook reads, too. Where torch leaves no core free
+for the agent's thread, torch's own threads read what waits, once that is so much (`threads`).
 
 A tensor that changed between hook and reading is found by its version counter. The counter is
 looked at from inside a later hook, when no operation can be under way on it.
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 
 from ...sketch.reference import sketch_array
 from ...sketch.table import SketchTable
-from ..kernel import DTYPES, absorb, cut, sketch_items
+from ..kernel import DTYPES, Team, absorb, cut, sketch_items
 from ..sitebook import SiteBook
 from ..steptable import StepTable
 from .local import dtype_name
+from .threads import team
 
 BATCH_BYTES = 2 << 20
-"""A batch is handed on when it holds so much."""
+"""A batch is handed on when it holds so much; for torch's threads, `WAITING_BYTES`."""
 WAKING_BYTES = 4 << 20
 """The agent's thread is woken when so much waits: to wake it costs the training thread 50 us."""
 WAITING_BYTES = 16 << 20
@@ -135,6 +137,8 @@ class CpuMeter:
         self._awake = False
         """Whether the agent's thread was told to read, and has not run out of batches since."""
         self._lock = threading.Condition()
+        self._trains = 0
+        """The thread that trains."""
         self.stale = 0
         """Tensors that changed before they were read, and were left out."""
 
@@ -145,11 +149,13 @@ class CpuMeter:
             lasting: whether it stays in memory, unchanged, until the next `barrier`.
         """
         lane = self._lasting if lasting else self._passing
+        self._trains = threading.get_ident()
         with self._lock:
             if lane.open is None:
                 lane.open = Batch(step)
             lane.open.add(row, tensor)
-            full = lane.open.size_bytes >= BATCH_BYTES
+            size = lane.open.size_bytes
+        full = size >= WAITING_BYTES or (size >= BATCH_BYTES and self._team() is None)
         if row in self._book.synchronous:
             self._read_now(lane)
         elif full:
@@ -165,8 +171,10 @@ class CpuMeter:
         with self._lock:
             for lane in (self._passing, self._lasting):
                 lane.close(wait=True)
-        self._wake()
-        while self._read_one():
+        threads = self._team()
+        if threads is None:
+            self._wake()
+        while self._read_one(threads):
             pass
         with self._lock:
             self._lock.wait_for(lambda: self._reading == 0)
@@ -183,7 +191,7 @@ class CpuMeter:
         with self._lock:
             batch = lane.close(wait=False)
         if batch is not None:
-            self._read(batch)
+            self._read(batch, self._team())
             batch.check()  # others may still be waiting before it
         self._check()
 
@@ -193,11 +201,19 @@ class CpuMeter:
             lane.close(wait=True)
             held = self._passing.waiting_bytes
             waiting = held + self._lasting.waiting_bytes
-        if held >= WAITING_BYTES:
+        threads = self._team()
+        if threads is not None:
+            while self._read_one(threads):
+                pass
+        elif held >= WAITING_BYTES:
             self._read_one()
         elif waiting >= WAKING_BYTES:
             self._wake()
         self._check()
+
+    def _team(self) -> Team | None:
+        """Torch's threads, if they shall read: they stand behind the thread that trains alone."""
+        return team() if threading.get_ident() == self._trains else None
 
     def _wake(self) -> None:
         with self._lock:
@@ -211,7 +227,7 @@ class CpuMeter:
         while self._read_one():
             self._merge()
 
-    def _read_one(self) -> bool:
+    def _read_one(self, threads: Team | None = None) -> bool:
         """Read the batch that has waited longest, of those kept for this first; False for none."""
         with self._lock:
             batch = self._passing.next() or self._lasting.next()
@@ -220,26 +236,26 @@ class CpuMeter:
                 return False
             self._reading += 1
         try:
-            self._read(batch)
+            self._read(batch, threads)
         finally:
             with self._lock:
                 self._reading -= 1
                 self._lock.notify_all()
         return True
 
-    def _read(self, batch: Batch) -> None:
+    def _read(self, batch: Batch, threads: Team | None) -> None:
         try:
-            self._sketch(batch)
+            self._sketch(batch, threads)
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
             batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
             raise
 
     @staticmethod
-    def _sketch(batch: Batch) -> None:
+    def _sketch(batch: Batch, threads: Team | None) -> None:
         pieces = [_pieces(i, tensor) for i, tensor in enumerate(batch.tensors)]
         items = [item for owned in pieces for item in owned.items]
         whole = [owned for owned in pieces if owned.leaf is not None]
-        table = sketch_items(np.array(items, np.int64).reshape(-1, 4))
+        table = sketch_items(np.array(items, np.int64).reshape(-1, 4), threads)
         owners = [owned.index for owned in pieces for _ in owned.items]
         batch.owners = np.array(owners + [owned.index for owned in whole], np.int64)
         leaves = [owned.leaf for owned in whole if owned.leaf is not None]

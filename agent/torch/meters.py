@@ -18,11 +18,7 @@ Submit = Callable[[Callable[[], object]], None]
 
 
 def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Meter]:
-    """A function from device to meter: for the CPU the numba kernel where installed, else torch.
-
-    The kernel runs on the agent's thread alone. To read with as many threads as torch uses was
-    measured to cost more, for torch's own threads spin while they wait (decision 5).
-    """
+    """A function from device to meter: for the CPU the numba kernel where installed, else torch."""
 
     def make(device: torch.device) -> Meter:
         if device.type != "cpu":

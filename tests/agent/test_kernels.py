@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.device import DeviceMeter
+from rankscope.agent.torch.threads import team
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
 
 EXTREMES = MOMENTS.index("min")
@@ -107,6 +109,36 @@ def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any)
 def test_pieces_of_a_large_tensor_merge_to_the_whole() -> None:
     x = np.random.default_rng(1).standard_normal(3_000_000).astype(np.float32)
     assert_same(x, by_numba(x))
+
+
+@pytest.mark.skipif(
+    not torch.backends.openmp.is_available() or len(os.sched_getaffinity(0)) < 2,
+    reason="torch has one thread here",
+)
+def test_threads_of_torch_share_a_call_to_the_same_bits() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    tensors = [torch.randn(n) for n in (1, 0, 500_000, 77, 2_000_003)]
+    items = [item for x in tensors for item in cut(x.data_ptr(), x.numel(), 0)]
+    try:
+        threads = team()
+        assert threads is not None
+        alone = sketch_items(np.array(items, np.int64))
+        for _ in range(20):
+            shared = sketch_items(np.array(items, np.int64), threads)
+            for one, other in zip(alone.columns(), shared.columns(), strict=True):
+                assert np.array_equal(one, other)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_core_left_free_is_for_the_agents_own_thread() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert team() is None
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_counts_are_exact_above_what_float32_can_count() -> None:

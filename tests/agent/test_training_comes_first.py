@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -196,6 +197,30 @@ def test_a_tensor_changed_in_place_is_found_and_then_read_at_once(
         sketch = observed.sketches(step)["activation:0"]
         assert derive(sketch, "min")[0] < 0, "the value before the ReLU"
     assert "activation:0" not in observed.sketches(0)
+
+
+def test_torch_threads_record_the_same_as_ours_and_stay_as_many(observed: Observed) -> None:
+    torch.manual_seed(0)
+    tensors = {"large": torch.randn(6 << 20), "odd": torch.randn(300_001), "small": torch.randn(7)}
+    tensors["large"][::1001] = torch.nan
+    threads = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0))
+    try:
+        with observed.observe(mlp()) as scope:
+            for step_threads in (1, cores):  # the agent's thread reads, then those of torch
+                torch.set_num_threads(step_threads)
+                for name, tensor in tensors.items():
+                    scope.tap(name, tensor)
+                scope.step()
+                assert torch.get_num_threads() == step_threads
+    finally:
+        torch.set_num_threads(threads)
+    first, second = observed.sketches(0), observed.sketches(1)
+    for name in tensors:
+        mine, theirs = first[f"tap:{name}"], second[f"tap:{name}"]
+        assert mine.counts[0, 0] == tensors[name].numel()
+        for one, other in zip(mine.columns(), theirs.columns(), strict=True):
+            assert np.array_equal(one, other, equal_nan=True)
 
 
 def test_an_exception_keeps_its_failing_step_and_passes_through(observed: Observed) -> None:
