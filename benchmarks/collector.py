@@ -26,6 +26,8 @@ from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import Hello, MeshAxis, Site
 
 WINDOW_FRAMES = 64
+IDLE_S = 0.05
+"""How long a sender sleeps when its window is full: as the thread of an agent does."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def send(rank: int, ranks: int, sites: int, seconds: float, address: str, gates:
             )
             step += 1
         else:
-            time.sleep(0.005)
+            time.sleep(IDLE_S)
         box.poll(time.monotonic())
     durable = box.close(timeout_s=120)
     dropped = box.statistics().dropped_frames

@@ -21,6 +21,8 @@ BURST = 256
 """Messages taken in between two looks at the clock."""
 TRIM_S = 10.0
 """How often free memory goes back to the system."""
+STAY_S = 0.5
+"""When all is done, an agent that has lost its connection may still come back for its answer."""
 HEARTBEAT_S = 5
 SILENCE_S = 20
 
@@ -77,6 +79,7 @@ class Service:
         poller.register(self._socket, zmq.POLLIN)
         wait_ms = max(1, int(self.settings.commit_s * 1000 / 10))
         next_trim = time.monotonic() + TRIM_S
+        leave_at = 0.0
         while not stop():
             if poller.poll(wait_ms):
                 self._take_in()
@@ -86,7 +89,9 @@ class Service:
             if now >= next_trim:
                 next_trim = now + TRIM_S
                 trim()
-            if until_done and self._collector.is_done(now):
+            if not (until_done and self._collector.is_done(now)):
+                leave_at = now + STAY_S
+            elif now >= leave_at:
                 break
 
     def statistics(self) -> CollectorStatistics:

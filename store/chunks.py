@@ -87,7 +87,7 @@ def read_regions(requests: Iterable[Request]) -> None:
     by_chunk: dict[str, list[Work]] = {}
     for array, block, part in parts_of(requests):
         by_chunk.setdefault(name_of(array, part.chunk), []).append((array, block, part))
-    chunks = sync(_get_all([(works[0][0], works[0][2].chunk) for works in by_chunk.values()]))
+    chunks = _get_all([(works[0][0], works[0][2].chunk) for works in by_chunk.values()])
     # Blosc lets go of the interpreter, so threads do help.
     list(_threads.map(place, by_chunk.values(), chunks))
 
@@ -96,7 +96,7 @@ def write_regions(requests: Iterable[Request]) -> None:
     """Store the elements of regions, which must not share chunks."""
     parts = list(parts_of(requests))
     partial = [at for at, (_, _, part) in enumerate(parts) if not part.whole]
-    kept = sync(_get_all([(parts[at][0], parts[at][2].chunk) for at in partial]))
+    kept = _get_all([(parts[at][0], parts[at][2].chunk) for at in partial])
     before = dict(zip(partial, kept, strict=True))
     encoded = _threads.map(encode, parts, [before.get(at) for at in range(len(parts))])
     sync(_set_all([(array, part.chunk) for array, _, part in parts], list(encoded)))
@@ -109,7 +109,11 @@ def parts_of(requests: Iterable[Request]) -> Iterator[Work]:
             yield array, block, part
 
 
-async def _get_all(keys: Iterable[Key]) -> list[bytes | None]:
+def _get_all(keys: Sequence[Key]) -> list[bytes | None]:
+    return sync(_gather(keys)) if keys else []
+
+
+async def _gather(keys: Sequence[Key]) -> list[bytes | None]:
     return await asyncio.gather(*(_get(*key) for key in keys))
 
 

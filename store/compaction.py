@@ -1,4 +1,4 @@
-"""Moving records from the tail to the wide chunks that long questions want, chunk by chunk.
+"""Moving records from the tail to the wide chunks that long questions want, a few chunks at a time.
 
 A move copies and then shifts a bound; both are in one transaction, so a reader sees either the
 old place or the new one.
@@ -6,7 +6,8 @@ old place or the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -20,6 +21,11 @@ from .layout import ARRAYS, CHUNK, RING, Layout, Tier
 from .state import State
 from .tiers import ring_pieces
 
+Part = tuple[slice, ...]
+"""Selects along the axes after the record."""
+
+AT_ONCE_BYTES = 8 << 20
+"""What is moved at a time: each time costs about 10 ms, and all of it is in memory."""
 LINGER = 32
 """Records that stay in the tail, where a late rank can patch them cheaply."""
 
@@ -92,20 +98,44 @@ def copy(arrays: Arrays, state: State, layout: Layout, source: Tier, first: int,
     reader, writer = arrays.at(source, layout.name), arrays.at(target, layout.name)
     if target == "history":
         resize(writer, (stop, *writer.shape[1:]))
-    for inner in parts(state, layout, reader):
-        lengths = (where.stop - where.start for where in ranges(reader, inner))
-        block = np.empty((stop - first, *lengths), reader.dtype)
+    for some in groups(parts(state, layout, reader), reader, stop - first):
+        blocks = [
+            (inner, np.empty((stop - first, *lengths(ranges(reader, inner))), reader.dtype))
+            for inner in some
+        ]
         read_regions(
             request(reader, piece, inner, block, first)
+            for inner, block in blocks
             for piece in ring_pieces(source, first, stop)
         )
         write_regions(
             request(writer, piece, inner, block, first)
+            for inner, block in blocks
             for piece in ring_pieces(target, first, stop)
         )
 
 
-def parts(state: State, layout: Layout, array: zarr.Array[Any]) -> Iterator[tuple[slice, ...]]:
+def lengths(where: Iterable[slice]) -> Iterator[int]:
+    """How long slices with both ends are."""
+    return (along.stop - along.start for along in where)
+
+
+def groups(all_parts: Iterable[Part], array: zarr.Array[Any], records: int) -> Iterator[list[Part]]:
+    """Parts that are moved in one go: as many as fit into `AT_ONCE_BYTES`, and at least one."""
+    group: list[Part] = []
+    size = 0
+    for part in all_parts:
+        more = records * math.prod(lengths(ranges(array, part))) * array.dtype.itemsize
+        if group and size + more > AT_ONCE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(part)
+        size += more
+    if group:
+        yield group
+
+
+def parts(state: State, layout: Layout, array: zarr.Array[Any]) -> Iterator[Part]:
     """Selections after the record that together cover an array: of a large one chunk by chunk."""
     if "site" not in layout.axes:
         yield ()
