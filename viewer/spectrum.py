@@ -96,7 +96,7 @@ def describe(spectrum: Spectrum, target: NumberFormat) -> str:
         text += f" between {words.power(low)} and {words.power(high)}"
         text += f", most near {words.power(int(spectrum.exponents[spectrum.counts.argmax()]))}"
     names = dict(zip(ASIDE, ASIDE_NAMES, strict=True))
-    aside = [f"{n:,} {names[name]}".replace(",", " ") for name, n in spectrum.aside.items() if n]
+    aside = [f"{words.thousands(n)} {names[name]}" for name, n in spectrum.aside.items() if n]
     if aside:
         text += "; aside: " + ", ".join(aside)
     reach = f"{words.as_power(target.smallest_subnormal)} to {words.as_power(target.max)}"

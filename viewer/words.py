@@ -62,7 +62,12 @@ def rank_words(numbers: Sequence[int]) -> str:
 
 def count(number: int, noun: str) -> str:
     """`1 site`, `24 sites`, with thousands apart."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", " ")
+    return f"{thousands(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def thousands(number: int) -> str:
+    """`154 123`, which no line break parts."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def age(seconds: float) -> str:

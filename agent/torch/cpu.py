@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,6 @@ from ...sketch.table import SketchTable
 from ..kernel import DTYPES, Team, absorb, cut, sketch_items
 from ..sitebook import SiteBook
 from ..steptable import StepTable
-from .local import dtype_name
 from .threads import team
 
 BATCH_BYTES = 2 << 20
@@ -35,6 +34,8 @@ WAITING_BYTES = 16 << 20
 """Activations and gradients that may wait to be read: they are kept in memory for it."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
+CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+"""What the kernel calls the dtypes that it reads."""
 
 
 @dataclass(slots=True)
@@ -252,14 +253,25 @@ class CpuMeter:
 
     @staticmethod
     def _sketch(batch: Batch, threads: Team | None) -> None:
-        pieces = [_pieces(i, tensor) for i, tensor in enumerate(batch.tensors)]
-        items = [item for owned in pieces for item in owned.items]
-        whole = [owned for owned in pieces if owned.leaf is not None]
+        items: list[tuple[int, int, int, int]] = []
+        owners: list[int] = []
+        others: list[tuple[int, SketchTable]] = []
+        tensors = [tensor.contiguous() for tensor in batch.tensors]  # they stay alive here
+        for place, tensor in enumerate(tensors):
+            code, elements = CODES.get(tensor.dtype), tensor.numel()
+            if not elements:
+                others.append((place, SketchTable.empty(1)))
+            elif code is None:
+                others.append((place, sketch_array(tensor.detach().numpy())))
+            else:
+                pieces = cut(tensor.data_ptr(), elements, code)
+                items += pieces
+                owners += [place] * len(pieces)
         table = sketch_items(np.array(items, np.int64).reshape(-1, 4), threads)
-        owners = [owned.index for owned in pieces for _ in owned.items]
-        batch.owners = np.array(owners + [owned.index for owned in whole], np.int64)
-        leaves = [owned.leaf for owned in whole if owned.leaf is not None]
-        batch.leaf = SketchTable.concatenate([table, *leaves]) if leaves else table
+        if others:
+            table = SketchTable.concatenate([table, *(leaf for _, leaf in others)])
+        batch.owners = np.array(owners + [place for place, _ in others], np.int64)
+        batch.leaf = table
 
     def _check(self, step: StepTable | None = None) -> None:
         with self._lock:
@@ -275,31 +287,10 @@ class CpuMeter:
 
 
 def warm() -> None:
-    """Compile the kernel, or load it from the cache on disk; ten seconds at first, then one."""
-    one = _pieces(0, torch.ones(1))
-    leaf = sketch_items(np.array(one.items, np.int64))
+    """Compile the kernel, or load it from the cache on disk; fifteen seconds at first, then one."""
+    one = torch.ones(1)
+    leaf = sketch_items(np.array(cut(one.data_ptr(), 1, CODES[one.dtype]), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), leaf, np.ones(1, np.bool_))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """What is to be read of one tensor: work items for the kernel, or a sketch already made."""
-
-    index: int
-    items: Sequence[tuple[int, int, int, int]]
-    leaf: SketchTable | None
-    memory: torch.Tensor
-    """Keeps alive what the items point to."""
-
-
-def _pieces(index: int, tensor: torch.Tensor) -> _Pieces:
-    tensor = tensor.contiguous()
-    name = dtype_name(tensor)
-    if name not in DTYPES or not tensor.numel():
-        leaf = sketch_array(tensor.detach().numpy()) if tensor.numel() else SketchTable.empty(1)
-        return _Pieces(index, (), leaf, tensor)
-    items = cut(tensor.data_ptr(), tensor.numel(), DTYPES.index(name))
-    return _Pieces(index, items, None, tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:
