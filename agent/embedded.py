@@ -17,8 +17,6 @@ _started: list[subprocess.Popen[bytes]] = []
 
 START_S = 60.0
 """How long the collector may take to say its address."""
-NICE = 5
-"""Beside ranks that take every core, the collector gets a quarter of what one of them gets."""
 
 
 def start_collector(run: str, directory: Path) -> str:
@@ -51,7 +49,6 @@ def start_collector(run: str, directory: Path) -> str:
             start_new_session=True,
             env=_plain_environment(),
         )
-    os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
     _started.append(process)
     line = _first_line(process)
     if not line:

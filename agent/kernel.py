@@ -73,6 +73,10 @@ DTYPES = (
 )
 """What the kernel reads; the index is the `code` of a work item."""
 
+LAYOUT = 0xA169DDF5
+"""CRC-32 of what is compiled in of other files (a test computes it): numba's cache on disk is
+renewed only when this file changes, so a change there must change it."""
+
 SUBNORMALS = 23
 """Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
 
@@ -150,7 +154,7 @@ def _compiled(*, reorder: bool = False):
     """The numba decorator of this file: no lock held, cached on disk.
 
     The cache of a function is renewed when its own file changes, not when one that it calls does in
-    another: so all of them stay in this file.
+    another: so all of them stay in this file, and `LAYOUT` says what they know of others.
     """
     return njit(
         nogil=True, cache=True, fastmath={"reassoc", "nsz", "contract"} if reorder else False
@@ -544,15 +548,18 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
 
     Returns:
         A table of n rows.
+
+    Raises:
+        MemoryError: there is none left.
     """
     global _keys
     table = SketchTable.empty(len(items))
     if not len(items):
         return table
     blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
-    if blocks > len(_keys):
-        _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
-    keys = _keys
+    keys = _keys  # another thread may put longer or shorter ones there
+    if blocks > len(keys):
+        keys = _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
     tensors = np.ascontiguousarray(items)
     arrays = (tensors, WITHIN, _signs, keys, _TABLES, *table.columns())
     task = np.array([0, len(items), len(keys), *(a.ctypes.data for a in arrays)], np.int64)
@@ -561,6 +568,8 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
         function(task.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
     else:
         team(address, task.ctypes.data)
+    if task[0] < len(items):  # a C function raises nothing
+        raise MemoryError("The kernel found no memory for its scratch.")
     return table
 
 

@@ -84,22 +84,33 @@ def read_regions(requests: Iterable[Request]) -> None:
 
     Where nothing is stored it gets the fill value.
     """
-    by_chunk: dict[str, list[Work]] = {}
-    for array, block, part in parts_of(requests):
-        by_chunk.setdefault(name_of(array, part.chunk), []).append((array, block, part))
-    chunks = _get_all([(works[0][0], works[0][2].chunk) for works in by_chunk.values()])
+    works = by_chunk(requests)
+    chunks = _get_all([key_of(chunk) for chunk in works])
     # Blosc lets go of the interpreter, so threads do help.
-    list(_threads.map(place, by_chunk.values(), chunks))
+    list(_threads.map(place, works, chunks))
 
 
 def write_regions(requests: Iterable[Request]) -> None:
-    """Store the elements of regions, which must not share chunks."""
-    parts = list(parts_of(requests))
-    partial = [at for at, (_, _, part) in enumerate(parts) if not part.whole]
-    kept = _get_all([(parts[at][0], parts[at][2].chunk) for at in partial])
+    """Store the elements of regions, which may lie in the same chunks but not overlap."""
+    works = by_chunk(requests)
+    partial = [at for at, chunk in enumerate(works) if not chunk[0][2].whole]
+    kept = _get_all([key_of(works[at]) for at in partial])
     before = dict(zip(partial, kept, strict=True))
-    encoded = _threads.map(encode, parts, [before.get(at) for at in range(len(parts))])
-    sync(_set_all([(array, part.chunk) for array, _, part in parts], list(encoded)))
+    encoded = _threads.map(encode, works, [before.get(at) for at in range(len(works))])
+    sync(_set_all([key_of(chunk) for chunk in works], list(encoded)))
+
+
+def by_chunk(requests: Iterable[Request]) -> list[list[Work]]:
+    """What requests touch, chunk by chunk."""
+    works: dict[str, list[Work]] = {}
+    for array, block, part in parts_of(requests):
+        works.setdefault(name_of(array, part.chunk), []).append((array, block, part))
+    return list(works.values())
+
+
+def key_of(works: Sequence[Work]) -> Key:
+    """The one chunk that they are about."""
+    return works[0][0], works[0][2].chunk
 
 
 def parts_of(requests: Iterable[Request]) -> Iterator[Work]:
@@ -150,16 +161,15 @@ def decode(array: zarr.Array[Any], encoded: bytes) -> Block:
     return np.frombuffer(Blosc().decode(encoded), array.dtype).reshape(array.chunks)
 
 
-def encode(work: Work, before: bytes | None) -> bytes:
-    """A chunk with the part of a region's block put into it, over what it held."""
-    array, block, part = work
-    values = block[part.outside]
-    if values.shape == array.chunks:
-        chunk = values
-    else:
+def encode(works: Sequence[Work], before: bytes | None) -> bytes:
+    """A chunk with the parts of regions' blocks put into it, over what it held."""
+    array, block, part = works[0]
+    chunk = block[part.outside]
+    if chunk.shape != array.chunks:
         chunk = np.full(array.chunks, array.fill_value, array.dtype)
         if before is not None:
             chunk[...] = decode(array, before)
-        chunk[part.inside] = values
+        for _, block, part in works:
+            chunk[part.inside] = block[part.outside]
     blosc = Blosc(COMPRESSOR, LEVEL, Blosc.SHUFFLE, typesize=array.dtype.itemsize)
     return blosc.encode(np.ascontiguousarray(chunk))

@@ -164,8 +164,10 @@ class CpuMeter:
 
     def flush(self) -> None:
         """Hand on what was noted, and check what was read, on the training thread."""
-        for lane in (self._passing, self._lasting):
-            self._hand_on(lane)
+        try:
+            self._hand_on(self._passing)
+        finally:
+            self._hand_on(self._lasting)
 
     def barrier(self) -> None:
         """Return when everything noted so far is read: its tensors may then be changed."""
@@ -197,7 +199,7 @@ class CpuMeter:
         self._check()
 
     def _hand_on(self, lane: Lane) -> None:
-        """End the open batch, and have it read soon."""
+        """End the open batch; torch's threads read it now, if they shall, or the agent's soon."""
         with self._lock:
             lane.close(wait=True)
             held = self._passing.waiting_bytes
@@ -211,6 +213,8 @@ class CpuMeter:
         elif waiting >= WAKING_BYTES:
             self._wake()
         self._check()
+        if threads is not None and self._unmerged:
+            self._submit(self._merge)
 
     def _team(self) -> Team | None:
         """Torch's threads, if they shall read: they stand behind the thread that trains alone."""

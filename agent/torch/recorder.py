@@ -165,8 +165,16 @@ class Recorder:
             step.training = dict(training)
             step.time_ns = time.time_ns()
             for meter in self._meters.values():
-                meter.flush()
+                try:
+                    meter.flush()
+                except Exception as error:  # the law: counted and told, never raised
+                    self.counters["hook_errors"] += 1
+                    self.report("Some tensors of a step could not be measured", error)
         return step
+
+    def forget(self) -> None:
+        """Record nothing more, and touch nothing: in a forked child, where no thread is left."""
+        self._open, self._due = None, {}
 
     def peek(self) -> StepTable | None:
         """The open step, for the agent's thread when training hangs."""

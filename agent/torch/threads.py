@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -33,20 +35,21 @@ def team() -> Team | None:
 
 @cache
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use: its share where it is one of several ranks on this host."""
     usable = getattr(os, "sched_getaffinity", None)
     logical = len(usable(0)) if usable else os.cpu_count() or 1
     shared = SMT.exists() and SMT.read_text().strip() == "1"
-    return max(logical // 2, 1) if shared else logical
+    ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    return max((logical // 2 if shared else logical) // ranks, 1)
 
 
 @cache
-def _openmp_parallel():
+def _openmp_parallel() -> Callable[[int, int, int, int], None] | None:
     """How compiled code enters a parallel region of the OpenMP runtime that torch has loaded.
 
-    `GOMP_parallel(function, data, threads, flags)`, of GNU's runtime and, on Linux, of LLVM's.
+    `GOMP_parallel(function, data, threads, flags)`, of GNU's runtime and of LLVM's; tried on Linux.
     """
-    if not torch.backends.openmp.is_available():
+    if sys.platform != "linux" or not torch.backends.openmp.is_available():
         return None
     parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     if parallel is not None:

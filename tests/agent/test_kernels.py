@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from typing import Any
 
 import ml_dtypes
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.kernel import DTYPES, LAYOUT, absorb, cut, sketch_items
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.device import DeviceMeter
 from rankscope.agent.torch.threads import team
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
+from rankscope.sketch.elements import BLOCK
+from rankscope.sketch.table import BINS, COUNTS, FIRST_EXPONENT
 
 EXTREMES = MOMENTS.index("min")
 
@@ -130,6 +133,11 @@ def test_threads_of_torch_share_a_call_to_the_same_bits() -> None:
                 assert np.array_equal(one, other)
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_kernels_cache_is_renewed_when_the_table_changes() -> None:
+    compiled_in = (COUNTS, MOMENTS, BINS, FIRST_EXPONENT, BLOCK)
+    assert zlib.crc32(repr(compiled_in).encode()) == LAYOUT
 
 
 def test_a_core_left_free_is_for_the_agents_own_thread() -> None:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankscope.agent import RankscopeWarning
 from rankscope.agent.torch import observe
+from rankscope.agent.torch.threads import team
 from rankscope.sketch import derive
 from rankscope.store import open_run
 
@@ -209,6 +210,7 @@ def test_torch_threads_record_the_same_as_ours_and_stay_as_many(observed: Observ
         with observed.observe(mlp()) as scope:
             for step_threads in (1, cores):  # the agent's thread reads, then those of torch
                 torch.set_num_threads(step_threads)
+                assert (team() is not None) == (step_threads > 1)
                 for name, tensor in tensors.items():
                     scope.tap(name, tensor)
                 scope.step()
@@ -303,6 +305,23 @@ def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> Non
         assert not module._forward_hooks  # pyright: ignore[reportPrivateUsage]
     assert model.__dict__.keys() == before.keys()
     model(torch.randn(3, 4)).sum().backward()
+
+
+def test_a_child_forked_in_the_middle_of_a_step_does_not_hang(observed: Observed) -> None:
+    model = nn.Linear(256, 256)
+    optimizer = torch.optim.Adam(model.parameters())
+    with observed.observe(model, optimizer) as scope:
+        for _ in range(2):
+            model(torch.randn(512, 256)).sum().backward()  # starts torch's threads
+            optimizer.step()  # its state is noted, and not read yet
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python's own warning of threads and fork
+                child = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
+                child.start()
+            child.join(20)
+            assert child.exitcode == 0
+            scope.step()
+    assert "optimizer_state:weight[exp_avg]" in observed.sketches(0)
 
 
 def test_a_forked_child_is_silent_and_does_not_hang(observed: Observed, train: Train) -> None:

@@ -68,6 +68,27 @@ def test_records_survive_every_move_between_tiers(
         assert run.table(index)[1] == records[index].merged.take(IN_ORDER)
 
 
+def test_sites_that_come_later_leave_the_others_as_they_are(path: Path, record: Make) -> None:
+    """Chunks of the tail are cut at multiples of 32 sites, those of the history at 64 and 128."""
+    sites = [SiteInfo(kind="activation", name=f"layers.{i}", order=i) for i in range(200)]
+    tensors = {site: np.array([site + 1.0, 2.0**-site], np.float32) for site in range(200)}
+    few = {site: tensors[site] for site in range(150)}
+    records = [record(index, few if index < 10 else tensors) for index in range(20)]
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("x")
+        writer.add_sites(sites[:150])
+        writer.commit(records[:10], streams={})
+        writer.add_sites(sites)
+        writer.commit(records[10:], streams={})
+        writer.finish()
+
+    run = open_run(path)
+    for index in (0, 9, 10, 19):
+        assert run.table(index)[1] == records[index].merged
+        of_rank = run.scalar("rms", view=0).sel(step=index).dropna("site")
+        assert np.array_equal(of_rank, records[index].by_rank[0][:, 0])
+
+
 def test_a_finished_run_lies_in_its_history_and_can_go_on(
     path: Path, record: Make, sites: list[SiteInfo]
 ) -> None:
