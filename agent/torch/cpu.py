@@ -174,10 +174,9 @@ class CpuMeter:
         with self._lock:
             for lane in (self._passing, self._lasting):
                 lane.close(wait=True)
-        threads = self._team()
-        if threads is None:
+        if self._team() is None:
             self._wake()
-        while self._read_one(threads):
+        while self._read_one():
             pass
         with self._lock:
             self._lock.wait_for(lambda: self._reading == 0)
@@ -194,7 +193,7 @@ class CpuMeter:
         with self._lock:
             batch = lane.close(wait=False)
         if batch is not None:
-            self._read(batch, self._team())
+            self._read(batch)
             batch.check()  # others may still be waiting before it
         self._check()
 
@@ -204,16 +203,16 @@ class CpuMeter:
             lane.close(wait=True)
             held = self._passing.waiting_bytes
             waiting = held + self._lasting.waiting_bytes
-        threads = self._team()
-        if threads is not None:
-            while self._read_one(threads):
+        at_once = self._team() is not None
+        if at_once:
+            while self._read_one():
                 pass
         elif held >= WAITING_BYTES:
             self._read_one()
         elif waiting >= WAKING_BYTES:
             self._wake()
         self._check()
-        if threads is not None and self._unmerged:
+        if at_once and self._unmerged:
             self._submit(self._merge)
 
     def _team(self) -> Team | None:
@@ -232,7 +231,7 @@ class CpuMeter:
         while self._read_one():
             self._merge()
 
-    def _read_one(self, threads: Team | None = None) -> bool:
+    def _read_one(self) -> bool:
         """Read the batch that has waited longest, of those kept for this first; False for none."""
         with self._lock:
             batch = self._passing.next() or self._lasting.next()
@@ -241,16 +240,16 @@ class CpuMeter:
                 return False
             self._reading += 1
         try:
-            self._read(batch, threads)
+            self._read(batch)
         finally:
             with self._lock:
                 self._reading -= 1
                 self._lock.notify_all()
         return True
 
-    def _read(self, batch: Batch, threads: Team | None) -> None:
+    def _read(self, batch: Batch) -> None:
         try:
-            self._sketch(batch, threads)
+            self._sketch(batch, self._team())
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
             batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
             raise

@@ -36,17 +36,23 @@ class Identity:
 
 def identify(model: torch.nn.Module) -> Identity:
     """From the process group, else from the launcher's environment, else a job of one."""
-    if dist.is_available() and dist.is_initialized():
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-    else:
-        rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    rank, world_size = _rank_and_world_size()
     return Identity(
         rank=rank,
         world_size=world_size,
-        local_world_size=_number("LOCAL_WORLD_SIZE", world_size),
+        local_world_size=ranks_on_this_host(),
         mesh=tuple(_mesh(model, rank, world_size)),
         host=socket.gethostname(),
     )
+
+
+def ranks_on_this_host() -> int:
+    """What the launcher says, else all ranks.
+
+    Raises:
+        SettingError: the launcher's variable is not a number.
+    """
+    return _number("LOCAL_WORLD_SIZE", _rank_and_world_size()[1])
 
 
 def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
@@ -112,6 +118,12 @@ def facts(model: torch.nn.Module) -> dict[str, str]:
         "model": type(model).__name__,
         **{name.lower(): os.environ[name] for name in known if name in os.environ},
     }
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
 
 
 def _number(variable: str, default: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ..kernel import Team
+from .identity import ranks_on_this_host
 
 SMT = Path("/sys/devices/system/cpu/smt/active")
 """Linux tells here whether a core has two hardware threads."""
@@ -39,8 +40,7 @@ def _cores() -> int:
     usable = getattr(os, "sched_getaffinity", None)
     logical = len(usable(0)) if usable else os.cpu_count() or 1
     shared = SMT.exists() and SMT.read_text().strip() == "1"
-    ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
-    return max((logical // 2 if shared else logical) // ranks, 1)
+    return max((logical // 2 if shared else logical) // max(ranks_on_this_host(), 1), 1)
 
 
 @cache

@@ -307,6 +307,15 @@ def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> Non
     model(torch.randn(3, 4)).sum().backward()
 
 
+def fork_a_child_that_ends() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's own warning of threads and fork
+        child = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
+        child.start()
+    child.join(20)
+    assert child.exitcode == 0
+
+
 def test_a_child_forked_in_the_middle_of_a_step_does_not_hang(observed: Observed) -> None:
     model = nn.Linear(256, 256)
     optimizer = torch.optim.Adam(model.parameters())
@@ -314,12 +323,7 @@ def test_a_child_forked_in_the_middle_of_a_step_does_not_hang(observed: Observed
         for _ in range(2):
             model(torch.randn(512, 256)).sum().backward()  # starts torch's threads
             optimizer.step()  # its state is noted, and not read yet
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Python's own warning of threads and fork
-                child = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
-                child.start()
-            child.join(20)
-            assert child.exitcode == 0
+            fork_a_child_that_ends()
             scope.step()
     assert "optimizer_state:weight[exp_avg]" in observed.sketches(0)
 
@@ -329,11 +333,6 @@ def test_a_forked_child_is_silent_and_does_not_hang(observed: Observed, train: T
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with observed.observe(model, optimizer) as scope:
         train(scope, model, optimizer, [torch.randn(3, 4)])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's own warning of threads and fork
-            child = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
-            child.start()
-            child.join(20)
-        assert child.exitcode == 0
+        fork_a_child_that_ends()
         train(scope, model, optimizer, [torch.randn(3, 4)])
     assert open_run(observed.path).records()["step"].tolist() == [0, 1, 2]

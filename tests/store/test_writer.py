@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from zarr.storage import MemoryStore
 
 from rankscope.sketch import BusyError, NotARunError, SketchTable, StoreError
 from rankscope.store import Event, RankInfo, Record, RunWriter, SiteInfo, open_run
+from rankscope.store.arrays import CODEC
+from rankscope.store.chunks import read_regions
 
 Make = Callable[..., Record]
 
@@ -364,9 +367,26 @@ def test_nor_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         RunWriter.open(tmp_path / "gpt", run="gpt")
 
 
-def test_plain_zarr_reads_what_we_write_and_the_other_way_round(
-    writer: RunWriter, record: Make
-) -> None:
+def test_we_read_what_plain_zarr_writes() -> None:
+    array = zarr.create_array(
+        MemoryStore(),
+        name="scalars",
+        shape=(20, 7),
+        chunks=(8, 5),
+        dtype="float32",
+        fill_value=np.nan,
+        filters=None,
+        compressors=[CODEC],
+    )
+    values = np.arange(70, dtype=np.float32).reshape(10, 7)
+    array[3:13] = values
+    block = np.zeros((17, 6), np.float32)
+    read_regions([(array, (slice(3, 20), slice(1, 7)), block)])
+    assert np.array_equal(block[:10], values[:, 1:])
+    assert np.isnan(block[10:]).all()
+
+
+def test_plain_zarr_reads_what_we_write(writer: RunWriter, record: Make) -> None:
     records = [record(index) for index in range(3)]
     writer.commit(records, streams={})
 
