@@ -57,14 +57,17 @@ def prepare(document: Document) -> None:
 
 
 def forget(document: Document) -> None:
-    """Let go of what Panel keeps of a session that ended before a browser had loaded it.
+    """Let go of what Panel and Bokeh keep of a session that ended before a browser had loaded it.
 
-    Its notification area would hold the whole page for ever (panel 1.9.4).
+    Panel's notification area would hold the whole page for ever (panel 1.9.4). A document that was
+    destroyed still holds the models it never sent (bokeh 3.9), and is itself held for a while by
+    the context of whatever ran last in it.
     """
     views: dict[str, Any] = pn.state._views  # pyright: ignore[reportPrivateUsage]  # no public door
     for key, (view, _, owner, _) in list(views.items()):
         if owner is document and isinstance(view, NotificationAreaBase):
             views.pop(key, None)
+    document.models.flush_synced()
 
 
 def page_view(page: Page) -> pn.Column:
