@@ -70,12 +70,13 @@ def merge_contributions(
 def spread_over_ranks(by_rank: NDArray[np.float32], ranks: list[int]) -> NDArray[np.float32]:
     """float32 [rows, len(MAIN), len(SPREAD)] of [ranks, rows, len(MAIN)]; NaN is ignored."""
     spread = np.empty((*by_rank.shape[1:], len(SPREAD)), np.float32)
-    names = np.asarray(ranks, np.float32)
+    # The largest of the products is that of the first rank: a third of the time of `argmax`.
+    weight = np.arange(len(ranks), 0, -1, dtype=np.uint32)[:, None, None]
+    name = np.array([np.nan, *reversed(ranks)], np.float32)
     for place, extreme in enumerate((np.fmin, np.fmax)):
         value = extreme.reduce(by_rank, axis=0)
         spread[..., place] = value
-        where = names[(by_rank == value).argmax(axis=0)]
-        spread[..., place + 2] = np.where(np.isnan(value), np.nan, where)
+        spread[..., place + 2] = name[np.multiply(by_rank == value, weight).max(axis=0)]
     return spread
 
 
@@ -84,7 +85,8 @@ def _thin(parts: Sequence[Contribution]) -> SketchTable:
     counts = np.concatenate([part.frame.counts for part in parts])
     return SketchTable(
         counts,
-        np.concatenate([part.frame.moments for part in parts]),
+        # Columns side by side in memory, as all arithmetic on moments wants them.
+        np.concatenate([part.frame.moments.T for part in parts], axis=1).T,
         np.concatenate([part.frame.checksum for part in parts]),
         np.empty((len(counts), 0), np.int64),
     )

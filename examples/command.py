@@ -125,7 +125,7 @@ def demo(
 def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Viewer | None:
     """Say what is to come, compile the kernels and, beside that, start the viewer."""
     job.introduce(screen)
-    screen.doing("Preparing; the first time, kernels are compiled for about 15 s")
+    screen.doing("Preparing; the first time, kernels are compiled for about 20 s")
     make_folder(job.path.parent)
     with compiling():
         if port is None:

@@ -191,7 +191,7 @@ def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
         common = np.maximum(mine, theirs)
         np.ldexp(p[S8], 8 * (mine - common), out=merged[S8])
         merged[S8] += np.ldexp(q[S8], 8 * (theirs - common))
-    return np.ascontiguousarray(merged.T)
+    return merged.T
 
 
 def magnitude(columns: Floats) -> Floats:

@@ -290,7 +290,7 @@ class CpuMeter:
 
 
 def warm() -> None:
-    """Compile the kernel, or load it from the cache on disk; fifteen seconds at first, then one."""
+    """Compile the kernel, or load it from the cache on disk; twenty seconds at first, then one."""
     one = torch.ones(1)
     leaf = sketch_items(np.array(cut(one.data_ptr(), 1, CODES[one.dtype]), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), leaf, np.ones(1, np.bool_))

@@ -31,7 +31,9 @@ def team() -> Team | None:
     if threads == 1 or threads < _cores():
         return None
     parallel = _openmp_parallel()
-    return parallel and (lambda function, data: parallel(function, data, threads, 0))
+    if parallel is None:
+        return None
+    return Team(threads, lambda function, data: parallel(function, data, threads, 0))
 
 
 @cache

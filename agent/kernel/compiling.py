@@ -1,0 +1,73 @@
+"""How the kernels are compiled: numba's decorators, and what it lacks to reach plain memory.
+
+Numba keeps what it compiled on disk and renews that when the file of the outermost function
+changes. Ours lie in several files, so only the functions that Python calls are kept, and each has
+`SOURCES`, a checksum of all that goes into them, in its closure: that is part of the cache's key.
+"""
+
+# The kernels take numba's typed values; their Python annotations would say nothing.
+# Numba hides llvmlite's `ir` from type checkers.
+# pyright: basic, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from ...sketch import elements, formats, table
+
+
+def _sources() -> int:
+    """CRC-32 of this package and of the modules whose constants are compiled in."""
+    files = [*sorted(Path(__file__).parent.glob("*.py"))]
+    files += [Path(str(module.__file__)) for module in (elements, formats, table)]
+    return zlib.crc32(b"".join(file.read_bytes() for file in files))
+
+
+SOURCES = _sources()
+
+compiled = njit(nogil=True)
+"""A function that others of ours call: it runs without the interpreter's lock."""
+reordered = njit(nogil=True, fastmath={"reassoc", "nsz", "contract"})
+"""The same, its sums in any order: the only freedom that they need to be vectorised."""
+
+
+@intrinsic
+def address_of(typing_context, number):
+    """An integer as the address of memory."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(number), codegen
+
+
+@intrinsic
+def take_next(typing_context, address):
+    """The int64 at an address, which becomes one more; of several threads each gets another."""
+
+    def codegen(context, builder, signature, arguments):
+        word = cgutils.ir.IntType(64)
+        place = builder.inttoptr(arguments[0], word.as_pointer())
+        return builder.atomic_rmw("add", place, word(1), "monotonic")
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask for the cache line at an address, which may lie outside of any array."""
+
+    def codegen(context, builder, signature, arguments):
+        word, pointer = cgutils.ir.IntType(32), cgutils.voidptr_t
+        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), (pointer, word, word, word))
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.inttoptr(arguments[0], pointer)
+        builder.call(function, (place, word(0), word(3), word(1)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen

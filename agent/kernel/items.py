@@ -1,0 +1,341 @@
+"""The CPU kernels: sketches of a whole list of tensors in one call that holds no lock, with numba.
+
+They agree with `sketch.reference` bit for bit in counts, extremes, histogram and checksum. Tensors
+are given as addresses, so that no framework is needed here. Large ones of 8 and 16 bits go through
+the histogram of their values (`values`); all others in chunks of 8192 elements, small 16-bit ones
+widened to float32 (`passes`, `moments`).
+
+Never numba's parallel layer: it changes torch's thread count. Threads of the caller's may share a
+call instead.
+"""
+
+# The kernels take numba's typed values; their Python annotations would say nothing.
+# Numba hides `carray` from type checkers; an intrinsic's first parameter is numba's to give.
+# pyright: basic, reportPrivateImportUsage=false, reportCallIssue=false, reportUnusedExpression=false
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numba
+import numpy as np
+from numba import cfunc, njit
+from numba.core import types
+from numpy.typing import NDArray
+
+from ...sketch.elements import BLOCK, WITHIN, block_key
+from ...sketch.table import (
+    BINS,
+    COUNT,
+    COUNTS,
+    MOMENTS,
+    NAN,
+    NEG_INF,
+    NEGATIVE,
+    POS_INF,
+    PROJECTION,
+    SUBNORMAL,
+    ZERO,
+    SketchTable,
+)
+from .compiling import SOURCES, address_of, compiled, take_next
+from .dtypes import FIRST_NORMAL, FLOAT32, SIZES, VALUES, WIDENED
+from .moments import chunk_moments, merge_moments
+from .passes import (
+    CODES,
+    checksum_of,
+    compress_finite,
+    count_exponents,
+    count_subnormals,
+    extremes_of,
+    load_words,
+    widen,
+)
+from .values import MANY, TABLE, WHICH, sketch_values, takes_values
+
+PIECE = 1 << 17
+"""Elements of a work item: larger tensors are cut, so that threads can share them."""
+VALUES_PIECE = 1 << 21
+"""The same for what pays the fixed cost of a histogram of 65,536 values."""
+
+SUBNORMALS = 23
+"""Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
+
+_COUNTS, _MOMENTS, _VALUES_LENGTH = len(COUNTS), len(MOMENTS), len(VALUES)
+
+_MAX_KEY = np.int32(0x7F7FFFFF)
+"""Order-preserving key of float32's largest number; that of its negative is `_MIN_KEY`."""
+_MIN_KEY = np.int32(-0x7F800000)
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Threads of the caller's."""
+
+    size: int
+    """How many they are."""
+    run: Callable[[int, int], object]
+    """Runs the C function at an address with one pointer on all of them, and waits."""
+
+
+def _regions() -> tuple[dict[str, int], int]:
+    """Where each part of a thread's scratch begins, in bytes, and how long all are."""
+    lengths = {
+        "words": 4 * BLOCK,
+        "wide": 4 * BLOCK,
+        "kept": 4 * BLOCK,
+        "kept_signs": 4 * BLOCK,
+        "places": 4 * BLOCK,
+        "tables": 4 * 4 * CODES,
+        "values": 4 * TABLE,
+        "numbers": 8 * 2 * 65536,
+        "moments": 8 * _MOMENTS,
+        "word": 64,
+    }
+    begins, total = dict[str, int](), 0
+    for name, length in lengths.items():
+        begins[name] = total
+        total += -(-length // 64) * 64
+    return begins, total
+
+
+_AT, SCRATCH_BYTES = _regions()
+_WORDS, _WIDE, _PLACES = _AT["words"], _AT["wide"], _AT["places"]
+_KEPT, _KEPT_SIGNS = _AT["kept"], _AT["kept_signs"]
+_FOUR, _VALUES, _NUMBERS = _AT["tables"], _AT["values"], _AT["numbers"]
+_CHUNK, _WORD = _AT["moments"], _AT["word"]
+
+
+@compiled
+def _scratch(base):
+    """The arrays in one thread's scratch, for both ways.
+
+    The tables of values are left as they are found: zero.
+    """
+    words = numba.carray(address_of(base + _WORDS), (BLOCK,), np.uint32)
+    places = numba.carray(address_of(base + _PLACES), (BLOCK,), np.uint32)
+    chunks = (
+        words,
+        numba.carray(address_of(base + _WIDE), (BLOCK,), np.uint32),
+        numba.carray(address_of(base + _KEPT), (BLOCK,), np.uint32),
+        numba.carray(address_of(base + _KEPT_SIGNS), (BLOCK,), np.float32),
+        numba.carray(address_of(base + _FOUR), (4, CODES), np.uint32),
+        numba.carray(address_of(base + _CHUNK), (_MOMENTS,), np.float64),
+        numba.carray(address_of(base + _WORD), (1,), np.uint32),
+    )
+    values = (
+        words,
+        places,
+        numba.carray(address_of(base + _VALUES), (TABLE,), np.uint32),
+        numba.carray(address_of(base + _NUMBERS), (2, 65536), np.float64),
+    )
+    return chunks, values
+
+
+@compiled
+def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
+    """One work item into its row, chunk by chunk; returns the checksum."""
+    address, start, length, code = item[0], item[1], item[2], item[3]
+    within, within_signs, keys, widened = constants
+    words, wide, kept, kept_signs, tables, chunk, word = scratch
+    size = SIZES[code]
+    tables[:] = 0
+    checksum = np.uint64(0)
+    finite = nan = negative_nan = negative_subnormals = 0
+    for begin in range(start, start + length, BLOCK):
+        n, key = min(BLOCK, start + length - begin), keys[begin // BLOCK]
+        if code == FLOAT32:
+            raw = bits = numba.carray(address_of(address + 4 * begin), (n,), np.uint32)
+        else:
+            raw, bits = words[:n], wide[:n]
+            load_words(address, begin, n, code, words)
+            widen(raw, code, widened, bits)
+        checksum += checksum_of(raw, within[:n], key)
+        extremes = extremes_of(bits.view(np.int32))
+        count_exponents(bits, tables, address + size * (begin + BLOCK), size)
+        if extremes[2] < np.int32(0x7FFFFF):
+            negative_subnormals += count_subnormals(bits, histogram)
+        m, signs = n, within_signs[:n]
+        if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
+            m, more, negative = compress_finite(bits, signs, kept, kept_signs)
+            nan += more
+            negative_nan += negative
+            bits, signs = kept[:m], kept_signs[:m]
+            extremes = extremes_of(bits.view(np.int32))
+        if m:
+            chunk_moments(bits.view(np.float32), signs, extremes, moments, finite, word, chunk)
+            if key >> np.uint32(31):
+                chunk[PROJECTION] = -chunk[PROJECTION]
+            merge_moments(moments, finite, chunk, m)
+        finite += m
+    _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram)
+    return checksum
+
+
+@compiled
+def _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram):
+    """Counts and normal bins from the four tables of signs and exponents."""
+    for t in range(1, 4):
+        for at in range(CODES):
+            tables[0, at] += tables[t, at]
+    table = tables[0]
+    subnormals = 0
+    for i in range(SUBNORMALS):
+        subnormals += histogram[i]
+    negative = negative_subnormals
+    for e in range(1, 255):
+        histogram[SUBNORMALS + e - 1] = np.int64(table[e]) + np.int64(table[256 + e])
+        negative += np.int64(table[256 + e])
+    counts[COUNT] = length
+    counts[NAN] = nan
+    counts[POS_INF] = np.int64(table[255]) - (nan - negative_nan)
+    counts[NEG_INF] = np.int64(table[511]) - negative_nan
+    counts[ZERO] = np.int64(table[0]) + np.int64(table[256]) - subnormals
+    counts[NEGATIVE] = negative
+    for i in range(FIRST_NORMAL[code]):
+        counts[SUBNORMAL] += histogram[i]
+
+
+def _sketch_from(sources):
+    """The C function of `sketch_items`; `sources` makes numba's cache on disk tell versions apart.
+
+    Its pointer is that of int64 [16]: counters of items and of scratch, the address of the scratch,
+    the numbers of items and keys, and the addresses of the arrays. Threads that are given the same
+    pointer share the work.
+    """
+
+    def sketch(pointer):
+        sources  # noqa: B018  # in the closure: numba's cache has it in its key
+        task = numba.carray(pointer, (16,))
+        n = task[3]
+        items = numba.carray(address_of(task[5]), (n, 4), np.int64)
+        within = numba.carray(address_of(task[6]), (BLOCK,), np.uint32)
+        signs = numba.carray(address_of(task[7]), (BLOCK,), np.float32)
+        which = numba.carray(address_of(task[8]), (2, BLOCK), np.uint32)
+        keys = numba.carray(address_of(task[9]), (task[4],), np.uint32)
+        values = numba.carray(address_of(task[10]), (_VALUES_LENGTH,), np.float64)
+        widened = numba.carray(address_of(task[11]), (_VALUES_LENGTH,), np.uint32)
+        counts = numba.carray(address_of(task[12]), (n, _COUNTS), np.int64)
+        moments = numba.carray(address_of(task[13]), (n, _MOMENTS), np.float64)
+        checksum = numba.carray(address_of(task[14]), (n,), np.uint64)
+        histogram = numba.carray(address_of(task[15]), (n, BINS), np.int64)
+        counter = task.ctypes.data
+        chunks, tables = _scratch(task[2] + SCRATCH_BYTES * take_next(counter + 8))
+        for _ in range(n):
+            i = take_next(counter)
+            if i >= n:
+                break
+            item, row = items[i], (counts[i], moments[i], histogram[i])
+            if takes_values(item[3], item[2]):
+                checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
+            else:
+                checksum[i] = _sketch_chunks(item, (within, signs, keys, widened), chunks, *row)
+
+    return sketch
+
+
+@cache
+def _c_function():
+    """What owns the C function, what Python calls, and where it lies.
+
+    Compiled at its first use, or loaded from disk.
+    """
+    kept = cfunc(types.void(types.CPointer(types.int64)), nopython=True, cache=True)
+    function = kept(_sketch_from(SOURCES))
+    return function, function.ctypes, function.address
+
+
+def _absorb_from(sources):
+    """The function of `absorb`, see `_sketch_from`."""
+
+    def absorb(rows, keep, leaf, table):
+        sources  # noqa: B018  # in the closure: numba's cache has it in its key
+        leaf_counts, leaf_moments, leaf_checksum, leaf_histogram = leaf
+        counts, moments, checksum, histogram = table
+        for i in range(rows.size):
+            if not keep[i]:
+                continue
+            r = rows[i]
+            mine, theirs = _finite(counts[r]), _finite(leaf_counts[i])
+            merge_moments(moments[r], mine, leaf_moments[i], theirs)
+            for j in range(counts.shape[1]):
+                counts[r, j] += leaf_counts[i, j]
+            checksum[r] += leaf_checksum[i]
+            for j in range(histogram.shape[1]):
+                histogram[r, j] += leaf_histogram[i, j]
+
+    return absorb
+
+
+@compiled
+def _finite(counts):
+    return counts[COUNT] - counts[NAN] - counts[POS_INF] - counts[NEG_INF]
+
+
+_absorb = njit(nogil=True, cache=True)(_absorb_from(SOURCES))
+
+_keys = block_key(np.arange(1024, dtype=np.uint64))
+_signs = np.where(WITHIN >> np.uint32(31), -1, 1).astype(np.float32)
+"""Projection signs within a block; the top bit of the block's key turns all of them."""
+_idle: list[NDArray[np.uint8]] = []
+"""Scratch of calls that ended, for the next: what is kept in it is not cleared again."""
+
+
+def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTable:
+    """Sketch tensors by their addresses, which must stay valid during the call.
+
+    Args:
+        items: int64 [n, 4]: address of the tensor's first element, index of the item's first
+            element (a multiple of `PIECE`), number of elements, index into `DTYPES`.
+        team: threads that share the work; the result is the same to the last bit.
+
+    Returns:
+        A table of n rows.
+    """
+    global _keys
+    table = SketchTable.empty(len(items))
+    if not len(items):
+        return table
+    blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
+    keys = _keys  # another thread may put longer or shorter ones there
+    if blocks > len(keys):
+        keys = _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
+    scratch = _take_scratch(1 if team is None else team.size)
+    tensors = np.ascontiguousarray(items)
+    arrays = (tensors, WITHIN, _signs, WHICH, keys, VALUES, WIDENED, *table.columns())
+    places = (scratch.ctypes.data, len(items), len(keys), *(array.ctypes.data for array in arrays))
+    task = np.array([0, 0, *places], np.int64)
+    _, function, address = _c_function()
+    if team is None:
+        function(task.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
+    else:
+        team.run(address, task.ctypes.data)
+    _idle.append(scratch)
+    return table
+
+
+def _take_scratch(threads: int) -> NDArray[np.uint8]:
+    """uint8 [at least so many, SCRATCH_BYTES]: zero where it must be, and touched as it is used."""
+    try:
+        scratch = _idle.pop()
+    except IndexError:
+        scratch = np.zeros((0, SCRATCH_BYTES), np.uint8)
+    return scratch if len(scratch) >= threads else np.zeros((threads, SCRATCH_BYTES), np.uint8)
+
+
+def absorb(
+    table: SketchTable, rows: NDArray[np.int64], leaf: SketchTable, keep: NDArray[np.bool_]
+) -> None:
+    """`table.merge_at(rows[keep], leaf.take(keep))`, without its temporaries."""
+    _absorb(rows, keep, leaf.columns(), table.columns())
+
+
+def cut(address: int, elements: int, code: int) -> Sequence[tuple[int, int, int, int]]:
+    """The work items of one contiguous tensor."""
+    piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY else PIECE
+    return [
+        (address, start, min(piece, elements - start), code) for start in range(0, elements, piece)
+    ]
