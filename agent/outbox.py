@@ -66,6 +66,8 @@ class OutboxStatistics:
 
     sent: int
     """Frames handed to the network, each counted once."""
+    sent_bytes: int
+    """What they take, together."""
     resent: int
     """Times that a frame was handed over again."""
     acknowledged: int
@@ -129,7 +131,7 @@ class Outbox:
         self._welcome: Welcome | None = None
         self._known: set[bytes] = set()
         self._next_beat = 0.0
-        self._sent = self._resent = self._acknowledged = 0
+        self._sent = self._sent_bytes = self._resent = self._acknowledged = 0
         self._rejected = ""
         self._stopped = False
         self._answered = False
@@ -225,6 +227,7 @@ class Outbox:
         """What became of the frames so far."""
         return OutboxStatistics(
             sent=self._sent,
+            sent_bytes=self._sent_bytes,
             resent=self._resent,
             acknowledged=self._acknowledged,
             dropped_frames=self._window.dropped_frames,
@@ -351,6 +354,7 @@ class Outbox:
             if entry.sequence > self._highest_sent:
                 self._highest_sent = entry.sequence
                 self._sent += 1
+                self._sent_bytes += entry.size_bytes
             else:
                 self._resent += 1
 

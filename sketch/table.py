@@ -46,6 +46,8 @@ of their merge: min and abs_min +inf, max -inf."""
 
 COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, SUBNORMAL, UNDER, OVER = range(len(COUNTS))
 SUM, L1, M2, M3, M4, S8, PROJECTION, MIN, MAX, ABS_MIN = range(len(MOMENTS))
+ADDITIVE = slice(SUM, PROJECTION + 1)
+"""The moments that are sums: of equal sketches they add up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +120,21 @@ class SketchTable:
         """The chosen rows, as a new table."""
         return SketchTable(
             self.counts[rows], self.moments[rows], self.checksum[rows], self.histogram[rows]
+        )
+
+    def repeat(self, copies: Ints) -> SketchTable:
+        """Row by row, the merge of so many equal sketches.
+
+        Args:
+            copies: int64 [rows], at least 1.
+        """
+        moments = self.moments.copy()
+        moments[:, ADDITIVE] *= copies[:, None]
+        return SketchTable(
+            self.counts * copies[:, None],
+            moments,
+            self.checksum * copies.astype(np.uint64),
+            self.histogram * copies[:, None],
         )
 
     def finite(self) -> Ints:

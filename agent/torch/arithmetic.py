@@ -1,23 +1,26 @@
 """Sketches in plain torch operations, for any device: the fallback of the engine.
 
 The arithmetic is that of `sketch.reference` and `sketch.table`, in float64 on the device; nothing
-here reads a value back to the host.
+here reads a value back to the host, or asks for memory that grows with a tensor.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 
-from ...sketch.elements import BLOCK
+from ...sketch.elements import BLOCK, WITHIN
 from ...sketch.formats import dtype_named, smallest_normal
 from ...sketch.table import (
     ABS_MIN,
+    ADDITIVE,
     BINS,
     COUNT,
     COUNTS,
     FIRST_EXPONENT,
     L1,
-    LAST_EXPONENT,
     M2,
     M3,
     M4,
@@ -38,77 +41,200 @@ from ...sketch.table import (
 )
 from .local import dtype_name
 
+CHUNK = {"cpu": 1 << 17}
+"""Elements that are summarised at a time: on the CPU so many that their scratch stays in cache."""
+CHUNK_ELSEWHERE = 1 << 20
+"""On an accelerator so many that its scratch takes 45 MiB."""
+
+BIAS, SPECIAL = 1023, 2047
+"""Of float64's exponent field: that of 1, and that of infinity and NaN."""
+CODE_BITS = 13
+"""Sign, exponent field and first bit of the mantissa of a float64: that bit tells NaN from
+infinity, for arithmetic leaves no NaN without it."""
+MAGNITUDE = (1 << 63) - 1
+"""All bits of a float64 but its sign."""
+UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
 Row = dict[str, torch.Tensor]
 """The columns of one row: counts, moments, checksum, histogram."""
 
 
+def repeat(row: Row, copies: int) -> Row:
+    """As `SketchTable.repeat`."""
+    moments = row["moments"].clone()
+    moments[ADDITIVE] *= copies
+    return {name: column * copies for name, column in row.items()} | {"moments": moments}
+
+
 def finite_count(counts: torch.Tensor) -> torch.Tensor:
-    """float64 scalar: how many elements of a row are finite."""
+    """float64: how many elements are finite; counts are [len(COUNTS), …]."""
     return (counts[COUNT] - counts[NAN] - counts[POS_INF] - counts[NEG_INF]).double()
 
 
-def sketch_chunk(x: torch.Tensor, start: int, within: torch.Tensor) -> Row:
-    """The sketch of one chunk, as tensors on its device."""
-    values = x.double()
-    finite = values.isfinite()
-    values = torch.where(finite, values, 0.0)
-    magnitude = values.abs()
-    nonzero = magnitude > 0
-    # frexp of float64 is exact for every narrower dtype, whatever the flush mode of the device
-    exponent = torch.frexp(magnitude)[1].long() - 1
-    inside = (exponent >= FIRST_EXPONENT) & (exponent <= LAST_EXPONENT) & nonzero
-    where = torch.where(inside, exponent - FIRST_EXPONENT, BINS)
-    histogram = torch.zeros(BINS + 1, dtype=torch.int64, device=x.device)
-    histogram.scatter_add_(0, where, torch.ones_like(where))
-    keys = _keys(start, x.numel(), within)
-    raw = x.double() if x.element_size() == 1 else x
-    counted = {
-        COUNT: torch.ones_like(finite),
-        NAN: raw.isnan(),
-        POS_INF: raw == torch.inf,
-        NEG_INF: raw == -torch.inf,
-        ZERO: finite & ~nonzero,
-        NEGATIVE: values < 0,
-        SUBNORMAL: nonzero & (magnitude < smallest_normal(dtype_named(dtype_name(x)))),
-        UNDER: nonzero & (exponent < FIRST_EXPONENT),
-        OVER: nonzero & (exponent > LAST_EXPONENT),
-    }
-    return {
-        "counts": torch.stack([counted[i].sum() for i in range(len(COUNTS))]),
-        "moments": _moments(values, magnitude, finite, nonzero, keys),
-        "checksum": (_bits(x) * (keys | 1)).sum(),
-        "histogram": histogram[:BINS],
-    }
+class Arithmetic:
+    """Sketches of tensors of one device, in scratch that is made once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.chunk = CHUNK.get(device.type, CHUNK_ELSEWHERE)
+        self._raw, self._values, self._square = (
+            torch.empty(self.chunk, dtype=torch.float64, device=device) for _ in range(3)
+        )
+        self._bits, self._keys = (
+            torch.empty(self.chunk, dtype=torch.int64, device=device) for _ in range(2)
+        )
+        self._codes = torch.empty(self.chunk, dtype=torch.int32, device=device)
+        self._one = torch.ones(1, dtype=torch.int64, device=device)
+        within = torch.as_tensor(WITHIN.astype("i8"), device=device)
+        self._weights, self._signs = within | 1, (1 - 2 * (within >> 31)).double()
+
+    def sketch(self, flat: torch.Tensor) -> Row:
+        """The sketch of a contiguous tensor of one axis, as tensors on its device."""
+        starts = range(0, flat.numel(), self.chunk)
+        rows = [self._sketch_chunk(flat[start : start + self.chunk], start) for start in starts]
+        counts = torch.stack([row["counts"] for row in rows], 1)
+        moments = torch.stack([row["moments"] for row in rows], 1)
+        return {
+            "counts": counts.sum(1),
+            "moments": _fold(finite_count(counts), moments),
+            "checksum": torch.stack([row["checksum"] for row in rows]).sum(),
+            "histogram": torch.stack([row["histogram"] for row in rows]).sum(0),
+        }
+
+    def _sketch_chunk(self, x: torch.Tensor, start: int) -> Row:
+        n = x.numel()
+        raw, values = self._raw[:n], self._values[:n]
+        # A product, for it leaves no NaN that looks like infinity.
+        torch.mul(x, 1.0, out=raw) if x.dtype == torch.float64 else raw.copy_(x)
+        codes = self._count_codes(raw)
+        least = torch.nan_to_num(raw, torch.inf, torch.inf, torch.inf, out=values).amin()
+        most = torch.nan_to_num(raw, -torch.inf, -torch.inf, -torch.inf, out=values).amax()
+        torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=values)
+        blocks = _block_keys(start, n, x.device)
+        counts, histogram = self._counts(codes, values, x)
+        smallest = self._smallest(values)
+        extremes = {MIN: least, MAX: most, ABS_MIN: smallest}
+        return {
+            "counts": counts,
+            "moments": self._moments(raw, values, finite_count(counts), extremes, blocks),
+            "checksum": self._checksum(x, blocks),
+            "histogram": histogram,
+        }
+
+    def _count_codes(self, raw: torch.Tensor) -> torch.Tensor:
+        """int64 [2, 2048, 2]: elements by sign, exponent field and first bit of the mantissa."""
+        codes = self._codes[: len(raw)]
+        codes.copy_(raw.view(torch.int32)[1::2])  # the upper half of little-endian words
+        codes >>= 32 - CODE_BITS
+        codes &= (1 << CODE_BITS) - 1
+        if codes.device.type == "cpu":
+            counted = torch.bincount(codes, minlength=1 << CODE_BITS)
+        else:  # there `bincount` waits for the device
+            counted = torch.zeros(1 << CODE_BITS, dtype=torch.int64, device=codes.device)
+            counted.index_add_(0, codes, self._one.expand(len(codes)))
+        return counted.view(2, SPECIAL + 1, 2)
+
+    @staticmethod
+    def _counts(
+        codes: torch.Tensor, values: torch.Tensor, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Counts and histogram; `values` are those of `x`, zero where it is not finite."""
+        by_sign = codes.sum(2)
+        fields = by_sign.sum(0)
+        first = BIAS + FIRST_EXPONENT
+        histogram = fields[first : first + BINS]
+        zero, under = fields[0], fields[1:first].sum()
+        negative = by_sign[1, 1:SPECIAL].sum()
+        smallest = smallest_normal(dtype_named(dtype_name(x)))
+        if x.dtype == torch.float64:  # the field of zero holds its subnormals, too
+            below = torch.count_nonzero(values) - fields[1:SPECIAL].sum()
+            zero, under, subnormal = zero - below, under + below, below
+            negative = torch.count_nonzero(values < 0)
+        else:
+            subnormal = histogram[: _floor_log2(smallest) - FIRST_EXPONENT].sum()
+        counted = {
+            COUNT: fields.sum(),
+            NAN: codes[:, SPECIAL, 1].sum(),
+            POS_INF: codes[0, SPECIAL, 0],
+            NEG_INF: codes[1, SPECIAL, 0],
+            ZERO: zero,
+            NEGATIVE: negative,
+            SUBNORMAL: subnormal,
+            UNDER: under,
+            OVER: fields[first + BINS : SPECIAL].sum(),
+        }
+        return torch.stack([counted[i] for i in range(len(COUNTS))]), histogram
+
+    def _smallest(self, values: torch.Tensor) -> torch.Tensor:
+        """The smallest magnitude that is not zero, as integers: no comparison, no mask."""
+        bits = self._bits[: len(values)]
+        torch.bitwise_and(values.view(torch.int64), MAGNITUDE, out=bits)
+        bits -= 1
+        bits &= MAGNITUDE
+        least = bits.amin()
+        return torch.where(least == MAGNITUDE, torch.inf, (least + 1).view(torch.float64))
+
+    def _moments(
+        self,
+        raw: torch.Tensor,
+        values: torch.Tensor,
+        finite: torch.Tensor,
+        extremes: Mapping[int, torch.Tensor],
+        blocks: torch.Tensor,
+    ) -> torch.Tensor:
+        """Moments of `values`, which are those of `raw`, zero where that is not finite."""
+        n = len(values)
+        total, projection = values.sum(), self._projection(n, blocks)
+        central, square = raw, self._square[:n]
+        raw -= total / finite.clamp(min=1)
+        torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=central)
+        torch.mul(central, central, out=square)
+        m2, m3, m4 = square.sum(), torch.dot(square, central), torch.dot(square, square)
+        shift = -_scale_exponent(torch.maximum(-extremes[MIN], extremes[MAX]).clamp(min=0.0))
+        half = shift // 2  # in two steps: float64's subnormals need more than one factor can hold
+        scaled = torch.mul(values, torch.exp2(half.double()), out=square)
+        scaled *= torch.exp2((shift - half).double())
+        for _ in range(2):
+            torch.mul(scaled, scaled, out=scaled)
+        sums = {
+            **extremes,
+            SUM: total,
+            L1: torch.linalg.vector_norm(values, 1),
+            M2: m2,
+            M3: m3,
+            M4: m4,
+            S8: torch.dot(scaled, scaled),
+            PROJECTION: projection,
+        }
+        return torch.stack([sums[i] for i in range(len(MOMENTS))])
+
+    def _projection(self, n: int, blocks: torch.Tensor) -> torch.Tensor:
+        padded = self._values[: len(blocks) * BLOCK]
+        padded[n:] = 0.0
+        by_block = padded.view(-1, BLOCK) @ self._signs
+        return torch.where(blocks >> 31 == 1, -by_block, by_block).sum()
+
+    def _checksum(self, x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+        n, padded = x.numel(), len(blocks) * BLOCK
+        bits, keys = self._bits[:padded], self._keys[:padded].view(-1, BLOCK)
+        bits[:n].copy_(x.view(UNSIGNED[x.element_size()]))
+        bits[n:] = 0
+        torch.bitwise_xor(self._weights, (blocks & ~1)[:, None], out=keys)
+        return bits.mul_(keys.view(-1)).sum()
 
 
-def _moments(
-    values: torch.Tensor,
-    magnitude: torch.Tensor,
-    finite: torch.Tensor,
-    nonzero: torch.Tensor,
-    keys: torch.Tensor,
-) -> torch.Tensor:
-    n = finite.sum().clamp(min=1)
-    total = values.sum()
-    central = torch.where(finite, values - total / n, 0.0)
-    square = central * central
-    largest = magnitude.max()
-    shift = -_scale_exponent(largest)
-    half = shift // 2  # in two steps: float64's subnormals need more than one factor can hold
-    scaled = values * torch.exp2(half.double()) * torch.exp2((shift - half).double())
-    sums = {
-        SUM: total,
-        L1: magnitude.sum(),
-        M2: square.sum(),
-        M3: (square * central).sum(),
-        M4: (square * square).sum(),
-        S8: (scaled**8).sum(),
-        PROJECTION: torch.where(keys >= 1 << 31, -values, values).sum(),
-        MIN: torch.where(finite, values, torch.inf).min(),
-        MAX: torch.where(finite, values, -torch.inf).max(),
-        ABS_MIN: torch.where(nonzero, magnitude, torch.inf).min(),
-    }
-    return torch.stack([sums[i] for i in range(len(MOMENTS))])
+def _floor_log2(number: float) -> int:
+    return math.frexp(number)[1] - 1
+
+
+def _fold(finite: torch.Tensor, moments: torch.Tensor) -> torch.Tensor:
+    """Merge the columns of moments [len(MOMENTS), n] as a balanced tree, in order."""
+    while len(finite) > 1:
+        half = (len(finite) + 1) // 2
+        rest = len(finite) - half
+        merged = merge_moments(finite[:rest], moments[:, :rest], finite[half:], moments[:, half:])
+        finite = torch.cat([finite[:rest] + finite[half:], finite[rest:half]])
+        moments = torch.cat([merged, moments[:, rest:half]], 1)
+    return moments[:, 0]
 
 
 def _scale_exponent(magnitude: torch.Tensor) -> torch.Tensor:
@@ -151,22 +277,13 @@ def _shifted(s8: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
     return s8 * torch.exp2((8 * exponents).clamp(min=-1022).double())
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    """The raw bits of each element, zero-extended to int64."""
-    width = x.element_size()
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
-    bits = x.contiguous().view(integer).long()
-    return bits if width == 8 else bits & ((1 << (8 * width)) - 1)
-
-
-def _keys(start: int, length: int, within: torch.Tensor) -> torch.Tensor:
-    """int64 [length]: `sketch.elements.element_hash` on the device; BLOCK divides `start`."""
-    blocks = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=within.device)
-    z = blocks - 7046029254386353131  # 0x9E3779B97F4A7C15 as int64
+def _block_keys(start: int, length: int, device: torch.device) -> torch.Tensor:
+    """int64: `sketch.elements.block_key` of the blocks that are touched; BLOCK divides `start`."""
+    z = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=device)
+    z = z - 7046029254386353131  # 0x9E3779B97F4A7C15 as int64
     z = (z ^ _shift_right(z, 30)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
     z = (z ^ _shift_right(z, 27)) * -7723592293110705685  # 0x94D049BB133111EB
-    key = _shift_right(z ^ _shift_right(z, 31), 32)
-    return (key[:, None] ^ within).reshape(-1)[:length]
+    return _shift_right(z ^ _shift_right(z, 31), 32)
 
 
 def _shift_right(z: torch.Tensor, bits: int) -> torch.Tensor:

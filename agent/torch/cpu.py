@@ -46,6 +46,8 @@ class Batch:
     rows: list[int] = field(default_factory=list[int])
     tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     versions: list[int] = field(default_factory=list[int])
+    copies: list[int] = field(default_factory=list[int])
+    """How often each element counts: those of an expanded tensor are in memory once."""
     size_bytes: int = 0
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
@@ -53,8 +55,9 @@ class Batch:
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
-    def add(self, row: int, tensor: torch.Tensor) -> None:
+    def add(self, row: int, tensor: torch.Tensor, copies: int) -> None:
         """Note a tensor and the version it has now."""
+        self.copies.append(copies)
         self.rows.append(row)
         self.tensors.append(tensor)
         self.versions.append(_version(tensor))
@@ -143,10 +146,13 @@ class CpuMeter:
         self.stale = 0
         """Tensors that changed before they were read, and were left out."""
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None:
+    def add(
+        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
+    ) -> None:
         """Summarise `tensor` into its row, now or soon.
 
         Args:
+            copies: how often each element counts.
             lasting: whether it stays in memory, unchanged, until the next `barrier`.
         """
         lane = self._lasting if lasting else self._passing
@@ -154,7 +160,7 @@ class CpuMeter:
         with self._lock:
             if lane.open is None:
                 lane.open = Batch(step)
-            lane.open.add(row, tensor)
+            lane.open.add(row, tensor, copies)
             size = lane.open.size_bytes
         full = size >= WAITING_BYTES or (size >= BATCH_BYTES and self._team() is None)
         if row in self._book.synchronous:
@@ -274,7 +280,8 @@ class CpuMeter:
         if others:
             table = SketchTable.concatenate([table, *(leaf for _, leaf in others)])
         batch.owners = np.array(owners + [place for place, _ in others], np.int64)
-        batch.leaf = table
+        copies = np.array(batch.copies, np.int64)[batch.owners]
+        batch.leaf = table.repeat(copies) if (copies > 1).any() else table
 
     def _check(self, step: StepTable | None = None) -> None:
         with self._lock:

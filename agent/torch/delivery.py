@@ -111,11 +111,21 @@ class Delivery:
             sites=rows.astype(np.uint32),
             table=step.table.take(rows),
             training=step.training,
-            health=health_of(self._recorder),
+            health=self._health(),
             reports=self._recorder.take_reports(),
             partial=partial,
             final=step.final,
         )
+
+    def _health(self) -> dict[str, float]:
+        """The counters of a frame, on the agent's thread."""
+        sent = self._outbox.statistics()
+        return {
+            **health_of(self._recorder),
+            "thread_seconds": time.thread_time(),
+            "bytes_sent": float(sent.sent_bytes),
+            "frames_dropped": float(sent.dropped_frames),
+        }
 
     @staticmethod
     def _note_numbers(parcel: _Parcel, training: Mapping[str, float | torch.Tensor]) -> None:

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...sketch.elements import WITHIN
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..steptable import StepTable
-from .arithmetic import Row, finite_count, merge_moments, sketch_chunk
+from .arithmetic import Arithmetic, Row, finite_count, merge_moments, repeat
 
-CHUNK = 1 << 22
-"""Elements that are summarised at a time, to bound the temporaries: about 100 bytes an element."""
 RING = 3
 """Host buffers that may be on their way."""
 WORDS = len(COUNTS) + len(MOMENTS) + 1 + BINS
@@ -44,18 +41,20 @@ class DeviceMeter:
         self._capacity = 0
         self._touched: set[int] = set()
         self._hosts: list[torch.Tensor] = []
-        self._within = torch.as_tensor(WITHIN.astype(np.int64), device=device)
+        self._arithmetic = Arithmetic(device)
         self._dropped = 0
         self.stale = 0
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None:
-        """Queue the operations that merge `tensor` into its row on the device."""
+    def add(
+        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
+    ) -> None:
+        """Queue the operations that merge `tensor`, so many times, into its row on the device."""
         del step, lasting  # there is one buffer, of the open step, and nothing waits to be read
         self._reserve(row + 1)
         flat = tensor.reshape(-1)
-        for start in range(0, flat.numel(), CHUNK):
-            leaf = sketch_chunk(flat[start : start + CHUNK], start, self._within)
-            self._merge(row, leaf)
+        if flat.numel():
+            leaf = self._arithmetic.sketch(flat)
+            self._merge(row, repeat(leaf, copies) if copies > 1 else leaf)
         self._touched.add(row)
 
     def flush(self) -> None:

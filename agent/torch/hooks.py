@@ -73,10 +73,12 @@ class ModuleHooks:
         def forward(_: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             if torch.compiler.is_compiling() or not self._recording():
                 return
-            try:
-                self._output_arrives(name, kind, inputs, keywords, output)
-            except Exception as error:  # never into the training loop: told in the run
-                self._recorder.report(f"The output of {name} could not be walked through", error)
+            with self._recorder.stopwatch:
+                try:
+                    self._output_arrives(name, kind, inputs, keywords, output)
+                except Exception as error:  # never into the training loop: told in the run
+                    what = f"The output of {name} could not be walked through"
+                    self._recorder.report(what, error)
 
         self._handles.append(module.register_forward_hook(forward, with_kwargs=True))
 
@@ -86,10 +88,11 @@ class ModuleHooks:
     def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
         if not torch.compiler.is_compiling() and self._recording() and not recomputing():
             self._calls.clear()
-            try:
-                self._recorder.forward_begins()
-            except Exception as error:  # never into the training loop: told in the run
-                self._recorder.report("The weights could not be read", error)
+            with self._recorder.stopwatch:
+                try:
+                    self._recorder.forward_begins()
+                except Exception as error:  # never into the training loop: told in the run
+                    self._recorder.report("The weights could not be read", error)
 
     def _output_arrives(
         self, name: str, module: str, inputs: Any, keywords: Any, output: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ...wire.messages import Placement
@@ -23,6 +25,20 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     if piece.is_complex():
         piece = torch.view_as_real(piece.resolve_conj())
     return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
+
+
+def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The elements of a tensor in the order in which they lie in memory, and how often each counts.
+
+    Without a copy: a permuted tensor is permuted back, and an expanded axis is left out.
+    """
+    if piece.is_contiguous():
+        return piece, 1
+    axes = [axis for axis in range(piece.dim()) if piece.stride(axis) != 0]
+    copies = math.prod(size for axis, size in enumerate(piece.shape) if axis not in axes)
+    axes.sort(key=piece.stride, reverse=True)
+    sizes, strides = [piece.size(axis) for axis in axes], [piece.stride(axis) for axis in axes]
+    return piece.as_strided(sizes, strides), copies
 
 
 READABLE = frozenset(

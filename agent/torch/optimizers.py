@@ -76,22 +76,24 @@ class ParameterHooks:
             self._recorder.barrier()
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        try:
-            self.note_weights()
-            self._note_gradients(_held_by(optimizer))
-            self._recorder.barrier()
-        except Exception as error:  # never into the training loop: told in the run
-            self._recorder.report("Gradients could not be read before the update", error)
+        with self._recorder.stopwatch:
+            try:
+                self.note_weights()
+                self._note_gradients(_held_by(optimizer))
+                self._recorder.barrier()
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report("Gradients could not be read before the update", error)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._recorder.due("optimizer_state"):
             return
-        try:
-            for parameter, state in optimizer.state.items():
-                if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
-                    self._note_state(parameter, state)
-        except Exception as error:  # never into the training loop: told in the run
-            self._recorder.report("Optimizer state could not be read", error)
+        with self._recorder.stopwatch:
+            try:
+                for parameter, state in optimizer.state.items():
+                    if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
+                        self._note_state(parameter, state)
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report("Optimizer state could not be read", error)
 
     def _note(self, key: Key, tensor: torch.Tensor, aliases: tuple[str, ...]) -> None:
         """Measure once a step, however many optimizers and updates there are."""

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from ...wire.messages import Placement
 from ..schedule import Schedule
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
+from ..stopwatch import Stopwatch
 from .device import DeviceMeter
-from .local import dtype_name, local_tensor, placement_of
+from .local import dtype_name, in_memory_order, local_tensor, placement_of
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
@@ -37,7 +37,9 @@ class Meter(Protocol):
 
     stale: int
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, *, lasting: bool) -> None: ...
+    def add(
+        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
+    ) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self, step: StepTable) -> None: ...
@@ -73,6 +75,9 @@ class Recorder:
         self.counters = dict.fromkeys(
             ("steps_dropped", "hook_errors", "tensors_unsupported", "reports_dropped"), 0
         )
+        self.stopwatch = Stopwatch()
+        """Runs while the training thread is in the agent."""
+        self._begun = time.monotonic()
         self.last_key: Key | None = None
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
@@ -140,7 +145,9 @@ class Recorder:
             if row is None:
                 row = self._new_site(key, tensor, piece, module, placement, aliases)
             if row != UNMEASURED:
-                self._meter(piece.device).add(step, row, piece, lasting=key[0] in LASTING_KINDS)
+                elements, copies = in_memory_order(piece)
+                lasting = key[0] in LASTING_KINDS
+                self._meter(piece.device).add(step, row, elements, copies, lasting=lasting)
                 self.last_key, self.touched = key, time.monotonic()
         except Exception as error:  # the law: counted and told, never raised
             self.counters["hook_errors"] += 1
@@ -176,6 +183,10 @@ class Recorder:
         """Record nothing more, and touch nothing: in a forked child, where no thread is left."""
         self._open, self._due = None, {}
 
+    def seconds(self) -> float:
+        """Wall time since the block was entered."""
+        return time.monotonic() - self._begun
+
     def peek(self) -> StepTable | None:
         """The open step, for the agent's thread when training hangs."""
         return self._open
@@ -210,7 +221,8 @@ class Recorder:
 
     def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
         if self.due(key[0]):
-            self.measure(key, gradient, module)
+            with self.stopwatch:
+                self.measure(key, gradient, module)
 
     def _meter(self, device: torch.device) -> Meter:
         meter = self._meters.get(device.type)
@@ -240,9 +252,14 @@ class Recorder:
 
 
 def health_of(recorder: Recorder) -> dict[str, float]:
-    """The recorder's counters, for a frame."""
-    stale = sum(meter.stale for meter in recorder.meters())
-    dropped = sum(m.dropped for m in recorder.meters() if isinstance(m, DeviceMeter))
-    counted = {**recorder.counters, "tensors_stale": stale, "sites_refused": recorder.book.refused}
-    counted["steps_dropped"] += dropped
-    return {name: float(np.float64(value)) for name, value in counted.items()}
+    """The recorder's counters, for a frame; all grow from 0."""
+    meters = recorder.meters()
+    dropped = sum(meter.dropped for meter in meters if isinstance(meter, DeviceMeter))
+    return {
+        **recorder.counters,
+        "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
+        "tensors_stale": float(sum(meter.stale for meter in meters)),
+        "sites_refused": float(recorder.book.refused),
+        "wall_seconds": recorder.seconds(),
+        "hook_seconds": recorder.stopwatch.seconds,
+    }

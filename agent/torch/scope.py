@@ -221,12 +221,13 @@ class Scope:
                 f"scope.step() was called {when} its block; "
                 "call it inside `with observe(…) as scope:`."
             )
-        try:
-            self._end_step(training)
-        except Exception as error:  # never into the training loop: told in the run
-            self._recorder.report(f"Step {self._step} could not be closed", error)
-        self._step += 1
-        self._recorder.begin(self._step)
+        with self._recorder.stopwatch:
+            try:
+                self._end_step(training)
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report(f"Step {self._step} could not be closed", error)
+            self._step += 1
+            self._recorder.begin(self._step)
 
     def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
@@ -235,11 +236,12 @@ class Scope:
             and self._recorder.due("tap")
             and not torch.compiler.is_compiling()
         ):
-            occurrence = self._hooks.next_call(f"tap {name}")
-            if not recomputing():
-                self._recorder.measure(("tap", name, "", occurrence), tensor)
-            if torch.is_grad_enabled():
-                self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+            with self._recorder.stopwatch:
+                occurrence = self._hooks.next_call(f"tap {name}")
+                if not recomputing():
+                    self._recorder.measure(("tap", name, "", occurrence), tensor)
+                if torch.is_grad_enabled():
+                    self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
         return tensor
 
     def statistics(self) -> OutboxStatistics:
@@ -247,7 +249,7 @@ class Scope:
         return self._statistics or self._outbox.statistics()
 
     def health(self) -> dict[str, float]:
-        """The agent's counters: what it dropped, could not read, or found changed too early."""
+        """The agent's counters: what it dropped, could not read, or found changed, and its cost."""
         return health_of(self._recorder)
 
     def _attach(self, axes: tuple[str, ...]) -> None:

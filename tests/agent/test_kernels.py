@@ -52,7 +52,7 @@ def by_torch(x: NDArray[Any]) -> SketchTable:
     meter = DeviceMeter(torch.device("cpu"))
     step = StepRing().take(0)
     assert step is not None
-    meter.add(step, 0, tensor, lasting=False)
+    meter.add(step, 0, tensor, 1, lasting=False)
     copy = meter.send_home()
     assert copy is not None
     assert meter.arrived(copy)

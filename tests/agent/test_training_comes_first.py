@@ -106,6 +106,27 @@ def test_forward_and_backward_read_nothing_back(
     assert observed.sketches(2)["activation_gradient:3"].counts[0, 0] == 32
 
 
+def test_each_frame_carries_what_the_agent_cost(
+    observed: Observed, train: Callable[..., list[float]]
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    begun, batch = time.monotonic(), torch.randn(256, 64)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [batch] * 3)
+        while scope.statistics().sent < 3:
+            time.sleep(0.01)
+        before = scope.statistics().sent_bytes
+        train(scope, model, optimizer, [batch])
+        wall = time.monotonic() - begun
+        assert 0 < scope.health()["hook_seconds"] < scope.health()["wall_seconds"] < wall
+    cost = open_run(observed.path).health().xs("total", axis=1, level="value").loc[0]
+    assert 0 < cost["hook_seconds"] < cost["wall_seconds"]
+    assert cost["thread_seconds"] > 0
+    assert 0 < before <= cost["bytes_sent"] < scope.statistics().sent_bytes
+    assert cost["frames_dropped"] == 0
+
+
 class Odd(nn.Module):
     """Returns whatever it is given to return."""
 

@@ -301,6 +301,39 @@ def test_taps_observe_any_tensor_and_its_gradient(observed: Observed) -> None:
     assert sketches["tap:loss"].counts[0, 0] == 1
 
 
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+def test_tensors_that_are_not_contiguous_are_read_as_they_lie_in_memory(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    if kernel == "torch":  # what an accelerator uses
+        monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    x = torch.randn(7, 30, 50)
+    views = {
+        "transposed": (x.permute(2, 0, 1), x),
+        "channels last": (x[None].contiguous(memory_format=torch.channels_last), None),
+        "sliced": (x[:, 3:20, ::2], x[:, 3:20, ::2]),
+        "sliced and transposed": (x[:, ::3].transpose(0, 2), x[:, ::3]),
+    }
+    expanded = x[:, :1].expand(7, 4, 50)
+    model = nn.Linear(2, 2)
+    with observed.observe(model, kinds=("tap",)) as scope:
+        for name, (view, _) in views.items():
+            scope.tap(name, view)
+        scope.tap("expanded", expanded)
+        scope.step()
+    sketches = observed.sketches(0)
+    for name, (view, in_order) in views.items():
+        exact = sketch_array(view.numpy() if in_order is None else in_order.numpy())
+        assert np.array_equal(sketches[f"tap:{name}"].counts, exact.counts), name
+        assert np.array_equal(sketches[f"tap:{name}"].histogram, exact.histogram), name
+        if in_order is not None:
+            assert np.array_equal(sketches[f"tap:{name}"].checksum, exact.checksum), name
+    exact = sketch_array(expanded.numpy())
+    assert np.array_equal(sketches["tap:expanded"].counts, exact.counts)
+    assert np.array_equal(sketches["tap:expanded"].histogram, exact.histogram)
+    assert derive(sketches["tap:expanded"], "std") == pytest.approx(derive(exact, "std"), rel=1e-12)
+
+
 def test_training_statistics_are_kept_with_the_step(observed: Observed) -> None:
     model = nn.Linear(2, 2)
     optimizer = sgd(model)

@@ -137,6 +137,19 @@ def test_merging_into_named_rows_is_merging_one_by_one(
         assert table.take([row]) == expected
 
 
+@given(any_array, st.integers(1, 5))
+def test_repeating_a_sketch_is_merging_it_with_itself(x: NDArray[Any], copies: int) -> None:
+    one = sketch_array(x)
+    merged = one
+    for _ in range(copies - 1):
+        merged = merged.merge(one)
+    repeated = one.repeat(np.array([copies]))
+    assert np.array_equal(repeated.counts, merged.counts)
+    assert np.array_equal(repeated.histogram, merged.histogram)
+    assert np.array_equal(repeated.checksum, merged.checksum)
+    np.testing.assert_allclose(repeated.moments, merged.moments, rtol=1e-13, equal_nan=True)
+
+
 def test_tables_of_different_length_do_not_merge() -> None:
     with pytest.raises(ValueError, match="equal length merge, got 1 and 2 rows"):
         SketchTable.empty(1).merge(SketchTable.empty(2))

@@ -1,0 +1,30 @@
+"""How long the training thread spends in the agent."""
+
+from __future__ import annotations
+
+import time
+from typing import Self
+
+
+class Stopwatch:
+    """Seconds inside its `with` blocks; of blocks inside each other the outermost counts.
+
+    For the thread that trains: where backward runs on threads of its own, that one waits for them.
+    """
+
+    __slots__ = ("_begin", "_depth", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth, self._begin = 0, 0.0
+
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            self._begin = time.perf_counter()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._begin
