@@ -1,4 +1,7 @@
-"""The CPU kernel on one thread, beside one read pass of the same memory and separate reductions."""
+"""The CPU kernels on one thread, beside one read pass of the same memory, and others.
+
+The others are the torch fallback, and separate reductions as peers make them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 import torch
 
 from rankscope.agent.kernel import DTYPES, cut, sketch_items
+from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -33,6 +37,12 @@ def items_of(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, ...], np.dtyp
         ],
         np.int64,
     )
+
+
+def by_torch(fallback: Arithmetic, tensors: list[torch.Tensor]) -> None:
+    """The fallback, as an agent uses it."""
+    leaves = [(owner, leaf) for owner, x in enumerate(tensors) for leaf in fallback.sketch(x)]
+    merge_rows([owner for owner, _ in leaves], [leaf for _, leaf in leaves])
 
 
 def separate_reductions(tensor: torch.Tensor) -> None:
@@ -67,8 +77,11 @@ def main() -> None:
         "300 x 65,536 float32": [torch.randn(65536) for _ in range(300)],
         "300 x 1,000 float32": [torch.randn(1000) for _ in range(300)],
     }
-    print("| case | ns an element | x one read pass | separate reductions / ours |")
-    print("|---|---|---|---|")
+    fallback = Arithmetic(torch.device("cpu"))
+    print(
+        "| case | ns an element | x one read pass | fallback / ours | separate reductions / ours |"
+    )
+    print("|---|---|---|---|---|")
     for name, tensors in cases.items():
         items = items_of(tensors)
         words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
@@ -79,7 +92,12 @@ def main() -> None:
             theirs = best(lambda t=tensors: [separate_reductions(x) for x in t], 1)
             ratio = f"{theirs / ours:.0f}"
         elements = sum(tensor.numel() for tensor in tensors)
-        print(f"| {name} | {ours / elements * 1e9:.2f} | {ours / read:.1f} | {ratio} |", flush=True)
+        slow = best(lambda t=tensors: by_torch(fallback, t), 1)
+        print(
+            f"| {name} | {ours / elements * 1e9:.2f} | {ours / read:.1f} | {slow / ours:.0f} "
+            f"| {ratio} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

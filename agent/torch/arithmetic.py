@@ -7,7 +7,7 @@ here reads a value back to the host, or asks for memory that grows with a tensor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -55,20 +55,63 @@ MAGNITUDE = (1 << 63) - 1
 """All bits of a float64 but its sign."""
 UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
-Row = dict[str, torch.Tensor]
-"""The columns of one row: counts, moments, checksum, histogram."""
+Columns = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""counts, moments, checksum and histogram: of one row, or with the rows as first axis."""
 
 
-def repeat(row: Row, copies: int) -> Row:
-    """As `SketchTable.repeat`."""
-    moments = row["moments"].clone()
+def merge(a: Columns, b: Columns) -> Columns:
+    """`SketchTable.merge`, on the device."""
+    moments = _merge_moments(_finite(a[0]), a[1].T, _finite(b[0]), b[1].T).T
+    return a[0] + b[0], moments, a[2] + b[2], a[3] + b[3]
+
+
+def merge_rows(owners: Sequence[int], rows: Sequence[Columns]) -> tuple[list[int], Columns]:
+    """Merge the rows of each owner, in order and as a balanced tree.
+
+    Returns the owners, each once, and their rows.
+    """
+    table = stack(rows)
+    places: dict[int, list[int]] = {}
+    for place, owner in enumerate(owners):
+        places.setdefault(owner, []).append(place)
+    while any(len(own) > 1 for own in places.values()):
+        pairs = list[tuple[int, int]]()
+        for own in places.values():
+            half = (len(own) + 1) // 2
+            pairs += zip(own, own[half:], strict=False)
+            del own[half:]
+        left, right = torch.tensor(pairs, device=table[0].device).T
+        merged = merge(take(table, left), take(table, right))
+        for column, new in zip(table, merged, strict=True):
+            column[left] = new
+    kept = torch.tensor([own[0] for own in places.values()], device=table[0].device)
+    return list(places), take(table, kept)
+
+
+def stack(rows: Sequence[Columns]) -> Columns:
+    """Single rows as columns."""
+    counts, moments, checksum, histogram = zip(*rows, strict=True)
+    return torch.stack(counts), torch.stack(moments), torch.stack(checksum), torch.stack(histogram)
+
+
+def take(table: Columns, rows: torch.Tensor) -> Columns:
+    """The chosen rows."""
+    counts, moments, checksum, histogram = table
+    return counts[rows], moments[rows], checksum[rows], histogram[rows]
+
+
+def repeat(row: Columns, copies: int) -> Columns:
+    """As `SketchTable.repeat`, of one row."""
+    counts, moments, checksum, histogram = row
+    moments = moments.clone()
     moments[ADDITIVE] *= copies
-    return {name: column * copies for name, column in row.items()} | {"moments": moments}
+    return counts * copies, moments, checksum * copies, histogram * copies
 
 
-def finite_count(counts: torch.Tensor) -> torch.Tensor:
-    """float64: how many elements are finite; counts are [len(COUNTS), …]."""
-    return (counts[COUNT] - counts[NAN] - counts[POS_INF] - counts[NEG_INF]).double()
+def _finite(counts: torch.Tensor) -> torch.Tensor:
+    """float64: how many elements are finite; the counts are the last axis."""
+    infinite = counts[..., POS_INF] + counts[..., NEG_INF]
+    return (counts[..., COUNT] - counts[..., NAN] - infinite).double()
 
 
 class Arithmetic:
@@ -87,20 +130,12 @@ class Arithmetic:
         within = torch.as_tensor(WITHIN.astype("i8"), device=device)
         self._weights, self._signs = within | 1, (1 - 2 * (within >> 31)).double()
 
-    def sketch(self, flat: torch.Tensor) -> Row:
-        """The sketch of a contiguous tensor of one axis, as tensors on its device."""
-        starts = range(0, flat.numel(), self.chunk)
-        rows = [self._sketch_chunk(flat[start : start + self.chunk], start) for start in starts]
-        counts = torch.stack([row["counts"] for row in rows], 1)
-        moments = torch.stack([row["moments"] for row in rows], 1)
-        return {
-            "counts": counts.sum(1),
-            "moments": _fold(finite_count(counts), moments),
-            "checksum": torch.stack([row["checksum"] for row in rows]).sum(),
-            "histogram": torch.stack([row["histogram"] for row in rows]).sum(0),
-        }
+    def sketch(self, flat: torch.Tensor) -> Iterator[Columns]:
+        """The sketches of the chunks of a contiguous tensor of one axis."""
+        for start in range(0, flat.numel(), self.chunk):
+            yield self._sketch_chunk(flat[start : start + self.chunk], start)
 
-    def _sketch_chunk(self, x: torch.Tensor, start: int) -> Row:
+    def _sketch_chunk(self, x: torch.Tensor, start: int) -> Columns:
         n = x.numel()
         raw, values = self._raw[:n], self._values[:n]
         # A product, for it leaves no NaN that looks like infinity.
@@ -113,12 +148,8 @@ class Arithmetic:
         counts, histogram = self._counts(codes, values, x)
         smallest = self._smallest(values)
         extremes = {MIN: least, MAX: most, ABS_MIN: smallest}
-        return {
-            "counts": counts,
-            "moments": self._moments(raw, values, finite_count(counts), extremes, blocks),
-            "checksum": self._checksum(x, blocks),
-            "histogram": histogram,
-        }
+        moments = self._moments(raw, values, _finite(counts), extremes, blocks)
+        return counts, moments, self._checksum(x, blocks), histogram
 
     def _count_codes(self, raw: torch.Tensor) -> torch.Tensor:
         """int64 [2, 2048, 2]: elements by sign, exponent field and first bit of the mantissa."""
@@ -226,26 +257,15 @@ def _floor_log2(number: float) -> int:
     return math.frexp(number)[1] - 1
 
 
-def _fold(finite: torch.Tensor, moments: torch.Tensor) -> torch.Tensor:
-    """Merge the columns of moments [len(MOMENTS), n] as a balanced tree, in order."""
-    while len(finite) > 1:
-        half = (len(finite) + 1) // 2
-        rest = len(finite) - half
-        merged = merge_moments(finite[:rest], moments[:, :rest], finite[half:], moments[:, half:])
-        finite = torch.cat([finite[:rest] + finite[half:], finite[rest:half]])
-        moments = torch.cat([merged, moments[:, rest:half]], 1)
-    return moments[:, 0]
-
-
 def _scale_exponent(magnitude: torch.Tensor) -> torch.Tensor:
     """As `sketch.table.scale_exponent`."""
     return torch.where(magnitude > 0, torch.frexp(magnitude)[1] - 1, -1200)
 
 
-def merge_moments(
+def _merge_moments(
     na: torch.Tensor, a: torch.Tensor, nb: torch.Tensor, b: torch.Tensor
 ) -> torch.Tensor:
-    """The merge of `SketchTable` for one row, on the device."""
+    """The moments [len(MOMENTS), rows] of na + nb finite elements."""
     n = (na + nb).clamp(min=1)
     d = b[SUM] / nb.clamp(min=1) - a[SUM] / na.clamp(min=1)
     d = torch.where((na > 0) & (nb > 0), d, 0.0)

@@ -15,8 +15,10 @@ import torch
 
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..steptable import StepTable
-from .arithmetic import Arithmetic, Row, finite_count, merge_moments, repeat
+from .arithmetic import Arithmetic, Columns, merge, merge_rows, repeat, take
 
+MOST_LEAVES = 1024
+"""Sketches of chunks that may wait to be merged, 2.4 kB each: many at once cost as one."""
 RING = 3
 """Host buffers that may be on their way."""
 WORDS = len(COUNTS) + len(MOMENTS) + 1 + BINS
@@ -40,6 +42,8 @@ class DeviceMeter:
         self._words = torch.zeros(0, dtype=torch.int64, device=device)
         self._capacity = 0
         self._touched: set[int] = set()
+        self._owners: list[int] = []
+        self._leaves: list[Columns] = []
         self._hosts: list[torch.Tensor] = []
         self._arithmetic = Arithmetic(device)
         self._dropped = 0
@@ -52,10 +56,12 @@ class DeviceMeter:
         del step, lasting  # there is one buffer, of the open step, and nothing waits to be read
         self._reserve(row + 1)
         flat = tensor.reshape(-1)
-        if flat.numel():
-            leaf = self._arithmetic.sketch(flat)
-            self._merge(row, repeat(leaf, copies) if copies > 1 else leaf)
+        for leaf in self._arithmetic.sketch(flat):
+            self._owners.append(row)
+            self._leaves.append(repeat(leaf, copies) if copies > 1 else leaf)
         self._touched.add(row)
+        if len(self._leaves) >= MOST_LEAVES:
+            self._absorb()
 
     def flush(self) -> None:
         """Nothing waits: every operation is queued on the producing stream."""
@@ -69,6 +75,7 @@ class DeviceMeter:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
             return None
+        self._absorb()
         host = self._host_buffer()
         if host is None:
             self._dropped += 1
@@ -122,7 +129,7 @@ class DeviceMeter:
     def _host_buffer(self) -> torch.Tensor | None:
         return self._hosts.pop() if self._hosts else None
 
-    def _columns(self) -> tuple[torch.Tensor, ...]:
+    def _columns(self) -> Columns:
         return _columns(self._words, self._capacity)
 
     def _clear(self) -> None:
@@ -131,19 +138,18 @@ class DeviceMeter:
         moments[:, [MIN, ABS_MIN]] = torch.inf
         moments[:, MAX] = -torch.inf
 
-    def _merge(self, row: int, leaf: Row) -> None:
-        counts, moments, checksum, histogram = (column[row] for column in self._columns())
-        moments.copy_(
-            merge_moments(
-                finite_count(counts), moments, finite_count(leaf["counts"]), leaf["moments"]
-            )
-        )
-        counts += leaf["counts"]
-        checksum += leaf["checksum"]
-        histogram += leaf["histogram"]
+    def _absorb(self) -> None:
+        """Merge the sketches that wait into their rows."""
+        if not self._leaves:
+            return
+        owners, leaves = merge_rows(self._owners, self._leaves)
+        self._owners, self._leaves = [], []
+        rows, columns = torch.tensor(owners, device=self._device), self._columns()
+        for column, merged in zip(columns, merge(take(columns, rows), leaves), strict=True):
+            column[rows] = merged
 
 
-def _columns(words: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
+def _columns(words: torch.Tensor, rows: int) -> Columns:
     """counts, moments, checksum and histogram of `rows` rows, as views of one flat buffer."""
     ends = np.cumsum([0, len(COUNTS), len(MOMENTS), 1, BINS]) * rows
     counts, moments, checksum, histogram = (

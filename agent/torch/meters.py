@@ -25,7 +25,7 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
             return DeviceMeter(device)
         if find_spec("numba") is None:
             logger.warning(
-                "numba is not installed, tensors are read 4 times slower: pip install numba"
+                "numba is not installed, tensors are read some 20 times slower: pip install numba"
             )
             return DeviceMeter(device)
         from .cpu import CpuMeter, warm
