@@ -1,7 +1,8 @@
 """The pseudo-random key of an element: what checksum and projection are keyed by.
 
 The key depends on the element's index in the whole (global) tensor alone, so that the sums merge
-over shards, tell swapped shards apart, and can be compared between layouts.
+over shards, tell swapped shards apart, and can be compared between ways to shard. Elements are
+numbered in the order in which they lie in memory.
 """
 
 import numpy as np

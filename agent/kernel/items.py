@@ -54,7 +54,8 @@ from .passes import (
     load_words,
     widen,
 )
-from .values import MANY, TABLE, WHICH, sketch_values, takes_values
+from .scratch import SCRATCH_BYTES, scratch_at
+from .values import MANY, WHICH, sketch_values, takes_values
 
 PIECE = 1 << 17
 """Elements of a work item: larger tensors are cut, so that threads can share them."""
@@ -79,60 +80,6 @@ class Team:
     """How many they are."""
     run: Callable[[int, int], object]
     """Runs the C function at an address with one pointer on all of them, and waits."""
-
-
-def _regions() -> tuple[dict[str, int], int]:
-    """Where each part of a thread's scratch begins, in bytes, and how long all are."""
-    lengths = {
-        "words": 4 * BLOCK,
-        "wide": 4 * BLOCK,
-        "kept": 4 * BLOCK,
-        "kept_signs": 4 * BLOCK,
-        "places": 4 * BLOCK,
-        "tables": 4 * 4 * CODES,
-        "values": 4 * TABLE,
-        "numbers": 8 * 2 * 65536,
-        "moments": 8 * _MOMENTS,
-        "word": 64,
-    }
-    begins, total = dict[str, int](), 0
-    for name, length in lengths.items():
-        begins[name] = total
-        total += -(-length // 64) * 64
-    return begins, total
-
-
-_AT, SCRATCH_BYTES = _regions()
-_WORDS, _WIDE, _PLACES = _AT["words"], _AT["wide"], _AT["places"]
-_KEPT, _KEPT_SIGNS = _AT["kept"], _AT["kept_signs"]
-_FOUR, _VALUES, _NUMBERS = _AT["tables"], _AT["values"], _AT["numbers"]
-_CHUNK, _WORD = _AT["moments"], _AT["word"]
-
-
-@compiled
-def _scratch(base):
-    """The arrays in one thread's scratch, for both ways.
-
-    The tables of values are left as they are found: zero.
-    """
-    words = numba.carray(address_of(base + _WORDS), (BLOCK,), np.uint32)
-    places = numba.carray(address_of(base + _PLACES), (BLOCK,), np.uint32)
-    chunks = (
-        words,
-        numba.carray(address_of(base + _WIDE), (BLOCK,), np.uint32),
-        numba.carray(address_of(base + _KEPT), (BLOCK,), np.uint32),
-        numba.carray(address_of(base + _KEPT_SIGNS), (BLOCK,), np.float32),
-        numba.carray(address_of(base + _FOUR), (4, CODES), np.uint32),
-        numba.carray(address_of(base + _CHUNK), (_MOMENTS,), np.float64),
-        numba.carray(address_of(base + _WORD), (1,), np.uint32),
-    )
-    values = (
-        words,
-        places,
-        numba.carray(address_of(base + _VALUES), (TABLE,), np.uint32),
-        numba.carray(address_of(base + _NUMBERS), (2, 65536), np.float64),
-    )
-    return chunks, values
 
 
 @compiled
@@ -223,7 +170,7 @@ def _sketch_from(sources):
         checksum = numba.carray(address_of(task[14]), (n,), np.uint64)
         histogram = numba.carray(address_of(task[15]), (n, BINS), np.int64)
         counter = task.ctypes.data
-        chunks, tables = _scratch(task[2] + SCRATCH_BYTES * take_next(counter + 8))
+        chunks, tables = scratch_at(task[2] + SCRATCH_BYTES * take_next(counter + 8))
         for _ in range(n):
             i = take_next(counter)
             if i >= n:

@@ -93,8 +93,9 @@ def _from_sums(sums, n, pivot, moments):
 def chunk_moments(values, signs, extremes, before, n_before, word, moments):
     """The moments of one chunk of finite elements.
 
-    Sums about zero are as good as sums about the mean where that is no larger than the standard
-    deviation: at most two bits cancel. Else the pivot is the mean of what came `before`.
+    Sums about zero are as good as those about the mean, to a few bits, where that is no larger than
+    the standard deviation. Else the pivot is the mean of what came `before`, if that was as much,
+    or that of the chunk itself.
     """
     n = values.size
     low, high, small = extremes
@@ -112,7 +113,7 @@ def chunk_moments(values, signs, extremes, before, n_before, word, moments):
             _from_sums(sums, n, 0.0, moments)
             moments[S8] = math.ldexp(moments[S8], -8 * top) if top > -1200 else 0.0
             return
-    elif not n_before:
+    elif n_before < n:
         mean = _plain_sum(values) / n
     unit = math.ldexp(1.0, -top) if top > -1200 else 1.0
     _from_sums(_power_sums(values, signs, mean, unit), n, mean, moments)

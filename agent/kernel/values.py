@@ -84,7 +84,7 @@ def sketch_values(item, constants, scratch, counts, moments, histogram):
     """One work item of an 8- or 16-bit dtype into its row; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
     within, tables_at, keys, values = constants
-    words, places, tables = scratch[0], scratch[1], scratch[2]
+    words, places, tables, kept = scratch
     size = SIZES[code]
     which = tables_at[size - 1]
     checksum = np.uint64(0)
@@ -96,12 +96,12 @@ def sketch_values(item, constants, scratch, counts, moments, histogram):
         ahead = address + size * (begin + BLOCK)
         _count_values(words[:n], which, turn, places, tables, ahead, size)
     tables = tables[: (LANES_16 if size == 2 else LANES_8) << (8 * size + 1)]
-    kept = _unfold(code, 1 << (8 * size), values, tables, scratch[3], counts, moments, histogram)
+    found = _unfold(code, 1 << (8 * size), values, tables, kept, counts, moments, histogram)
     counts[COUNT] = length
     for i in range(FIRST_NORMAL[code]):
         counts[SUBNORMAL] += histogram[i]
-    if kept:
-        _central(scratch[3][0, :kept], scratch[3][1, :kept], moments)
+    if found:
+        _central(kept[0, :found], kept[1, :found], moments)
     return checksum
 
 

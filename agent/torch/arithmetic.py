@@ -1,7 +1,7 @@
 """Sketches in plain torch operations, for any device: the fallback of the engine.
 
-The arithmetic is that of `sketch.reference` and `sketch.table`, in float64 on the device; nothing
-here reads a value back to the host, or asks for memory that grows with a tensor.
+The arithmetic is that of `sketch.reference` and `sketch.table`, in float64 on the device, chunk by
+chunk; nothing here reads a value back to the host, or waits for it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def merge(a: Columns, b: Columns) -> Columns:
 
 
 def merge_rows(owners: Sequence[int], rows: Sequence[Columns]) -> tuple[list[int], Columns]:
-    """Merge the rows of each owner, in order and as a balanced tree.
+    """Merge the rows of each owner, always in the same order: a balanced tree.
 
     Returns the owners, each once, and their rows.
     """
@@ -80,12 +80,20 @@ def merge_rows(owners: Sequence[int], rows: Sequence[Columns]) -> tuple[list[int
             half = (len(own) + 1) // 2
             pairs += zip(own, own[half:], strict=False)
             del own[half:]
-        left, right = torch.tensor(pairs, device=table[0].device).T
+        left, right = on_device(pairs, table[0].device).T
         merged = merge(take(table, left), take(table, right))
         for column, new in zip(table, merged, strict=True):
             column[left] = new
-    kept = torch.tensor([own[0] for own in places.values()], device=table[0].device)
+    kept = on_device([own[0] for own in places.values()], table[0].device)
     return list(places), take(table, kept)
+
+
+def on_device(
+    indices: Sequence[int] | Sequence[tuple[int, int]], device: torch.device
+) -> torch.Tensor:
+    """Indices as a tensor, without waiting for the device."""
+    pinned = torch.tensor(indices, device="cpu", pin_memory=device.type == "cuda")
+    return pinned.to(device, non_blocking=True)
 
 
 def stack(rows: Sequence[Columns]) -> Columns:
@@ -119,6 +127,10 @@ class Arithmetic:
 
     def __init__(self, device: torch.device) -> None:
         self.chunk = CHUNK.get(device.type, CHUNK_ELSEWHERE)
+        with torch.inference_mode(False):  # else what is made there could be changed only there
+            self._make_scratch(device)
+
+    def _make_scratch(self, device: torch.device) -> None:
         self._raw, self._values, self._square = (
             torch.empty(self.chunk, dtype=torch.float64, device=device) for _ in range(3)
         )
@@ -172,7 +184,7 @@ class Arithmetic:
         by_sign = codes.sum(2)
         fields = by_sign.sum(0)
         first = BIAS + FIRST_EXPONENT
-        histogram = fields[first : first + BINS]
+        histogram = fields[first : first + BINS].clone()  # a view would keep all fields alive
         zero, under = fields[0], fields[1:first].sum()
         negative = by_sign[1, 1:SPECIAL].sum()
         smallest = smallest_normal(dtype_named(dtype_name(x)))
@@ -216,8 +228,9 @@ class Arithmetic:
         n = len(values)
         total, projection = values.sum(), self._projection(n, blocks)
         central, square = raw, self._square[:n]
-        raw -= total / finite.clamp(min=1)
-        torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=central)
+        # NaN where it is not finite, so that a difference that overflows is told from it.
+        central.mul_(0.0).add_(values).sub_(total / finite.clamp(min=1))
+        torch.nan_to_num(central, 0.0, torch.inf, -torch.inf, out=central)
         torch.mul(central, central, out=square)
         m2, m3, m4 = square.sum(), torch.dot(square, central), torch.dot(square, square)
         shift = -_scale_exponent(torch.maximum(-extremes[MIN], extremes[MAX]).clamp(min=0.0))

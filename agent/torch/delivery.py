@@ -17,6 +17,8 @@ from .recorder import Recorder, health_of
 
 HANG_S = 1.0
 """After so long without a sign of training the open step is told as it is, in seconds."""
+POLL_S = 0.002
+"""How often the end of a copy is asked for, once there is nothing else to do."""
 
 
 @dataclass(slots=True)
@@ -46,17 +48,31 @@ class Delivery:
         self._parcels: deque[_Parcel] = deque()
         self._known_sites = -1
         self._told: StepTable | None = None
+        self.lost = 0
+        """Steps that had not arrived from their device when the block was left."""
 
     def send(
         self, step: StepTable, training: Mapping[str, float | torch.Tensor] | None = None
     ) -> None:
         """Start the copies of a closed step, on the training thread; the agent's does the rest."""
         parcel = _Parcel(step, [])
-        for meter in self._recorder.meters():
-            if isinstance(meter, DeviceMeter) and (copy := meter.send_home()) is not None:
-                parcel.copies.append((meter, copy))
-        self._note_numbers(parcel, training or {})
+        try:
+            for meter in self._recorder.meters():
+                if isinstance(meter, DeviceMeter) and (copy := meter.send_home()) is not None:
+                    parcel.copies.append((meter, copy))
+            self._note_numbers(parcel, training or {})
+        except BaseException:  # told by the caller; the table is needed for another step
+            self._recorder.release(step)
+            raise
         self._submit(lambda: self._accept(parcel))
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait on the agent's thread for what is on its way; what does not come is counted."""
+        deadline = time.monotonic() + timeout_s
+        while self._parcels and time.monotonic() < deadline:
+            self.attend(0.0)
+            time.sleep(POLL_S)
+        self.lost = len(self._parcels)
 
     def attend(self, now: float) -> None:
         """From the agent's thread, now and then: send what has arrived, and tell of a hang."""

@@ -8,6 +8,9 @@ and the agent's thread asks an event whether it has arrived. The arithmetic is t
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +18,7 @@ import torch
 
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..steptable import StepTable
-from .arithmetic import Arithmetic, Columns, merge, merge_rows, repeat, take
+from .arithmetic import Arithmetic, Columns, merge, merge_rows, on_device, repeat, take
 
 MOST_LEAVES = 1024
 """Sketches of chunks that may wait to be merged, 2.4 kB each: many at once cost as one."""
@@ -35,33 +38,47 @@ class Copy:
 
 
 class DeviceMeter:
-    """Summarises tensors of one device; for tensors of the CPU it is the fallback."""
+    """Summarises tensors of one device; for tensors of the CPU it is the fallback.
+
+    Hooks may run on several threads, and on several streams, that share its scratch.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._words = torch.zeros(0, dtype=torch.int64, device=device)
         self._capacity = 0
         self._touched: set[int] = set()
-        self._owners: list[int] = []
-        self._leaves: list[Columns] = []
+        self._leaves: list[tuple[int, Columns]] = []
         self._hosts: list[torch.Tensor] = []
         self._arithmetic = Arithmetic(device)
         self._dropped = 0
+        self._lock = threading.Lock()
+        self._used = torch.cuda.Event() if device.type == "cuda" else None
         self.stale = 0
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """One thread at a time, and one stream after the other."""
+        with self._lock:
+            stream = torch.cuda.current_stream(self._device) if self._used is not None else None
+            if stream is not None and self._used is not None:
+                stream.wait_event(self._used)
+            yield
+            if stream is not None and self._used is not None:
+                self._used.record(stream)
 
     def add(
         self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
     ) -> None:
         """Queue the operations that merge `tensor`, so many times, into its row on the device."""
         del step, lasting  # there is one buffer, of the open step, and nothing waits to be read
-        self._reserve(row + 1)
-        flat = tensor.reshape(-1)
-        for leaf in self._arithmetic.sketch(flat):
-            self._owners.append(row)
-            self._leaves.append(repeat(leaf, copies) if copies > 1 else leaf)
-        self._touched.add(row)
-        if len(self._leaves) >= MOST_LEAVES:
-            self._absorb()
+        with self._turn():
+            self._reserve(row + 1)
+            self._touched.add(row)
+            for leaf in self._arithmetic.sketch(tensor.reshape(-1)):
+                self._leaves.append((row, repeat(leaf, copies) if copies > 1 else leaf))
+                if len(self._leaves) >= MOST_LEAVES:
+                    self._absorb()
 
     def flush(self) -> None:
         """Nothing waits: every operation is queued on the producing stream."""
@@ -75,16 +92,20 @@ class DeviceMeter:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
             return None
-        self._absorb()
-        host = self._host_buffer()
+        with self._turn():
+            rows, self._touched = sorted(self._touched), set()
+            try:
+                self._absorb()
+                return self._copy(rows)
+            finally:
+                self._clear()
+
+    def _copy(self, rows: list[int]) -> Copy | None:
+        host = self._hosts.pop() if self._hosts else None
         if host is None:
             self._dropped += 1
-        else:
-            host.copy_(self._words, non_blocking=True)
-        rows, self._touched = sorted(self._touched), set()
-        self._clear()
-        if host is None:
             return None
+        host.copy_(self._words, non_blocking=True)
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()
@@ -103,7 +124,8 @@ class DeviceMeter:
         step.reserve(int(rows[-1]) + 1)
         step.table.merge_at(rows, table)
         step.present[rows] = True
-        self._hosts.append(copy.host)
+        if len(copy.host) == len(self._words):  # else larger ones were made meanwhile
+            self._hosts.append(copy.host)
 
     @property
     def dropped(self) -> int:
@@ -115,19 +137,18 @@ class DeviceMeter:
             return
         old, old_rows = self._words, self._capacity
         self._capacity = max(rows, 2 * old_rows, 64)
-        self._words = torch.zeros(self._capacity * WORDS, dtype=torch.int64, device=self._device)
-        self._clear()
-        if old_rows:
-            for new, kept in zip(self._columns(), _columns(old, old_rows), strict=True):
-                new[:old_rows] = kept
-        pin = self._device.type == "cuda"
-        self._hosts = [
-            torch.empty(self._capacity * WORDS, dtype=torch.int64, pin_memory=pin)
-            for _ in range(RING)
-        ]
-
-    def _host_buffer(self) -> torch.Tensor | None:
-        return self._hosts.pop() if self._hosts else None
+        length = self._capacity * WORDS
+        with torch.inference_mode(False):  # else what is made there could be changed only there
+            self._words = torch.zeros(length, dtype=torch.int64, device=self._device)
+            self._clear()
+            if old_rows:
+                for new, kept in zip(self._columns(), _columns(old, old_rows), strict=True):
+                    new[:old_rows] = kept
+            pin = self._device.type == "cuda"
+            self._hosts = [
+                torch.empty(length, dtype=torch.int64, device="cpu", pin_memory=pin)
+                for _ in range(RING)
+            ]
 
     def _columns(self) -> Columns:
         return _columns(self._words, self._capacity)
@@ -135,16 +156,16 @@ class DeviceMeter:
     def _clear(self) -> None:
         _, moments, _, _ = self._columns()
         self._words.zero_()
-        moments[:, [MIN, ABS_MIN]] = torch.inf
-        moments[:, MAX] = -torch.inf
+        for column, identity in ((MIN, torch.inf), (ABS_MIN, torch.inf), (MAX, -torch.inf)):
+            moments[:, column] = identity
 
     def _absorb(self) -> None:
         """Merge the sketches that wait into their rows."""
-        if not self._leaves:
+        waiting, self._leaves = self._leaves, []
+        if not waiting:
             return
-        owners, leaves = merge_rows(self._owners, self._leaves)
-        self._owners, self._leaves = [], []
-        rows, columns = torch.tensor(owners, device=self._device), self._columns()
+        owners, leaves = merge_rows([row for row, _ in waiting], [leaf for _, leaf in waiting])
+        rows, columns = on_device(owners, self._device), self._columns()
         for column, merged in zip(columns, merge(take(columns, rows), leaves), strict=True):
             column[rows] = merged
 

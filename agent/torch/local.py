@@ -13,7 +13,8 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     """The rank's own elements as a plain floating-point tensor, or None if none can be read.
 
     A DTensor gives its local piece; complex numbers their parts; integers, booleans, meta tensors
-    and other subclasses of Tensor give None. Never a collective, never a copy.
+    and other subclasses of Tensor give None. Never a collective; a copy only where torch has put
+    off a conjugation or a change of sign.
     """
     piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() would enter autograd
     if type(piece) not in (torch.Tensor, torch.nn.Parameter) or piece.is_meta:
@@ -24,6 +25,8 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
         piece = piece._values()  # pyright: ignore[reportPrivateUsage]  # coalesce would copy
     if piece.is_complex():
         piece = torch.view_as_real(piece.resolve_conj())
+    if piece.is_neg():
+        piece = piece.resolve_neg()
     return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
 
 

@@ -77,7 +77,7 @@ class Recorder:
         )
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""
-        self._begun = time.monotonic()
+        self._begun: float | None = None
         self.last_key: Key | None = None
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
@@ -103,6 +103,7 @@ class Recorder:
 
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
+        self._begun = self._begun or time.monotonic()
         self._due = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
         self._open = self._ring.take(step)
         if self._open is None:
@@ -184,8 +185,8 @@ class Recorder:
         self._open, self._due = None, {}
 
     def seconds(self) -> float:
-        """Wall time since the block was entered."""
-        return time.monotonic() - self._begun
+        """Wall time since the first step began."""
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
 
     def peek(self) -> StepTable | None:
         """The open step, for the agent's thread when training hangs."""

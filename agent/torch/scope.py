@@ -201,6 +201,7 @@ class Scope:
             self._delivery.send(left)
         if error is None:
             self._record_final()
+        self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
         self._worker.stop(timeout_s=CLOSE_S)
         self._statistics = self._outbox.statistics()
         self._warn_of_losses(self._statistics)
@@ -249,7 +250,7 @@ class Scope:
         return self._statistics or self._outbox.statistics()
 
     def health(self) -> dict[str, float]:
-        """The agent's counters: what it dropped, could not read, or found changed, and its cost."""
+        """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
         return health_of(self._recorder)
 
     def _attach(self, axes: tuple[str, ...]) -> None:
@@ -297,7 +298,7 @@ class Scope:
         self._recorder.report("The agent's thread failed at a job", error)
 
     def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
-        lost = statistics.dropped_frames + statistics.pending_frames
+        lost = statistics.dropped_frames + statistics.pending_frames + self._delivery.lost
         if lost:
             total = statistics.acknowledged + lost
             why = statistics.rejected.rstrip(".") or "the collector was not reached in time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -15,10 +16,12 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
-from rankscope.agent.steptable import StepRing
-from rankscope.agent.torch.device import DeviceMeter
+from rankscope.agent.steptable import StepRing, StepTable
+from rankscope.agent.torch.device import Copy, DeviceMeter
 from rankscope.agent.torch.threads import team
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
+from rankscope.sketch.elements import element_hash
+from rankscope.sketch.table import FIRST_EXPONENT
 
 EXTREMES = MOMENTS.index("min")
 
@@ -48,16 +51,27 @@ def by_numba(x: NDArray[Any]) -> SketchTable:
 
 def by_torch(x: NDArray[Any]) -> SketchTable:
     raw = torch.from_numpy(x.view(np.dtype(f"i{x.itemsize}")).copy())
-    tensor = raw.view(getattr(torch, x.dtype.name))
-    meter = DeviceMeter(torch.device("cpu"))
+    return on_a_device([raw.view(getattr(torch, x.dtype.name))])
+
+
+def new_step() -> StepTable:
     step = StepRing().take(0)
     assert step is not None
-    meter.add(step, 0, tensor, 1, lasting=False)
-    copy = meter.send_home()
+    return step
+
+
+def on_a_device(tensors: list[torch.Tensor]) -> SketchTable:
+    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+    for row, tensor in enumerate(tensors):
+        meter.add(step, row, tensor, 1, lasting=False)
+    return received(meter, meter.send_home(), step)
+
+
+def received(meter: DeviceMeter, copy: Copy | None, step: StepTable) -> SketchTable:
     assert copy is not None
     assert meter.arrived(copy)
     meter.receive(copy, step)
-    return step.table.take([0])
+    return step.table.take(copy.rows)
 
 
 def assert_same(x: NDArray[Any], table: SketchTable) -> None:
@@ -109,7 +123,7 @@ def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0, 3])
 def test_pieces_of_a_large_tensor_merge_to_the_whole(dtype: str, shift: int) -> None:
-    x = np.random.default_rng(1).standard_normal(2_700_001).astype(np.float32) + shift
+    x = np.random.default_rng(1).standard_normal(2_300_001).astype(np.float32) + shift
     x[::4], x[1::9973], x[2::99991], x[3::99989] = 0, np.nan, np.inf, -np.inf
     with np.errstate(over="ignore", invalid="ignore"):
         x = x.astype(dtype_of(dtype))
@@ -125,12 +139,83 @@ def test_every_value_of_a_narrow_dtype_is_counted(dtype: str) -> None:
     assert_same(x, by_numba(x))  # and the tables are as clean as they were
 
 
+def test_few_elements_before_a_chunk_do_not_spoil_its_sums() -> None:
+    x = (np.random.default_rng(4).standard_normal(16_384) * 1e-6).astype(np.float32)
+    x[0], x[1:8192] = 1, np.nan
+    table, reference = by_numba(x), sketch_array(x)
+    for name, scale in (("sum", "l1"), ("m2", "m2"), ("m3", "m3")):
+        mine, theirs = (one.moments[0, MOMENTS.index(name)] for one in (table, reference))
+        assert abs(mine - theirs) <= 1e-12 * abs(reference.moments[0, MOMENTS.index(scale)])
+
+
+def test_elements_beyond_2_31_are_counted_and_keyed() -> None:
+    x = np.zeros(2**31 + 9, np.uint8)
+    x[[5, -1]] = one = 0x38  # 1.0 in float8_e4m3fn; the checksum of zeros is zero
+    table = by_numba(x.view(ml_dtypes.float8_e4m3fn))
+    weights = [int(element_hash(index, 1)[0]) | 1 for index in (5, len(x) - 1)]
+    assert table.counts[0, :5].tolist() == [len(x), 0, 0, 0, len(x) - 2]
+    assert table.histogram[0, -FIRST_EXPONENT] == table.moments[0, MOMENTS.index("l1")] == 2
+    assert int(table.checksum[0]) == one * sum(weights)
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.5, 1.0, 2.0, 30.0, 3e4])
 @pytest.mark.parametrize("scale", [1e-30, 1e-19, 1.0, 1e30])
 def test_moments_do_not_depend_on_where_the_mean_lies(shift: float, scale: float) -> None:
     rng = np.random.default_rng(3)
     x = ((rng.standard_normal(40_000) + shift) * scale).astype(np.float32)
     assert_same(x, by_numba(x))
+
+
+def test_hooks_on_several_threads_share_a_devices_scratch() -> None:
+    tensors = [torch.randn(100_000 + row) for row in range(24)]
+    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+
+    def add(rows: range) -> None:
+        for row in rows:
+            meter.add(step, row, tensors[row], 1, lasting=False)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(add, [range(first, 24, 4) for first in range(4)]))
+    assert received(meter, meter.send_home(), step) == on_a_device(tensors)
+
+
+def test_sites_that_come_while_a_step_is_on_its_way_disturb_neither() -> None:
+    meter, first, second = DeviceMeter(torch.device("cpu")), new_step(), new_step()
+    few, many = [torch.randn(3)], [torch.randn(5) for _ in range(100)]
+    meter.add(first, 0, few[0], 1, lasting=False)
+    on_its_way = meter.send_home()
+    for row, tensor in enumerate(many):
+        meter.add(second, row, tensor, 1, lasting=False)
+    assert received(meter, on_its_way, first) == on_a_device(few)
+    assert received(meter, meter.send_home(), second) == on_a_device(many)
+    for _ in range(4):  # and every buffer that comes back can be used again
+        step = new_step()
+        meter.add(step, 99, many[99], 1, lasting=False)
+        assert received(meter, meter.send_home(), step) == on_a_device(many[99:])
+
+
+def test_a_step_with_more_chunks_than_may_wait_is_whole() -> None:
+    x = torch.randn(10)
+    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+    for _ in range(2100):
+        meter.add(step, 0, x, 1, lasting=False)
+    table = received(meter, meter.send_home(), step)
+    whole = sketch_array(x.numpy()).repeat(np.array([2100]))
+    assert np.array_equal(table.counts, whole.counts)
+    np.testing.assert_allclose(table.moments, whole.moments, rtol=1e-12)
+
+
+def test_sites_that_come_in_inference_mode_can_be_measured_outside() -> None:
+    meter, step, x = DeviceMeter(torch.device("cpu")), new_step(), torch.randn(9)
+    with torch.inference_mode():
+        meter.add(step, 70, x, 1, lasting=False)
+    meter.add(step, 70, x, 1, lasting=False)
+    assert received(meter, meter.send_home(), step).counts[0, 0] == 18
+
+
+def test_float64_that_overflows_is_not_told_as_constant() -> None:
+    table = by_torch(np.array([1.7e308, 1.7e308]))
+    assert not np.isfinite(table.moments[0, MOMENTS.index("m2")])
 
 
 @pytest.mark.skipif(

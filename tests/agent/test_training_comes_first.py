@@ -106,6 +106,23 @@ def test_forward_and_backward_read_nothing_back(
     assert observed.sketches(2)["activation_gradient:3"].counts[0, 0] == 32
 
 
+def test_leaving_the_block_waits_for_a_slow_device(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, train: Callable[..., list[float]]
+) -> None:
+    monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    sent: dict[int, float] = {}
+
+    def arrived(_: object, copy: object) -> bool:  # a CPU is never late
+        return time.monotonic() - sent.setdefault(id(copy), time.monotonic()) > 0.3
+
+    monkeypatch.setattr("rankscope.agent.torch.device.DeviceMeter.arrived", arrived)
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(4, 4)] * 2)
+    assert observed.steps() == [0, 1, 2]  # the last with the weights after the last step
+
+
 def test_each_frame_carries_what_the_agent_cost(
     observed: Observed, train: Callable[..., list[float]]
 ) -> None:

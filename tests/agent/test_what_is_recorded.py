@@ -314,12 +314,13 @@ def test_tensors_that_are_not_contiguous_are_read_as_they_lie_in_memory(
         "sliced": (x[:, 3:20, ::2], x[:, 3:20, ::2]),
         "sliced and transposed": (x[:, ::3].transpose(0, 2), x[:, ::3]),
     }
-    expanded = x[:, :1].expand(7, 4, 50)
+    expanded, negated = x[:, :1].expand(7, 4, 50), torch.complex(x, x).conj().imag
     model = nn.Linear(2, 2)
     with observed.observe(model, kinds=("tap",)) as scope:
         for name, (view, _) in views.items():
             scope.tap(name, view)
         scope.tap("expanded", expanded)
+        scope.tap("negated", negated)
         scope.step()
     sketches = observed.sketches(0)
     for name, (view, in_order) in views.items():
@@ -328,6 +329,8 @@ def test_tensors_that_are_not_contiguous_are_read_as_they_lie_in_memory(
         assert np.array_equal(sketches[f"tap:{name}"].histogram, exact.histogram), name
         if in_order is not None:
             assert np.array_equal(sketches[f"tap:{name}"].checksum, exact.checksum), name
+    exact = sketch_array((-x).numpy())
+    assert np.array_equal(sketches["tap:negated"].checksum, exact.checksum)
     exact = sketch_array(expanded.numpy())
     assert np.array_equal(sketches["tap:expanded"].counts, exact.counts)
     assert np.array_equal(sketches["tap:expanded"].histogram, exact.histogram)
