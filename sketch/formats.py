@@ -50,7 +50,7 @@ class NumberFormat:
     @property
     def overflow_threshold(self) -> float:
         """The smallest |x| that rounds past `max`: half a unit in the last place beyond it."""
-        return self.max + 2.0 ** (_floor_log2(self.max) - self.mantissa - 1)
+        return self.max + 2.0 ** (floor_log2(self.max) - self.mantissa - 1)
 
     @property
     def flush_threshold(self) -> float:
@@ -100,5 +100,6 @@ def smallest_normal(dtype: np.dtype[np.generic]) -> float:
     return float(ml_dtypes.finfo(dtype).smallest_normal)
 
 
-def _floor_log2(x: float) -> int:
+def floor_log2(x: float) -> int:
+    """The exponent of a positive number, exactly."""
     return frexp(x)[1] - 1

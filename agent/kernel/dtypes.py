@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...sketch.formats import dtype_named, smallest_normal
+from ...sketch.formats import dtype_named, floor_log2, smallest_normal
 from ...sketch.table import FIRST_EXPONENT
 
 DTYPES = (
@@ -46,7 +46,7 @@ with np.errstate(invalid="ignore"):
 """The same as float32 bits."""
 
 FIRST_NORMAL = np.array(
-    [int(np.log2(smallest_normal(dtype_named(name)))) - FIRST_EXPONENT for name in DTYPES],
+    [floor_log2(smallest_normal(dtype_named(name))) - FIRST_EXPONENT for name in DTYPES],
     np.int64,
 )
 """Bin of the smallest normal number of each dtype: what lies below is subnormal."""

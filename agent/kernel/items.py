@@ -280,6 +280,12 @@ def absorb(
     _absorb(rows, keep, leaf.columns(), table.columns())
 
 
+def warm() -> None:
+    """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
+    nothing = sketch_items(np.zeros((1, 4), np.int64))
+    absorb(SketchTable.empty(1), np.zeros(1, np.int64), nothing, np.ones(1, np.bool_))
+
+
 def cut(address: int, elements: int, code: int) -> Sequence[tuple[int, int, int, int]]:
     """The work items of one contiguous tensor."""
     piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY else PIECE

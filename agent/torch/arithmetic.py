@@ -6,13 +6,12 @@ chunk; nothing here reads a value back to the host, or waits for it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from ...sketch.elements import BLOCK, WITHIN
-from ...sketch.formats import dtype_named, smallest_normal
+from ...sketch.formats import dtype_named, floor_log2, smallest_normal
 from ...sketch.table import (
     ABS_MIN,
     ADDITIVE,
@@ -193,7 +192,7 @@ class Arithmetic:
             zero, under, subnormal = zero - below, under + below, below
             negative = torch.count_nonzero(values < 0)
         else:
-            subnormal = histogram[: _floor_log2(smallest) - FIRST_EXPONENT].sum()
+            subnormal = histogram[: floor_log2(smallest) - FIRST_EXPONENT].sum()
         counted = {
             COUNT: fields.sum(),
             NAN: codes[:, SPECIAL, 1].sum(),
@@ -264,10 +263,6 @@ class Arithmetic:
         bits[n:] = 0
         torch.bitwise_xor(self._weights, (blocks & ~1)[:, None], out=keys)
         return bits.mul_(keys.view(-1)).sum()
-
-
-def _floor_log2(number: float) -> int:
-    return math.frexp(number)[1] - 1
 
 
 def _scale_exponent(magnitude: torch.Tensor) -> torch.Tensor:

@@ -296,12 +296,5 @@ class CpuMeter:
             self._unmerged.popleft().merge()
 
 
-def warm() -> None:
-    """Compile the kernel, or load it from the cache on disk; twenty seconds at first, then one."""
-    one = torch.ones(1)
-    leaf = sketch_items(np.array(cut(one.data_ptr(), 1, CODES[one.dtype]), np.int64))
-    absorb(SketchTable.empty(1), np.zeros(1, np.int64), leaf, np.ones(1, np.bool_))
-
-
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version

@@ -28,7 +28,8 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
                 "numba is not installed, tensors are read some 20 times slower: pip install numba"
             )
             return DeviceMeter(device)
-        from .cpu import CpuMeter, warm
+        from ..kernel import warm
+        from .cpu import CpuMeter
 
         warm()
         return CpuMeter(book, submit)
