@@ -1,8 +1,4 @@
-"""The passes over one chunk of at most 8192 elements, which stays in cache through all of them.
-
-What they cost an element on a core with AVX2: exponents 0.36 ns, power sums 0.31, checksum 0.10,
-extremes 0.06.
-"""
+"""The passes over one chunk of at most 8192 elements, which stays in cache through all of them."""
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
 # Numba hides `carray` from type checkers; an intrinsic's first parameter is numba's to give.
