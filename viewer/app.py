@@ -39,17 +39,24 @@ class App:
     """One session: a page, the widgets that steer it, and the address that remembers it."""
 
     def __init__(
-        self, follower: Follower, *, document: Document, run_key: str = "", query: dict[str, str]
+        self,
+        follower: Follower,
+        *,
+        document: Document,
+        soon: Callable[[Callable[[], None]], object],
+        run_key: str = "",
+        query: dict[str, str],
     ) -> None:
         """Build the page that `query` asks for.
 
         Args:
             follower: the run, shared with other sessions.
             document: the session's document.
+            soon: runs what it is given on the server's thread; may be called from any.
             run_key: the run's name in the address, where there are several.
             query: the address as it was opened.
         """
-        self.document, self.run_key = document, run_key
+        self.document, self.soon, self.run_key = document, soon, run_key
         self.waiting: dict[str, TimeoutCallback] = {}
         self.told_already = False
         self.choice, self.problems = Choice.from_query(query)
@@ -84,6 +91,11 @@ class App:
         # On the poller's thread. A page that is slower than the poller is asked once, not twice.
         if not self.told_already:
             self.told_already = True
+            self.soon(self._tick_soon)
+
+    def _tick_soon(self) -> None:
+        # Bokeh destroys a document before it tells us that the session is gone.
+        if self.document.session_context is not None:
             self.document.add_next_tick_callback(self._tick)
 
     def _tick(self) -> None:

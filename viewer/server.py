@@ -113,7 +113,8 @@ class Server:
         if follower is None:
             return self._index(name)
         run_key = "" if self.runs.only is not None else name
-        app = App(follower, document=document, run_key=run_key, query=query)
+        soon = IOLoop.current().add_callback
+        app = App(follower, document=document, soon=soon, run_key=run_key, query=query)
         self.open.append(app)
 
         def gone(_: SessionContext) -> None:

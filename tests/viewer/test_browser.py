@@ -227,9 +227,9 @@ def test_new_steps_arrive_and_zoom_and_selection_stay(
 
 
 def test_a_session_is_freed_after_its_page_is_closed(
-    visit: Callable, start: Callable, broken_job: Path
+    visit: Callable, start: Callable, broken_job: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = start(broken_job, forget_s=4.0)
+    server = start(broken_job, forget_s=4.0, interval_s=0.002)
     page = visit(server.address)
     page.open()
     freed = weakref.ref(server.open[0].page)
@@ -245,3 +245,4 @@ def test_a_session_is_freed_after_its_page_is_closed(
     assert server.open == []
     assert server.runs.only.listeners == 0
     assert freed() is None
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
