@@ -17,7 +17,7 @@ class CollectorSettings:
     joiner: JoinerSettings = field(default_factory=JoinerSettings)
     runs: frozenset[str] = frozenset()
     """The only runs that are taken; empty: all."""
-    commit_s: float = 1.0
+    commit_s: float = 1.5
     """What is ready is committed at most this often …"""
     commit_records: int = 32
     """… or once so many records are."""

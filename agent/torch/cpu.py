@@ -48,6 +48,12 @@ class Batch:
     versions: list[int] = field(default_factory=list[int])
     copies: list[int] = field(default_factory=list[int])
     """How often each element counts: those of an expanded tensor are in memory once."""
+    places: dict[int, int] = field(default_factory=dict[int, int])
+    """Of the tensors, by their addresses."""
+    twins: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Further rows, and the places of their tensors: a module may return what another returned."""
+    limit: int = 0
+    """It is handed on when it holds so many bytes."""
     size_bytes: int = 0
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
@@ -57,11 +63,29 @@ class Batch:
 
     def add(self, row: int, tensor: torch.Tensor, copies: int) -> None:
         """Note a tensor and the version it has now."""
+        self.places[tensor.data_ptr()] = len(self.tensors)
         self.copies.append(copies)
         self.rows.append(row)
         self.tensors.append(tensor)
         self.versions.append(_version(tensor))
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
+
+    def add_twin(self, row: int, tensor: torch.Tensor, copies: int) -> bool:
+        """Let `row` share a sketch, if this tensor waits here already and did not change since."""
+        place = self.places.get(tensor.data_ptr())
+        if place is None or not self.tensors:
+            return False
+        known = self.tensors[place]
+        same = (
+            known.dtype == tensor.dtype
+            and known.shape == tensor.shape
+            and known.stride() == tensor.stride()
+            and self.copies[place] == copies
+            and self.versions[place] == _version(tensor)
+        )
+        if same:
+            self.twins.append((row, place))
+        return same
 
     def check(self) -> None:
         """Find the tensors that have another version now, and let go of all; once."""
@@ -79,8 +103,17 @@ class Batch:
         assert self.owners is not None
         intact = np.ones(len(self.rows), np.bool_)
         intact[self.stale] = False
-        rows = np.array(self.rows, np.int64)
-        self.step.absorb(rows[self.owners], self.leaf, intact[self.owners], absorb)
+        rows, keep = np.array(self.rows, np.int64)[self.owners], intact[self.owners]
+        self.step.absorb(rows, self.leaf, keep, absorb)
+        for row, place in self.twins:
+            pieces = np.flatnonzero(self.owners == place)
+            rows = np.full(len(pieces), row)
+            self.step.absorb(rows, self.leaf.take(pieces), keep[pieces], absorb)
+
+    def stale_rows(self) -> list[int]:
+        """The rows of the tensors that changed."""
+        twins = [row for row, place in self.twins if place in self.stale]
+        return [self.rows[place] for place in self.stale] + twins
 
 
 @dataclass(slots=True)
@@ -91,6 +124,14 @@ class Lane:
     waiting: deque[Batch] = field(default_factory=deque[Batch])
     unchecked: deque[Batch] = field(default_factory=deque[Batch])
     waiting_bytes: int = 0
+
+    def add_twin(self, step: StepTable, row: int, tensor: torch.Tensor, copies: int) -> bool:
+        """`Batch.add_twin` of the open batch or of the last before it."""
+        batches = (self.open, self.unchecked[-1] if self.unchecked else None)
+        return any(
+            batch is not None and batch.step is step and batch.add_twin(row, tensor, copies)
+            for batch in batches
+        )
 
     def close(self, *, wait: bool) -> Batch | None:
         """End the open batch and return it; it waits to be read unless the caller does that."""
@@ -157,13 +198,15 @@ class CpuMeter:
         """
         lane = self._lasting if lasting else self._passing
         self._trains = threading.get_ident()
+        at_once = row in self._book.synchronous
         with self._lock:
+            if not at_once and lane.add_twin(step, row, tensor, copies):
+                return
             if lane.open is None:
-                lane.open = Batch(step)
+                lane.open = Batch(step, limit=WAITING_BYTES if self._team() else BATCH_BYTES)
             lane.open.add(row, tensor, copies)
-            size = lane.open.size_bytes
-        full = size >= WAITING_BYTES or (size >= BATCH_BYTES and self._team() is None)
-        if row in self._book.synchronous:
+            full = lane.open.size_bytes >= lane.open.limit
+        if at_once:
             self._read_now(lane)
         elif full:
             self._hand_on(lane)
@@ -287,8 +330,9 @@ class CpuMeter:
         with self._lock:
             for lane in (self._passing, self._lasting):
                 for batch in lane.checked(step):
-                    self.stale += len(batch.stale)
-                    self._book.synchronous.update(batch.rows[place] for place in batch.stale)
+                    stale = batch.stale_rows()
+                    self.stale += len(stale)
+                    self._book.synchronous.update(stale)
                     self._unmerged.append(batch)
 
     def _merge(self) -> None:

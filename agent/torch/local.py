@@ -16,8 +16,10 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     and other subclasses of Tensor give None. Never a collective; a copy only where torch has put
     off a conjugation or a change of sign.
     """
-    piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() would enter autograd
-    if type(piece) not in (torch.Tensor, torch.nn.Parameter) or piece.is_meta:
+    piece = tensor
+    if type(piece) not in PLAIN:
+        piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() enters autograd
+    if type(piece) not in PLAIN or piece.is_meta:
         return None
     if piece.requires_grad:
         piece = piece.detach()
@@ -43,6 +45,9 @@ def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:
     sizes, strides = [piece.size(axis) for axis in axes], [piece.stride(axis) for axis in axes]
     return piece.as_strided(sizes, strides), copies
 
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""The types that hold their own elements."""
 
 READABLE = frozenset(
     {

@@ -52,7 +52,7 @@ class Recorder:
         book: the sites and their rows.
         schedules: of each kind that is observed.
         data_axes: mesh axes along which ranks see different samples.
-        make_meter: the meter of a device type.
+        make_meter: the meter of a device.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Recorder:
         self._schedules = schedules
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[torch.device, Meter] = {}
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._due: dict[str, bool] = {}
@@ -226,9 +226,9 @@ class Recorder:
                 self.measure(key, gradient, module)
 
     def _meter(self, device: torch.device) -> Meter:
-        meter = self._meters.get(device.type)
+        meter = self._meters.get(device)
         if meter is None:
-            meter = self._meters[device.type] = self._make_meter(device)
+            meter = self._meters[device] = self._make_meter(device)
         return meter
 
     def _new_site(

@@ -238,6 +238,22 @@ def test_a_tensor_changed_in_place_is_found_and_then_read_at_once(
     assert "activation:0" not in observed.sketches(0)
 
 
+def test_what_a_module_only_passes_on_is_found_changed_with_its_origin(
+    observed: Observed, train: Train
+) -> None:
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(4, 4))
+    model = nn.Sequential(block, nn.ReLU(inplace=True), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(8, 4)] * 3)
+        assert scope.health()["tensors_stale"] == 2
+    first, second = observed.sketches(0), observed.sketches(1)
+    for name in ("activation:0.0", "activation:0"):
+        assert name not in first
+        assert derive(second[name], "min")[0] < 0, "the value before the ReLU"
+
+
 def test_torch_threads_record_the_same_as_ours_and_stay_as_many(observed: Observed) -> None:
     torch.manual_seed(0)
     tensors = {"large": torch.randn(6 << 20), "odd": torch.randn(300_001), "small": torch.randn(7)}

@@ -117,6 +117,20 @@ def test_micro_batches_merge_into_one_site(observed: Observed) -> None:
     assert not any("#" in label for label in observed.labels())
 
 
+def test_a_module_that_passes_on_what_another_returned_has_the_same_numbers(
+    observed: Observed, train: Train
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)), nn.Linear(4, 300_000))
+    with observed.observe(model, sgd(model)) as scope:
+        train(scope, model, sgd(model), [torch.randn(8, 4)] * 2)
+    sketches = observed.sketches(1)
+    for kind in ("activation", "activation_gradient"):
+        for outer, inner in (("0", "0.1"), ("(root)", "1")):
+            assert sketches[f"{kind}:{outer}"] == sketches[f"{kind}:{inner}"]
+    assert sketches["activation:(root)"].counts[0, 0] == 8 * 300_000
+
+
 def test_a_module_called_twice_in_a_forward_has_two_sites(observed: Observed, train: Train) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
