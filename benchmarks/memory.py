@@ -1,8 +1,9 @@
 """Memory of a training process with and without the agent, each in a process of its own.
 
-`beside` is the resident memory at the end less that of the bare process. What the agent's imports
-alone take (numba and its compiler, ZeroMQ) is told apart. Resident memory wanders with the
-allocator; whether something leaks is told by what is allocated: the least after any of 25 steps.
+`files` are resident pages of libraries, which the ranks of a host share and which the kernel may
+drop; `anonymous` is the rest, which wanders with the allocator. What is really held, and whether
+something leaks, is told by what is allocated: the least after any of 25 steps. What the agent's
+libraries alone take (numba with its compiler, ZeroMQ) is told apart.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from gpt import Job
 from rankscope.agent.torch import observe
 
 
-def resident() -> float:
-    """Resident MiB of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def resident(kind: str) -> float:
+    """Resident MiB of this process: of `Anon` or `File` pages."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"Rss{kind}:")]
+    return int(line.split()[1]) / 2**10
 
 
 class MallocInfo(ctypes.Structure):
@@ -62,26 +64,27 @@ def allocated() -> float:
 
 
 class Watch:
-    """Resident and allocated memory after a quarter of the steps, and at the end."""
+    """Resident and allocated MiB after a quarter of the steps, and at the end."""
 
     def __init__(self, steps: int) -> None:
         self._ends = (steps // 4, steps - 1)
         self._last: deque[float] = deque(maxlen=25)
-        self.numbers: list[float] = []
+        self.numbers: list[tuple[float, float, float]] = []
 
     def look(self, step: int) -> None:
         """After a step."""
         self._last.append(allocated())
         if step in self._ends:
-            self.numbers += [resident(), min(self._last)]
+            self.numbers.append((resident("File"), resident("Anon"), min(self._last)))
 
 
 def work(mode: str, steps: int) -> None:
-    """Train, and print MiB: resident and allocated, after a quarter of the steps and at the end."""
+    """Train, and print what `Watch` saw."""
     torch.set_num_threads(1)
     job = Job()
-    if mode == "imports":
+    if mode == "libraries":
         importlib.import_module("rankscope.agent.torch.cpu")
+        importlib.import_module("rankscope.agent.kernel").warm()
     watch = Watch(steps)
     with ExitStack() as stack:
         scope = None
@@ -107,18 +110,18 @@ def main() -> None:
     if options.mode:
         work(options.mode, options.steps)
         return
-    print("| process | resident MiB after a quarter, end | beside the bare one | allocated MiB |")
-    print("|---|---|---|---|")
+    print("| process | files MiB | anonymous MiB | allocated MiB | beside bare |")
+    print("|---|---|---|---|---|")
     bare = 0.0
-    for mode in ("bare", "imports", "observed"):
+    for mode in ("bare", "libraries", "observed"):
         command = [sys.executable, __file__, "--mode", mode, "--steps", str(options.steps)]
         environment = {**os.environ, "PYTHONMALLOC": "malloc"}
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout
-        early, held_early, late, held_late = json.loads(said)
-        bare = bare or late
+        early, late = json.loads(said)
+        bare = bare or late[2]
         print(
-            f"| {mode} | {early:.0f}, {late:.0f} | {late - bare:+.0f} | "
-            f"{held_early:.2f}, {held_late:.2f} |",
+            f"| {mode} | {early[0]:.0f}, {late[0]:.0f} | {early[1]:.0f}, {late[1]:.0f} | "
+            f"{early[2]:.2f}, {late[2]:.2f} | {late[2] - bare:+.0f} |",
             flush=True,
         )
 
