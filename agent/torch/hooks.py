@@ -1,7 +1,8 @@
 """Forward hooks: they find the site of each tensor and pass both to the recorder, and do no more.
 
 Activations are seen by forward hooks, their gradients by hooks on the output tensors. Never by
-full-backward hooks: those wrap the output, and an in-place operation on it then raises.
+full-backward hooks: those wrap the output, and an in-place operation on it then raises. A hook that
+is compiled leaves operators in the graph, which tell what it would have seen (`compiled`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from . import compiled
 from .names import named_modules
 from .nested import tensors_in
 from .recorder import Recorder
@@ -46,15 +48,22 @@ class ModuleHooks:
     ) -> None:
         self._root, self._recorder, self._training_only = model, recorder, training_only
         self._calls: dict[tuple[str, bool], int] = {}
+        self._tokens: list[torch.Tensor] = []
         self._handles = [model.register_forward_pre_hook(self._root_begins)]
         for name, module in named_modules(model):
             if _is_chosen(module, modules):
                 self._attach(name, module)
+        self._end = compiled.watched_by(_CompiledRoot(self))
+        self._taps = compiled.watched_by(_CompiledTaps(self, recorder))
+        self._tokens += [self._end, self._taps]
+        self._handles.append(model.register_forward_hook(self._root_ends))
 
     def remove(self) -> None:
         """Take all hooks off the model."""
         for handle in self._handles:
             handle.remove()
+        for token in self._tokens:
+            compiled.forget(token)
 
     def forget_calls(self) -> None:
         """Count the calls of each module from 0 again."""
@@ -69,9 +78,20 @@ class ModuleHooks:
 
     def _attach(self, name: str, module: torch.nn.Module) -> None:
         kind = type(module).__name__
+        token = compiled.watched_by(_CompiledModule(self, self._recorder, name, kind))
+        self._tokens.append(token)
+        with_inputs = self._recorder.observes("input")
+        with_gradients = self._recorder.observes("activation_gradient")
+        with_outputs = with_gradients or self._recorder.observes("activation")
 
         def forward(_: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
-            if torch.compiler.is_compiling() or not self._recording():
+            if torch.compiler.is_compiling():
+                if with_inputs:
+                    compiled.note_all((*inputs, keywords) if keywords else inputs, token, "input")
+                if with_outputs:
+                    compiled.note_all(output, token, "activation", gradients=with_gradients)
+                return
+            if not self.recording():
                 return
             with self._recorder.stopwatch:
                 try:
@@ -82,17 +102,34 @@ class ModuleHooks:
 
         self._handles.append(module.register_forward_hook(forward, with_kwargs=True))
 
-    def _recording(self) -> bool:
+    def tap(self, name: str, tensor: torch.Tensor) -> None:
+        """Measure a tensor that the user names, and its gradient."""
+        if torch.compiler.is_compiling():
+            compiled.note(tensor, self._taps, "tap", name, gradient=True)
+        elif self._recorder.is_open and self._recorder.due("tap"):
+            with self._recorder.stopwatch:
+                occurrence = self.next_call(f"tap {name}")
+                if not recomputing():
+                    self._recorder.measure(("tap", name, "", occurrence), tensor)
+                if torch.is_grad_enabled():
+                    self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+
+    def recording(self) -> bool:
+        """Whether what modules return now belongs to a step that is recorded."""
         return self._recorder.is_open and (self._root.training or not self._training_only)
 
     def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
-        if not torch.compiler.is_compiling() and self._recording() and not recomputing():
+        if not torch.compiler.is_compiling() and self.recording() and not recomputing():
             self._calls.clear()
             with self._recorder.stopwatch:
                 try:
                     self._recorder.forward_begins()
                 except Exception as error:  # never into the training loop: told in the run
                     self._recorder.report("The weights could not be read", error)
+
+    def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            compiled.note_all(output, self._end, "end")
 
     def _output_arrives(
         self, name: str, module: str, inputs: Any, keywords: Any, output: Any
@@ -113,6 +150,72 @@ class ModuleHooks:
                 recorder.measure_gradient(
                     ("activation_gradient", name, slot, occurrence), tensor, module
                 )
+
+
+class _CompiledModule:
+    """Told of the tensors of one module by the operators in compiled code."""
+
+    def __init__(self, hooks: ModuleHooks, recorder: Recorder, name: str, module: str) -> None:
+        self._hooks, self._recorder = hooks, recorder
+        self._name, self._module = name, module
+
+    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+        if not self._hooks.recording():
+            return 0
+        with self._recorder.stopwatch:
+            occurrence = self._hooks.next_call(f"{kind} {self._name} {slot}")
+            if self._recorder.due(kind) and not recomputing():
+                key = (kind, self._name, slot, occurrence)
+                self._recorder.measure(key, tensor, self._module, borrowed=True)
+        return occurrence
+
+    def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
+        kind = "activation_gradient"
+        if self._recorder.due(kind):
+            with self._recorder.stopwatch:
+                key = (kind, self._name, slot, occurrence)
+                self._recorder.measure(key, gradient, self._module, borrowed=True)
+
+
+class _CompiledTaps:
+    """Told of the tensors that taps in compiled code name; the name is in the slot."""
+
+    def __init__(self, hooks: ModuleHooks, recorder: Recorder) -> None:
+        self._hooks, self._recorder = hooks, recorder
+
+    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+        if not self._recorder.due("tap"):
+            return 0
+        with self._recorder.stopwatch:
+            occurrence = self._hooks.next_call(f"tap {slot}")
+            if not recomputing():
+                self._recorder.measure((kind, slot, "", occurrence), tensor, borrowed=True)
+        return occurrence
+
+    def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
+        if self._recorder.due("tap"):
+            with self._recorder.stopwatch:
+                key = ("tap", slot, "gradient", occurrence)
+                self._recorder.measure(key, gradient, borrowed=True)
+
+
+class _CompiledRoot:
+    """Told of the end of a forward of the root: a compiled one does not tell of its beginning.
+
+    An operator there would take nothing that the others make, and might run after them.
+    """
+
+    def __init__(self, hooks: ModuleHooks) -> None:
+        self._hooks = hooks
+
+    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+        del kind, slot, tensor
+        if not recomputing():
+            self._hooks.forget_calls()
+        return 0
+
+    def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
+        """No gradient is asked for."""
 
 
 def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:

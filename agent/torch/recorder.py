@@ -97,6 +97,10 @@ class Recorder:
         """Whether a step is being recorded."""
         return self._open is not None
 
+    def observes(self, kind: str) -> bool:
+        """Whether `kind` is measured in any step."""
+        return kind in self._schedules
+
     def due(self, kind: str) -> bool:
         """Whether `kind` is measured in the open step."""
         return self._due.get(kind, False)
@@ -130,8 +134,14 @@ class Recorder:
         module: str = "",
         placement: Mapping[str, Placement] | None = None,
         aliases: tuple[str, ...] = (),
+        *,
+        borrowed: bool = False,
     ) -> None:
-        """Summarise `tensor` under `key`. Never raises: an error disables the site and is told."""
+        """Summarise `tensor` under `key`. Never raises: an error disables the site and is told.
+
+        Args:
+            borrowed: whether its memory may hold something else once the caller goes on.
+        """
         step = self._open
         if step is None:
             return
@@ -147,6 +157,8 @@ class Recorder:
                 row = self._new_site(key, tensor, piece, module, placement, aliases)
             if row != UNMEASURED:
                 elements, copies = in_memory_order(piece)
+                if borrowed and elements.is_cpu:  # a device works off its queue in order
+                    elements = elements.clone()
                 lasting = key[0] in LASTING_KINDS
                 self._meter(piece.device).add(step, row, elements, copies, lasting=lasting)
                 self.last_key, self.touched = key, time.monotonic()

@@ -23,7 +23,7 @@ from ..selection import RankscopeWarning, Selection
 from ..sitebook import SiteBook
 from ..worker import Worker
 from .delivery import Delivery
-from .hooks import ModuleHooks, recomputing
+from .hooks import ModuleHooks
 from .identity import Rendezvous, data_axes, facts, identify, launch_token
 from .meters import meter_maker
 from .names import named_modules, named_parameters
@@ -65,7 +65,8 @@ def observe(
 ) -> Scope:
     """Observe a model while it trains: `with observe(model, optimizer, run="x") as scope: …`.
 
-    Call it after the model is built and parallelised, and before it is compiled.
+    Call it after the model is built and parallelised, and before it is compiled: `torch.compile`
+    keeps one graph then, and what runs compiled is seen.
 
     Args:
         model: the module whose forward is called, with its wrappers.
@@ -232,17 +233,7 @@ class Scope:
 
     def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
-        if (
-            self._recorder.is_open
-            and self._recorder.due("tap")
-            and not torch.compiler.is_compiling()
-        ):
-            with self._recorder.stopwatch:
-                occurrence = self._hooks.next_call(f"tap {name}")
-                if not recomputing():
-                    self._recorder.measure(("tap", name, "", occurrence), tensor)
-                if torch.is_grad_enabled():
-                    self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+        self._hooks.tap(name, tensor)
         return tensor
 
     def statistics(self) -> OutboxStatistics:
@@ -345,13 +336,18 @@ def _check_model(model: torch.nn.Module, start: int) -> None:
         )
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
-    if hasattr(model, "_orig_mod"):
+    if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):
         warnings.warn(
-            "The model is compiled already, and what runs compiled is not seen: "
+            "The model is compiled already, and what has run compiled is not seen: "
             "call observe() before torch.compile().",
             RankscopeWarning,
             stacklevel=3,
         )
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `module.compile()` was called; torch has no public way to ask."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _silence_all() -> None:

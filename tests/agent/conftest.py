@@ -76,10 +76,16 @@ class Observed:
 
 
 @pytest.fixture
-def observed(collector: tuple[str, Path]) -> Observed:
-    """A run of its own."""
+def new_observed(collector: tuple[str, Path]) -> Callable[[], Observed]:
+    """Makes a run of its own at each call."""
     address, store = collector
-    return Observed(address, store / f"run-{next(_runs)}")
+    return lambda: Observed(address, store / f"run-{next(_runs)}")
+
+
+@pytest.fixture
+def observed(new_observed: Callable[[], Observed]) -> Observed:
+    """A run of its own."""
+    return new_observed()
 
 
 @pytest.fixture

@@ -1,0 +1,210 @@
+"""Compiled models: the same sites and numbers as in eager mode, and one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
+
+from rankscope.agent.torch import tap
+from rankscope.sketch import derive
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+    Train = Callable[..., list[float]]
+
+pytestmark = [  # of the compiler itself
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()  # pyright: ignore[reportPrivateUsage]  # it counts over all models
+    counters.clear()
+    yield
+    torch._dynamo.reset()  # pyright: ignore[reportPrivateUsage]
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class Mlp(nn.Module):
+    """Of a class of our own: torch does not compile the forward of its own containers by itself."""
+
+    def __init__(self, between: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), between, nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+class Twice(nn.Module):
+    """A module that is called twice, by itself and inside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.block = nn.Linear(8, 8), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(self.linear(self.linear(self.block(x))))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.block, self.reentrant = nn.Linear(8, 8), Block(), reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
+        return self.first(y)
+
+
+class Tapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return tap("logits", self.linear(x) * 2).relu()
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    rest: dict[str, Any]
+
+
+class Nested(nn.Module):
+    """Its inner modules return structures."""
+
+    class Split(nn.Module):
+        def __init__(self, shape: type) -> None:
+            super().__init__()
+            self.shape = shape
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = x * 2
+            if self.shape is Pair:
+                return Pair(y, {"tail": x + 1, "count": 3})
+            return (y, [x + 1, None]) if self.shape is tuple else {"head": y, "tail": x + 1}
+
+    def __init__(self, shape: type) -> None:
+        super().__init__()
+        self.linear, self.split = nn.Linear(8, 8), self.Split(shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.split(self.linear(x))
+        match out:
+            case Pair():
+                return out.first + out.rest["tail"]
+            case tuple():
+                return out[0] + out[1][0]
+            case _:
+                return out["head"] + out["tail"]
+
+
+def whole(model: nn.Module) -> nn.Module:
+    model.compile(fullgraph=True)
+    return model
+
+
+def by_block(model: nn.Module) -> nn.Module:
+    for block in model.children():
+        block.compile(fullgraph=True)
+    return model
+
+
+def run(
+    observed: Observed, train: Train, make: Callable[[], nn.Module], **options: Any
+) -> dict[str, Any]:
+    """The sketches of the second step."""
+    torch.manual_seed(0)
+    compile_it = options.pop("compile_it", lambda model: model)
+    model = make()
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, **options) as scope:
+        compile_it(model)
+        train(scope, model, optimizer, [torch.randn(5, 8) for _ in range(3)])
+    assert "error" not in observed.reports().lower(), observed.reports()
+    return observed.sketches(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "compile_it"),
+    [
+        pytest.param(lambda: Mlp(nn.GELU()), whole, id="plain"),
+        pytest.param(
+            lambda: Mlp(nn.ReLU(inplace=True)),
+            whole,
+            id="inplace",
+        ),
+        pytest.param(lambda: nn.Sequential(*[Block() for _ in range(12)]), by_block, id="blocks"),
+        pytest.param(Twice, whole, id="twice"),
+        pytest.param(lambda: Checkpointed(reentrant=False), whole, id="checkpointed"),
+        pytest.param(lambda: Checkpointed(reentrant=True), whole, id="reentrant"),
+        pytest.param(Tapped, whole, id="tapped"),
+        pytest.param(lambda: Nested(tuple), whole, id="tuple"),
+        pytest.param(lambda: Nested(dict), whole, id="dict"),
+        pytest.param(lambda: Nested(Pair), whole, id="dataclass"),
+    ],
+)
+def test_a_compiled_model_has_the_sites_and_numbers_of_the_eager_one(
+    new_observed: Callable[[], Observed],
+    train: Train,
+    make: Callable[[], nn.Module],
+    compile_it: Callable[[nn.Module], nn.Module],
+) -> None:
+    kinds = ("input", "activation", "activation_gradient", "weight", "weight_gradient", "tap")
+    eager = run(new_observed(), train, make, kinds=kinds)
+    compiled = run(new_observed(), train, make, kinds=kinds, compile_it=compile_it)
+    assert set(compiled) == set(eager)
+    for label, sketch in eager.items():
+        assert compiled[label].counts[0, 0] == sketch.counts[0, 0], label
+        for statistic in ("mean", "rms", "min", "max"):
+            assert derive(compiled[label], statistic) == pytest.approx(
+                derive(sketch, statistic), rel=1e-4, abs=1e-6
+            ), label
+    assert not counters["graph_break"]
+
+
+def test_schedules_switch_without_compiling_anew(observed: Observed, train: Train) -> None:
+    model = Mlp(nn.GELU())
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=2) as scope:
+        whole(model)
+        train(scope, model, optimizer, [torch.randn(5, 8)])
+        graphs = counters["stats"]["unique_graphs"]
+        train(scope, model, optimizer, [torch.randn(5, 8) for _ in range(5)])
+    assert counters["stats"]["unique_graphs"] == graphs
+    assert observed.steps() == [0, 2, 4, 6]
+    assert "activation:layers.1" in observed.sketches(4)
+
+
+def test_the_compiled_model_goes_on_after_the_block(observed: Observed, train: Train) -> None:
+    model = Mlp(nn.GELU())
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        whole(model)
+        train(scope, model, optimizer, [torch.randn(5, 8)] * 2)
+    model(torch.randn(5, 8)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
