@@ -47,7 +47,23 @@ def forget(token: torch.Tensor) -> None:
     _watchers.pop(int(token), None)
 
 
-@torch.library.custom_op("rankscope::note", mutates_args=())
+OUTSIDE_CUDA_GRAPHS = (torch.Tag.cudagraph_unsafe,)
+"""The compiler records CUDA graphs around the operators, whose Python must run at each call."""
+
+torch.library.define(
+    "rankscope::note",
+    "(Tensor tensor, Tensor token, str kind, str slot) -> Tensor",
+    tags=OUTSIDE_CUDA_GRAPHS,
+)
+torch.library.define(
+    "rankscope::note_gradient",
+    "(Tensor gradient, Tensor ticket, str slot) -> ()",
+    tags=OUTSIDE_CUDA_GRAPHS,
+)
+
+
+# Not `torch.library.custom_op`, whose checks take some 25 us at each call.
+@torch.library.impl("rankscope::note", "default")
 def _note(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
     number = int(token)
     watcher = _watchers.get(number)
@@ -55,7 +71,7 @@ def _note(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> to
     return torch.tensor([number, occurrence])
 
 
-@torch.library.custom_op("rankscope::note_gradient", mutates_args=())
+@torch.library.impl("rankscope::note_gradient", "default")
 def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
     number, occurrence = ticket.tolist()
     watcher = _watchers.get(number)
@@ -63,15 +79,16 @@ def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> N
         watcher.gradient_arrives(slot, occurrence, gradient)
 
 
-@_note.register_fake
-def _(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
+def _note_fake(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
     return torch.empty(2, dtype=torch.int64)
 
 
-@_note_gradient.register_fake
-def _(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
+def _note_gradient_fake(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
     return None
 
+
+torch.library.register_fake("rankscope::note", _note_fake)
+torch.library.register_fake("rankscope::note_gradient", _note_gradient_fake)
 
 # Else the compiler would leave out what nobody uses. Not `register_effect`: with it torch 2.13
 # cannot compile non-reentrant activation checkpointing.
