@@ -38,12 +38,11 @@ from ...sketch.table import (
     UNDER,
     ZERO,
 )
-from .local import dtype_name
 
 CHUNK = {"cpu": 1 << 17}
 """Elements that are summarised at a time: on the CPU so many that their scratch stays in cache."""
 CHUNK_ELSEWHERE = 1 << 20
-"""On an accelerator so many that its scratch takes 45 MiB."""
+"""On an accelerator so many that its scratch takes 52 MiB."""
 
 BIAS, SPECIAL = 1023, 2047
 """Of float64's exponent field: that of 1, and that of infinity and NaN."""
@@ -130,16 +129,18 @@ class Arithmetic:
             self._make_scratch(device)
 
     def _make_scratch(self, device: torch.device) -> None:
-        self._raw, self._values, self._square = (
-            torch.empty(self.chunk, dtype=torch.float64, device=device) for _ in range(3)
+        self._raw, self._values, self._square, self._signs = (
+            torch.empty(self.chunk, dtype=torch.float64, device=device) for _ in range(4)
         )
-        self._bits, self._keys = (
+        self._bits, self._weights = (
             torch.empty(self.chunk, dtype=torch.int64, device=device) for _ in range(2)
         )
         self._codes = torch.empty(self.chunk, dtype=torch.int32, device=device)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         within = torch.as_tensor(WITHIN.astype("i8"), device=device)
-        self._weights, self._signs = within | 1, (1 - 2 * (within >> 31)).double()
+        self._within = within | 1, (1 - 2 * (within >> 31)).double()
+        self._first = _block_keys(0, self.chunk, device)
+        self._indicators = dict[torch.dtype, torch.Tensor]()
 
     def sketch(self, flat: torch.Tensor) -> Iterator[Columns]:
         """The sketches of the chunks of a contiguous tensor of one axis."""
@@ -155,12 +156,23 @@ class Arithmetic:
         least = torch.nan_to_num(raw, torch.inf, torch.inf, torch.inf, out=values).amin()
         most = torch.nan_to_num(raw, -torch.inf, -torch.inf, -torch.inf, out=values).amax()
         torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=values)
-        blocks = _block_keys(start, n, x.device)
+        weights, signs = self._element_keys(start, n, x.device)
         counts, histogram = self._counts(codes, values, x)
-        smallest = self._smallest(values)
-        extremes = {MIN: least, MAX: most, ABS_MIN: smallest}
-        moments = self._moments(raw, values, _finite(counts), extremes, blocks)
-        return counts, moments, self._checksum(x, blocks), histogram
+        extremes = {MIN: least, MAX: most, ABS_MIN: self._smallest(values)}
+        projection = torch.dot(values, signs)
+        moments = self._moments(raw, values, _finite(counts), extremes, projection)
+        return counts, moments, self._checksum(x, weights), histogram
+
+    def _element_keys(
+        self, start: int, n: int, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 and float64 [n]: the factors of each element in checksum and projection."""
+        blocks = -(-n // BLOCK)
+        keys, signs = _block_keys(start, n, device) if start else (k[:blocks] for k in self._first)
+        weights, of_block = self._weights[: blocks * BLOCK], self._signs[: blocks * BLOCK]
+        torch.bitwise_xor(self._within[0], keys[:, None], out=weights.view(-1, BLOCK))
+        torch.mul(self._within[1], signs[:, None], out=of_block.view(-1, BLOCK))
+        return weights[:n], of_block[:n]
 
     def _count_codes(self, raw: torch.Tensor) -> torch.Tensor:
         """int64 [2, 2048, 2]: elements by sign, exponent field and first bit of the mantissa."""
@@ -175,36 +187,23 @@ class Arithmetic:
             counted.index_add_(0, codes, self._one.expand(len(codes)))
         return counted.view(2, SPECIAL + 1, 2)
 
-    @staticmethod
     def _counts(
-        codes: torch.Tensor, values: torch.Tensor, x: torch.Tensor
+        self, codes: torch.Tensor, values: torch.Tensor, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Counts and histogram; `values` are those of `x`, zero where it is not finite."""
-        by_sign = codes.sum(2)
-        fields = by_sign.sum(0)
+        indicators = self._indicators.get(x.dtype)
+        if indicators is None:
+            indicators = self._indicators[x.dtype] = _indicators(x.dtype).to(x.device)
+        counts = (indicators @ codes.view(-1).double()).long()  # exact below 2^53
+        fields = codes.sum((0, 2))
         first = BIAS + FIRST_EXPONENT
-        histogram = fields[first : first + BINS].clone()  # a view would keep all fields alive
-        zero, under = fields[0], fields[1:first].sum()
-        negative = by_sign[1, 1:SPECIAL].sum()
-        smallest = smallest_normal(dtype_named(dtype_name(x)))
         if x.dtype == torch.float64:  # the field of zero holds its subnormals, too
             below = torch.count_nonzero(values) - fields[1:SPECIAL].sum()
-            zero, under, subnormal = zero - below, under + below, below
-            negative = torch.count_nonzero(values < 0)
-        else:
-            subnormal = histogram[: floor_log2(smallest) - FIRST_EXPONENT].sum()
-        counted = {
-            COUNT: fields.sum(),
-            NAN: codes[:, SPECIAL, 1].sum(),
-            POS_INF: codes[0, SPECIAL, 0],
-            NEG_INF: codes[1, SPECIAL, 0],
-            ZERO: zero,
-            NEGATIVE: negative,
-            SUBNORMAL: subnormal,
-            UNDER: under,
-            OVER: fields[first + BINS : SPECIAL].sum(),
-        }
-        return torch.stack([counted[i] for i in range(len(COUNTS))]), histogram
+            counts[ZERO] -= below
+            counts[UNDER] += below
+            counts[SUBNORMAL] = below
+            counts[NEGATIVE] = torch.count_nonzero(values < 0)
+        return counts, fields[first : first + BINS].clone()  # a view would keep all fields alive
 
     def _smallest(self, values: torch.Tensor) -> torch.Tensor:
         """The smallest magnitude that is not zero, as integers: no comparison, no mask."""
@@ -221,11 +220,11 @@ class Arithmetic:
         values: torch.Tensor,
         finite: torch.Tensor,
         extremes: Mapping[int, torch.Tensor],
-        blocks: torch.Tensor,
+        projection: torch.Tensor,
     ) -> torch.Tensor:
         """Moments of `values`, which are those of `raw`, zero where that is not finite."""
         n = len(values)
-        total, projection = values.sum(), self._projection(n, blocks)
+        total = values.sum()
         central, square = raw, self._square[:n]
         # NaN where it is not finite, so that a difference that overflows is told from it.
         central.mul_(0.0).add_(values).sub_(total / finite.clamp(min=1))
@@ -250,19 +249,27 @@ class Arithmetic:
         }
         return torch.stack([sums[i] for i in range(len(MOMENTS))])
 
-    def _projection(self, n: int, blocks: torch.Tensor) -> torch.Tensor:
-        padded = self._values[: len(blocks) * BLOCK]
-        padded[n:] = 0.0
-        by_block = padded.view(-1, BLOCK) @ self._signs
-        return torch.where(blocks >> 31 == 1, -by_block, by_block).sum()
+    def _checksum(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        bits = self._bits[: x.numel()]
+        bits.copy_(x.view(UNSIGNED[x.element_size()]))
+        return bits.mul_(weights).sum()
 
-    def _checksum(self, x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-        n, padded = x.numel(), len(blocks) * BLOCK
-        bits, keys = self._bits[:padded], self._keys[:padded].view(-1, BLOCK)
-        bits[:n].copy_(x.view(UNSIGNED[x.element_size()]))
-        bits[n:] = 0
-        torch.bitwise_xor(self._weights, (blocks & ~1)[:, None], out=keys)
-        return bits.mul_(keys.view(-1)).sum()
+
+def _indicators(dtype: torch.dtype) -> torch.Tensor:
+    """float64 [len(COUNTS), codes]: 1 where elements of a code are counted."""
+    of = torch.zeros(len(COUNTS), 2, SPECIAL + 1, 2, dtype=torch.float64)
+    first = BIAS + FIRST_EXPONENT
+    smallest = smallest_normal(dtype_named(str(dtype).removeprefix("torch.")))
+    of[COUNT] = 1
+    of[NAN, :, SPECIAL, 1] = 1
+    of[POS_INF, 0, SPECIAL, 0] = 1
+    of[NEG_INF, 1, SPECIAL, 0] = 1
+    of[ZERO, :, 0] = 1
+    of[NEGATIVE, 1, 1:SPECIAL] = 1
+    of[SUBNORMAL, :, first : max(BIAS + floor_log2(smallest), first)] = 1
+    of[UNDER, :, 1:first] = 1
+    of[OVER, :, first + BINS : SPECIAL] = 1
+    return of.view(len(COUNTS), -1)
 
 
 def _scale_exponent(magnitude: torch.Tensor) -> torch.Tensor:
@@ -305,13 +312,17 @@ def _shifted(s8: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
     return s8 * torch.exp2((8 * exponents).clamp(min=-1022).double())
 
 
-def _block_keys(start: int, length: int, device: torch.device) -> torch.Tensor:
-    """int64: `sketch.elements.block_key` of the blocks that are touched; BLOCK divides `start`."""
+def _block_keys(start: int, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 `sketch.elements.block_key` of the blocks touched, even, and the float64 signs in it.
+
+    BLOCK divides `start`.
+    """
     z = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=device)
     z = z - 7046029254386353131  # 0x9E3779B97F4A7C15 as int64
     z = (z ^ _shift_right(z, 30)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
     z = (z ^ _shift_right(z, 27)) * -7723592293110705685  # 0x94D049BB133111EB
-    return _shift_right(z ^ _shift_right(z, 31), 32)
+    keys = _shift_right(z ^ _shift_right(z, 31), 32)
+    return keys & ~1, (1 - 2 * (keys >> 31)).double()
 
 
 def _shift_right(z: torch.Tensor, bits: int) -> torch.Tensor:
