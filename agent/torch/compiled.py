@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx.node import has_side_effect
 
+from .local import PLAIN
 from .nested import tensors_in
 
 
@@ -23,13 +24,23 @@ class Watcher(Protocol):
     """Who is told of the tensors of one module."""
 
     def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
-        """A tensor of the forward, whose memory is used again; returns the number of this call."""
+        """A tensor of the forward, whose memory is used again.
+
+        Returns the number of this call, or `NOT_RECORDED`.
+        """
         ...
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
         """The gradient of an output of that call."""
         ...
 
+    def failed(self, error: Exception) -> None:
+        """One of the above raised, which must not reach training."""
+        ...
+
+
+NOT_RECORDED = -1
+"""What a call is numbered whose gradients shall not be measured either."""
 
 _watchers: dict[int, Watcher] = {}
 _numbers = count()
@@ -39,7 +50,7 @@ def watched_by(watcher: Watcher) -> torch.Tensor:
     """The token, int64 on the host, of who is told; until `forget`."""
     number = next(_numbers)
     _watchers[number] = watcher
-    return torch.tensor(number)
+    return torch.tensor(number, device="cpu")
 
 
 def forget(token: torch.Tensor) -> None:
@@ -50,9 +61,10 @@ def forget(token: torch.Tensor) -> None:
 OUTSIDE_CUDA_GRAPHS = (torch.Tag.cudagraph_unsafe,)
 """The compiler records CUDA graphs around the operators, whose Python must run at each call."""
 
+# It is said to change the token: so the compiler keeps the calls of one module in their order.
 torch.library.define(
     "rankscope::note",
-    "(Tensor tensor, Tensor token, str kind, str slot) -> Tensor",
+    "(Tensor tensor, Tensor(a!) token, str kind, str slot) -> Tensor",
     tags=OUTSIDE_CUDA_GRAPHS,
 )
 torch.library.define(
@@ -65,22 +77,29 @@ torch.library.define(
 # Not `torch.library.custom_op`, whose checks take some 25 us at each call.
 @torch.library.impl("rankscope::note", "default")
 def _note(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
-    number = int(token)
+    number, occurrence = int(token), NOT_RECORDED
     watcher = _watchers.get(number)
-    occurrence = 0 if watcher is None else watcher.arrives(kind, slot, tensor)
-    return torch.tensor([number, occurrence])
+    if watcher is not None:
+        try:
+            occurrence = watcher.arrives(kind, slot, tensor)
+        except Exception as error:  # never into the training loop: told in the run
+            watcher.failed(error)
+    return torch.tensor([number, occurrence], device="cpu")
 
 
 @torch.library.impl("rankscope::note_gradient", "default")
 def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
     number, occurrence = ticket.tolist()
     watcher = _watchers.get(number)
-    if watcher is not None:
-        watcher.gradient_arrives(slot, occurrence, gradient)
+    if watcher is not None and occurrence != NOT_RECORDED:
+        try:
+            watcher.gradient_arrives(slot, occurrence, gradient)
+        except Exception as error:  # never into the training loop: told in the run
+            watcher.failed(error)
 
 
 def _note_fake(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
-    return torch.empty(2, dtype=torch.int64)
+    return torch.empty(2, dtype=torch.int64, device="cpu")
 
 
 def _note_gradient_fake(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
@@ -100,13 +119,18 @@ def note(
     tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, *, gradient: bool = False
 ) -> None:
     """Leave operators in the graph that is traced: for the tensor and, if asked, its gradient."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    piece = _local(tensor.detach())
+    if piece is None or torch.compiler.is_exporting():
         return
-    ticket = torch.ops.rankscope.note(_local(tensor.detach()), token, kind, slot)
+    ticket = torch.ops.rankscope.note(piece, token, kind, slot)
     if gradient and tensor.requires_grad:
-        tensor.register_hook(
-            lambda arrived: torch.ops.rankscope.note_gradient(_local(arrived), ticket, slot)
-        )
+        tensor.register_hook(lambda arrived: _note_gradient_of(arrived, ticket, slot))
+
+
+def _note_gradient_of(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
+    piece = _local(gradient)
+    if piece is not None:
+        torch.ops.rankscope.note_gradient(piece, ticket, slot)
 
 
 def note_all(value: Any, token: torch.Tensor, kind: str, *, gradients: bool = False) -> None:
@@ -115,6 +139,9 @@ def note_all(value: Any, token: torch.Tensor, kind: str, *, gradients: bool = Fa
         note(tensor, token, kind, slot, gradient=gradients)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """A DTensor's own piece: operators of ours know no sharding."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # pyright: ignore[reportAttributeAccessIssue]
+def _local(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A plain tensor, or a DTensor's own piece; None for what operators of ours cannot take."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()  # pyright: ignore[reportAttributeAccessIssue]
+    numbers = tensor.is_floating_point() or tensor.is_complex()
+    return tensor if type(tensor) in PLAIN and numbers else None

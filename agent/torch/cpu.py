@@ -34,6 +34,8 @@ WAITING_BYTES = 16 << 20
 """Activations and gradients that may wait to be read: they are kept in memory for it."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
+UNKNOWN = -1
+"""Version of a tensor of inference mode, which counts none."""
 CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 """What the kernel calls the dtypes that it reads."""
 
@@ -55,6 +57,8 @@ class Batch:
     limit: int = 0
     """It is handed on when it holds so many bytes."""
     size_bytes: int = 0
+    begun: bool = False
+    """Whether somebody reads it: what is changed now without a new version would not be seen."""
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
     leaf: SketchTable | None = None
@@ -72,8 +76,8 @@ class Batch:
 
     def add_twin(self, row: int, tensor: torch.Tensor, copies: int) -> bool:
         """Let `row` share a sketch, if this tensor waits here already and did not change since."""
-        place = self.places.get(tensor.data_ptr())
-        if place is None or not self.tensors:
+        place, version = self.places.get(tensor.data_ptr()), _version(tensor)
+        if place is None or self.begun or version == UNKNOWN:
             return False
         known = self.tensors[place]
         same = (
@@ -81,7 +85,7 @@ class Batch:
             and known.shape == tensor.shape
             and known.stride() == tensor.stride()
             and self.copies[place] == copies
-            and self.versions[place] == _version(tensor)
+            and self.versions[place] == version
         )
         if same:
             self.twins.append((row, place))
@@ -138,6 +142,7 @@ class Lane:
         batch, self.open = self.open, None
         if batch is not None:
             self.unchecked.append(batch)
+            batch.begun = not wait
             if wait:
                 self.waiting.append(batch)
                 self.waiting_bytes += batch.size_bytes
@@ -148,6 +153,7 @@ class Lane:
         if not self.waiting:
             return None
         batch = self.waiting.popleft()
+        batch.begun = True
         self.waiting_bytes -= batch.size_bytes
         return batch
 
@@ -341,4 +347,4 @@ class CpuMeter:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+    return UNKNOWN if tensor.is_inference() else tensor._version

@@ -129,7 +129,9 @@ class ModuleHooks:
 
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
-            compiled.note_all(output, self._end, "end")
+            for slot, tensor in tensors_in(output):
+                compiled.note(tensor, self._end, "end", slot)
+                break
 
     def _output_arrives(
         self, name: str, module: str, inputs: Any, keywords: Any, output: Any
@@ -161,7 +163,7 @@ class _CompiledModule:
 
     def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
         if not self._hooks.recording():
-            return 0
+            return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(f"{kind} {self._name} {slot}")
             if self._recorder.due(kind) and not recomputing():
@@ -176,6 +178,9 @@ class _CompiledModule:
                 key = (kind, self._name, slot, occurrence)
                 self._recorder.measure(key, gradient, self._module, borrowed=True)
 
+    def failed(self, error: Exception) -> None:
+        self._recorder.report(f"The compiled tensors of {self._name} could not be noted", error)
+
 
 class _CompiledTaps:
     """Told of the tensors that taps in compiled code name; the name is in the slot."""
@@ -185,7 +190,7 @@ class _CompiledTaps:
 
     def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
         if not self._recorder.due("tap"):
-            return 0
+            return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(f"tap {slot}")
             if not recomputing():
@@ -197,6 +202,9 @@ class _CompiledTaps:
             with self._recorder.stopwatch:
                 key = ("tap", slot, "gradient", occurrence)
                 self._recorder.measure(key, gradient, borrowed=True)
+
+    def failed(self, error: Exception) -> None:
+        self._recorder.report("A tap in compiled code could not be noted", error)
 
 
 class _CompiledRoot:
@@ -212,10 +220,13 @@ class _CompiledRoot:
         del kind, slot, tensor
         if not recomputing():
             self._hooks.forget_calls()
-        return 0
+        return compiled.NOT_RECORDED
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
         """No gradient is asked for."""
+
+    def failed(self, error: Exception) -> None:
+        """Nothing there can."""
 
 
 def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:

@@ -69,6 +69,19 @@ class Twice(nn.Module):
         return self.block(self.linear(self.linear(self.block(x))))
 
 
+class Siamese(nn.Module):
+    """Its two calls do not depend on each other, and the compiler may put the second first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(8, 256), nn.GELU(), nn.Linear(256, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        second = self.encoder(x.repeat(400, 1) * 3)
+        first = self.encoder(x)
+        return (first @ second.T).sum(0).mean() + first.sum(0)
+
+
 class Checkpointed(nn.Module):
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
@@ -160,6 +173,7 @@ def run(
         ),
         pytest.param(lambda: nn.Sequential(*[Block() for _ in range(12)]), by_block, id="blocks"),
         pytest.param(Twice, whole, id="twice"),
+        pytest.param(Siamese, whole, id="siamese"),
         pytest.param(lambda: Checkpointed(reentrant=False), whole, id="checkpointed"),
         pytest.param(lambda: Checkpointed(reentrant=True), whole, id="reentrant"),
         pytest.param(Tapped, whole, id="tapped"),
@@ -198,6 +212,25 @@ def test_schedules_switch_without_compiling_anew(observed: Observed, train: Trai
     assert counters["stats"]["unique_graphs"] == graphs
     assert observed.steps() == [0, 2, 4, 6]
     assert "activation:layers.1" in observed.sketches(4)
+
+
+def test_gradients_of_a_forward_that_is_not_recorded_are_left_out(observed: Observed) -> None:
+    model = Mlp(nn.GELU())
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        whole(model)
+        model(torch.randn(5, 8)).sum().backward()
+        model.eval()
+        model(torch.randn(5, 8)).sum().backward()
+        scope.step()
+    assert observed.sketches(0)["activation_gradient:layers.1"].counts[0, 0] == 5 * 8
+
+
+def test_an_exported_program_has_no_operators_of_ours(observed: Observed) -> None:
+    model = Mlp(nn.GELU())
+    with observed.observe(model):
+        program = torch.export.export(model, (torch.randn(5, 8),))
+    assert "rankscope" not in str(program.graph)
 
 
 def test_the_compiled_model_goes_on_after_the_block(observed: Observed, train: Train) -> None:
