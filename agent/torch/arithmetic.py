@@ -38,6 +38,7 @@ from ...sketch.table import (
     UNDER,
     ZERO,
 )
+from .local import READABLE
 
 CHUNK = {"cpu": 1 << 17}
 """Elements that are summarised at a time: on the CPU so many that their scratch stays in cache."""
@@ -140,7 +141,7 @@ class Arithmetic:
         within = torch.as_tensor(WITHIN.astype("i8"), device=device)
         self._within = within | 1, (1 - 2 * (within >> 31)).double()
         self._first = _block_keys(0, self.chunk, device)
-        self._indicators = dict[torch.dtype, torch.Tensor]()
+        self._indicators = {dtype: _indicators(dtype).to(device) for dtype in READABLE}
 
     def sketch(self, flat: torch.Tensor) -> Iterator[Columns]:
         """The sketches of the chunks of a contiguous tensor of one axis."""
@@ -191,10 +192,8 @@ class Arithmetic:
         self, codes: torch.Tensor, values: torch.Tensor, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Counts and histogram; `values` are those of `x`, zero where it is not finite."""
-        indicators = self._indicators.get(x.dtype)
-        if indicators is None:
-            indicators = self._indicators[x.dtype] = _indicators(x.dtype).to(x.device)
-        counts = (indicators @ codes.view(-1).double()).long()  # exact below 2^53
+        by_code = codes.view(-1).double()
+        counts = (self._indicators[x.dtype] @ by_code).long()  # exact below 2^53
         fields = codes.sum((0, 2))
         first = BIAS + FIRST_EXPONENT
         if x.dtype == torch.float64:  # the field of zero holds its subnormals, too
