@@ -38,7 +38,7 @@ from ...sketch.table import (
     UNDER,
     ZERO,
 )
-from .local import READABLE
+from .local import READABLE, dtype_name
 
 CHUNK = {"cpu": 1 << 17}
 """Elements that are summarised at a time: on the CPU so many that their scratch stays in cache."""
@@ -258,7 +258,7 @@ def _indicators(dtype: torch.dtype) -> torch.Tensor:
     """float64 [len(COUNTS), codes]: 1 where elements of a code are counted."""
     of = torch.zeros(len(COUNTS), 2, SPECIAL + 1, 2, dtype=torch.float64)
     first = BIAS + FIRST_EXPONENT
-    smallest = smallest_normal(dtype_named(str(dtype).removeprefix("torch.")))
+    smallest = smallest_normal(dtype_named(dtype_name(dtype)))
     of[COUNT] = 1
     of[NAN, :, SPECIAL, 1] = 1
     of[POS_INF, 0, SPECIAL, 0] = 1

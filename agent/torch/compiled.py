@@ -119,8 +119,10 @@ def note(
     tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, *, gradient: bool = False
 ) -> None:
     """Leave operators in the graph that is traced: for the tensor and, if asked, its gradient."""
+    if torch.compiler.is_exporting():
+        return
     piece = _local(tensor.detach())
-    if piece is None or torch.compiler.is_exporting():
+    if piece is None:
         return
     ticket = torch.ops.rankscope.note(piece, token, kind, slot)
     if gradient and tensor.requires_grad:

@@ -47,15 +47,14 @@ class ModuleHooks:
         training_only: bool,
     ) -> None:
         self._root, self._recorder, self._training_only = model, recorder, training_only
-        self._calls: dict[tuple[str, bool], int] = {}
+        self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._tokens: list[torch.Tensor] = []
         self._handles = [model.register_forward_pre_hook(self._root_begins)]
         for name, module in named_modules(model):
             if _is_chosen(module, modules):
                 self._attach(name, module)
-        self._end = compiled.watched_by(_CompiledRoot(self))
-        self._taps = compiled.watched_by(_CompiledTaps(self, recorder))
-        self._tokens += [self._end, self._taps]
+        self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
+        self._tokens.append(self._root_token)
         self._handles.append(model.register_forward_hook(self._root_ends))
 
     def remove(self) -> None:
@@ -69,9 +68,9 @@ class ModuleHooks:
         """Count the calls of each module from 0 again."""
         self._calls.clear()
 
-    def next_call(self, name: str) -> int:
-        """Number of this call of `name` within the forward of the root, recomputed calls apart."""
-        call = (name, recomputing())
+    def next_call(self, *what: str) -> int:
+        """Number of this call within the forward of the root, recomputed calls apart."""
+        call = (what, recomputing())
         occurrence = self._calls.get(call, 0)
         self._calls[call] = occurrence + 1
         return occurrence
@@ -105,10 +104,10 @@ class ModuleHooks:
     def tap(self, name: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user names, and its gradient."""
         if torch.compiler.is_compiling():
-            compiled.note(tensor, self._taps, "tap", name, gradient=True)
+            compiled.note(tensor, self._root_token, "tap", name, gradient=True)
         elif self._recorder.is_open and self._recorder.due("tap"):
             with self._recorder.stopwatch:
-                occurrence = self.next_call(f"tap {name}")
+                occurrence = self.next_call("tap", name, "")
                 if not recomputing():
                     self._recorder.measure(("tap", name, "", occurrence), tensor)
                 if torch.is_grad_enabled():
@@ -130,7 +129,7 @@ class ModuleHooks:
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             for slot, tensor in tensors_in(output):
-                compiled.note(tensor, self._end, "end", slot)
+                compiled.note(tensor, self._root_token, "end", slot)
                 break
 
     def _output_arrives(
@@ -162,71 +161,55 @@ class _CompiledModule:
         self._name, self._module = name, module
 
     def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
-        if not self._hooks.recording():
+        """Measure a tensor, unless it is computed again; the number of its call."""
+        site = self._site(kind, slot)
+        if site is None:
             return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
-            occurrence = self._hooks.next_call(f"{kind} {self._name} {slot}")
+            occurrence = self._hooks.next_call(*site)
             if self._recorder.due(kind) and not recomputing():
-                key = (kind, self._name, slot, occurrence)
-                self._recorder.measure(key, tensor, self._module, borrowed=True)
+                self._recorder.measure((*site, occurrence), tensor, self._module, borrowed=True)
         return occurrence
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
-        kind = "activation_gradient"
-        if self._recorder.due(kind):
+        """Measure the gradient of an output of that call."""
+        site = self._gradient_site(slot)
+        if self._recorder.due(site[0]):
             with self._recorder.stopwatch:
-                key = (kind, self._name, slot, occurrence)
-                self._recorder.measure(key, gradient, self._module, borrowed=True)
+                self._recorder.measure((*site, occurrence), gradient, self._module, borrowed=True)
 
     def failed(self, error: Exception) -> None:
-        self._recorder.report(f"The compiled tensors of {self._name} could not be noted", error)
+        """Tell of an error in the run."""
+        self._recorder.report(f"Compiled tensors of {self._name} could not be noted", error)
+
+    def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:
+        """(kind, name, slot), or None where this is not recorded."""
+        return (kind, self._name, slot) if self._hooks.recording() else None
+
+    def _gradient_site(self, slot: str) -> tuple[str, str, str]:
+        return "activation_gradient", self._name, slot
 
 
-class _CompiledTaps:
-    """Told of the tensors that taps in compiled code name; the name is in the slot."""
+class _CompiledRoot(_CompiledModule):
+    """Told of taps, whose name is in the slot, and of the end of a forward of the root.
 
-    def __init__(self, hooks: ModuleHooks, recorder: Recorder) -> None:
-        self._hooks, self._recorder = hooks, recorder
-
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
-        if not self._recorder.due("tap"):
-            return compiled.NOT_RECORDED
-        with self._recorder.stopwatch:
-            occurrence = self._hooks.next_call(f"tap {slot}")
-            if not recomputing():
-                self._recorder.measure((kind, slot, "", occurrence), tensor, borrowed=True)
-        return occurrence
-
-    def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
-        if self._recorder.due("tap"):
-            with self._recorder.stopwatch:
-                key = ("tap", slot, "gradient", occurrence)
-                self._recorder.measure(key, gradient, borrowed=True)
-
-    def failed(self, error: Exception) -> None:
-        self._recorder.report("A tap in compiled code could not be noted", error)
-
-
-class _CompiledRoot:
-    """Told of the end of a forward of the root: a compiled one does not tell of its beginning.
-
-    An operator there would take nothing that the others make, and might run after them.
+    Of its end, for an operator at its beginning would take nothing that the others make, and might
+    run after them.
     """
 
-    def __init__(self, hooks: ModuleHooks) -> None:
-        self._hooks = hooks
-
     def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
-        del kind, slot, tensor
+        """Count calls from 0 again at the end of a forward; else as of any module."""
+        if kind == "tap":
+            return super().arrives(kind, slot, tensor)
         if not recomputing():
             self._hooks.forget_calls()
         return compiled.NOT_RECORDED
 
-    def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
-        """No gradient is asked for."""
+    def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:
+        return (kind, slot, "") if self._recorder.due(kind) else None
 
-    def failed(self, error: Exception) -> None:
-        """Nothing there can."""
+    def _gradient_site(self, slot: str) -> tuple[str, str, str]:
+        return "tap", slot, "gradient"
 
 
 def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:

@@ -64,9 +64,9 @@ READABLE = frozenset(
 """The dtypes that are summarised."""
 
 
-def dtype_name(tensor: torch.Tensor) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """The dtype as NumPy and ml_dtypes spell it."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return str(dtype).removeprefix("torch.")
 
 
 def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:

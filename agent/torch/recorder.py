@@ -256,7 +256,7 @@ class Recorder:
         default = self._sample_placement if key[0] in DATA_KINDS else {}
         return self.book.add(
             key,
-            dtype=dtype_name(piece),
+            dtype=dtype_name(piece.dtype),
             shape=tuple(piece.shape),
             module=module,
             placement={**default, **own, **(placement or {})},
