@@ -206,17 +206,21 @@ class Joiner:
         """Have an event in the next batch."""
         self._tell(kind, rank, step, text, time_ns)
 
-    def tick(self, now: float, next_index: int, *, everything: bool = False) -> Batch:
-        """All that is ready to be committed.
+    def tick(
+        self, now: float, next_index: int, *, most: int | None = None, everything: bool = False
+    ) -> Batch:
+        """What is ready to be committed.
 
         Args:
             now: seconds, on the clock of `feed`.
             next_index: number of the next new record of the run.
+            most: records of those that nothing is awaited for, the earliest; the others wait for
+                the next call.
             everything: close what is open, too: the collector ends.
         """
         self._find_lost(now)
         batch = Batch()
-        due = self._due(now, everything)
+        due = len(self._order) if everything else self._due(now, most)
         for place, key in enumerate(self._order[:due]):
             self._close(key, now, next_index + place, batch)
         del self._order[:due]
@@ -309,16 +313,14 @@ class Joiner:
         self._changed += not held.changed
         held.changed = True
 
-    def _due(self, now: float, everything: bool) -> int:
+    def _due(self, now: float, most: int | None) -> int:
         """How many of the open records, in order, are to be closed."""
-        if everything:
-            return len(self._order)
         due, oldest = 0, now - self.settings.deadline_s
         surplus = self._open_bytes - self.settings.open_bytes
         clear = True
         for place, key in enumerate(self._order):
             held = self._open[key]
-            clear = clear and not held.waiting
+            clear = clear and not held.waiting and (most is None or place < most)
             if clear or held.opened <= oldest or surplus > 0:
                 due = place + 1
             surplus -= held.size_bytes

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ..sketch.errors import StoreError
+from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
@@ -321,8 +322,11 @@ class Run:
 
     def _gather(self, now: float, everything: bool) -> Batch:
         gathered, index = Batch(), self.writer.next_record
+        # Where there are more, a commit ends with a chunk, which the next need not write again.
+        end = (index + self.settings.commit_records) // CHUNK["tail"] * CHUNK["tail"]
         for attempt in sorted(self._joiners):
-            batch = self._joiners[attempt].tick(now, index, everything=everything)
+            most = max(end - index, 1)
+            batch = self._joiners[attempt].tick(now, index, most=most, everything=everything)
             index += sum(record.index >= index for record in batch.records)
             gathered.records += batch.records
             gathered.events += map(self._dated, batch.events)

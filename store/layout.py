@@ -21,7 +21,7 @@ FORMAT = "rankscope/1"
 
 Tier = Literal["history", "recent", "tail"]
 
-CHUNK: Mapping[Tier, int] = {"history": 512, "recent": 64, "tail": 8}
+CHUNK: Mapping[Tier, int] = {"history": 512, "recent": 64, "tail": 16}
 """Records in a chunk, unless an array's layout says otherwise."""
 RING: Mapping[Tier, int] = {"recent": 1024, "tail": 128}
 """Slots of the tiers that are rings: record r lies in slot r modulo this."""
