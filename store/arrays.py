@@ -11,7 +11,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Request, write_regions
+from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, write_regions
 from .deferred import Deferred
 from .layout import ARRAYS, RING, Dims, Layout, Tier
 from .tiers import Bounds, Piece, pieces
@@ -30,6 +30,8 @@ class Arrays:
         self.store = store
         self._open: dict[str, zarr.Array[Any]] = {}
         self._writes: list[Request] = []
+        self._begun: Encoded = {}
+        """Chunks of the tail that the last `flush` wrote a part of."""
 
     def on(self, store: Store) -> Self:
         """The same arrays in another session, without reading their metadata again."""
@@ -37,6 +39,7 @@ class Arrays:
         for path, array in self._open.items():
             moved: Any = zarr.AsyncArray(array.metadata, StorePath(store, path))
             other._open[path] = zarr.Array(moved)
+        other._begun = self._begun
         return other
 
     def at(self, tier: Tier, name: str) -> zarr.Array[Any]:
@@ -105,7 +108,9 @@ class Arrays:
     def flush(self) -> None:
         """Store what was written, all at once."""
         writes, self._writes = self._writes, []
-        write_regions(writes)
+        written = write_regions(writes, self._begun)
+        # The next records go into the chunks that these began. Only the tail is written here alone.
+        self._begun = {name: text for name, text in written.items() if name.startswith("tail/")}
 
     def append_bytes(self, start: int, text: bytes) -> None:
         """Put `text` into the array `events` from position `start` on."""

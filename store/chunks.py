@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -77,6 +77,8 @@ Request = tuple[zarr.Array[Any], Slices, Block]
 """An array, a region that lies within it, and a block of that region's shape."""
 Key = tuple[zarr.Array[Any], tuple[int, ...]]
 """An array and the place of a chunk in its grid."""
+Encoded = dict[str, bytes]
+"""Chunks as they are stored, by their key in the store."""
 
 
 def read_regions(requests: Iterable[Request]) -> None:
@@ -90,14 +92,25 @@ def read_regions(requests: Iterable[Request]) -> None:
     list(_threads.map(place, works, chunks))
 
 
-def write_regions(requests: Iterable[Request]) -> None:
-    """Store the elements of regions, which may lie in the same chunks but not overlap."""
+def write_regions(requests: Iterable[Request], known: Mapping[str, bytes] | None = None) -> Encoded:
+    """Store the elements of regions, which may lie in the same chunks but not overlap.
+
+    Args:
+        known: chunks as they are stored, which need not be read where a part of one is written.
+
+    Returns:
+        What is stored now of the chunks of which a part was written.
+    """
+    known = known or {}
     works = by_chunk(requests)
+    names = [name_of(*key_of(chunk)) for chunk in works]
     partial = [at for at, chunk in enumerate(works) if not chunk[0][2].whole]
-    kept = _get_all([key_of(works[at]) for at in partial])
-    before = dict(zip(partial, kept, strict=True))
-    encoded = _threads.map(encode, works, [before.get(at) for at in range(len(works))])
-    sync(_set_all([key_of(chunk) for chunk in works], list(encoded)))
+    asked = [at for at in partial if names[at] not in known]
+    found = zip(asked, _get_all([key_of(works[at]) for at in asked]), strict=True)
+    before = {at: known.get(names[at]) for at in partial} | dict(found)
+    encoded = list(_threads.map(encode, works, [before.get(at) for at in range(len(works))]))
+    sync(_set_all([key_of(chunk) for chunk in works], encoded))
+    return {names[at]: encoded[at] for at in partial}
 
 
 def by_chunk(requests: Iterable[Request]) -> list[list[Work]]:

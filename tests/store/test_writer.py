@@ -185,25 +185,29 @@ def test_a_negative_count_is_refused(writer: RunWriter, record: Make) -> None:
         writer.commit([bad], streams={})
 
 
+@pytest.mark.parametrize("place", ["rankscope.store.chunks.encode", "icechunk.Session.commit"])
 def test_a_failure_in_a_commit_leaves_the_last_snapshot_and_a_usable_writer(
-    writer: RunWriter, record: Make, monkeypatch: pytest.MonkeyPatch
+    writer: RunWriter, record: Make, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     writer.commit([record(0)], streams={"a": 0})
     run = open_run(writer.path)
 
-    def fail(*_: object) -> bytes:
+    def fail(*_: object, **__: object) -> bytes:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rankscope.store.chunks.encode", fail)
+        patch.setattr(place, fail)
         with pytest.raises(StoreError, match=r"Cannot write to .*: .*No space left on device"):
-            writer.commit([record(1)], streams={"a": 1})
+            writer.commit([record(1), record(2)], streams={"a": 1})
 
     assert not run.refresh()
     assert (writer.streams, writer.next_record) == ({"a": 0}, 1)
-    writer.commit([record(1)], streams={"a": 1})
+    stored = record(1, {0: {0: f32([5])}})
+    writer.commit([stored], streams={"a": 1})
     assert run.refresh()
     assert len(run.records()) == 2
+    assert run.table(0)[1] == record(0).merged.take(IN_ORDER)
+    assert run.table(1)[1] == stored.merged
 
 
 def test_a_late_rank_patches_its_record_wherever_it_lies(
