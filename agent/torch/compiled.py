@@ -109,6 +109,20 @@ def _note_gradient_fake(gradient: torch.Tensor, ticket: torch.Tensor, slot: str)
 torch.library.register_fake("rankscope::note", _note_fake)
 torch.library.register_fake("rankscope::note_gradient", _note_gradient_fake)
 
+
+# Under `torch.func.vmap` they are told of all batches at once, as they lie in memory.
+def _note_batches(_: Any, __: Any, *arguments: Any) -> tuple[torch.Tensor, None]:
+    return torch.ops.rankscope.note(*arguments), None
+
+
+def _note_gradient_batches(_: Any, __: Any, *arguments: Any) -> tuple[None, None]:
+    torch.ops.rankscope.note_gradient(*arguments)
+    return None, None
+
+
+torch.library.register_vmap("rankscope::note", _note_batches)
+torch.library.register_vmap("rankscope::note_gradient", _note_gradient_batches)
+
 # Else the compiler would leave out what nobody uses. Not `register_effect`: with it torch 2.13
 # cannot compile non-reentrant activation checkpointing.
 has_side_effect(torch.ops.rankscope.note.default)

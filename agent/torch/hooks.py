@@ -7,10 +7,12 @@ is compiled leaves operators in the graph, which tell what it would have seen (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.jit._trace import is_tracing
 
 from . import compiled
 from .names import named_modules
@@ -26,6 +28,33 @@ def recomputing() -> bool:
     """
     # torch has no public way to ask, and its stubs leave this one out.
     return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+class Hook:
+    """A hook on a user's module: in a copy of the module it does nothing, nor in a file of it.
+
+    Averages of weights are begun by `copy.deepcopy`, and `torch.save` takes whole models.
+    """
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        """What torch calls."""
+        self._call(*arguments)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Hook:
+        return Hook(_nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # So that the file can be loaded where rankscope is not installed.
+        from torch._dynamo.utils import nothing
+
+        return partial, (nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    """The hook of a copy."""
 
 
 class ModuleHooks:
@@ -49,13 +78,13 @@ class ModuleHooks:
         self._root, self._recorder, self._training_only = model, recorder, training_only
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._tokens: list[torch.Tensor] = []
-        self._handles = [model.register_forward_pre_hook(self._root_begins)]
+        self._handles = [model.register_forward_pre_hook(Hook(self._root_begins))]
         for name, module in named_modules(model):
             if _is_chosen(module, modules):
                 self._attach(name, module)
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
         self._tokens.append(self._root_token)
-        self._handles.append(model.register_forward_hook(self._root_ends))
+        self._handles.append(model.register_forward_hook(Hook(self._root_ends)))
 
     def remove(self) -> None:
         """Take all hooks off the model."""
@@ -99,7 +128,7 @@ class ModuleHooks:
                     what = f"The output of {name} could not be walked through"
                     self._recorder.report(what, error)
 
-        self._handles.append(module.register_forward_hook(forward, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(Hook(forward), with_kwargs=True))
 
     def tap(self, name: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user names, and its gradient."""
@@ -115,16 +144,24 @@ class ModuleHooks:
 
     def recording(self) -> bool:
         """Whether what modules return now belongs to a step that is recorded."""
-        return self._recorder.is_open and (self._root.training or not self._training_only)
+        return (
+            self._recorder.is_open
+            and (self._root.training or not self._training_only)
+            and not is_tracing()  # sizes are tensors then, and nobody trains
+        )
+
+    def weights_are_used(self) -> None:
+        """A forward of the root begins, or has just ended."""
+        with self._recorder.stopwatch:
+            try:
+                self._recorder.forward_runs()
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report("The weights could not be read", error)
 
     def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
         if not torch.compiler.is_compiling() and self.recording() and not recomputing():
             self._calls.clear()
-            with self._recorder.stopwatch:
-                try:
-                    self._recorder.forward_begins()
-                except Exception as error:  # never into the training loop: told in the run
-                    self._recorder.report("The weights could not be read", error)
+            self.weights_are_used()
 
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
@@ -203,6 +240,8 @@ class _CompiledRoot(_CompiledModule):
             return super().arrives(kind, slot, tensor)
         if not recomputing():
             self._hooks.forget_calls()
+            if self._hooks.recording():
+                self._hooks.weights_are_used()
         return compiled.NOT_RECORDED
 
     def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -30,6 +31,19 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     if piece.is_neg():
         piece = piece.resolve_neg()
     return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
+
+
+def in_transform() -> bool:
+    """Whether a transform of `torch.func` runs, in which tensors are wrapped."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+def untransformed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory that the transforms of `torch.func` wrapped, with its batches."""
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -1,8 +1,9 @@
 """Weights, their gradients and optimizer state: seen at the optimizer's own moments.
 
-Weights are noted when the step's first forward begins and are read before the optimizer changes
-them. Gradients are read just before the update: after reduction, unscaling and clipping. State is
-noted just after the update and read before the next. State belongs to a parameter by identity.
+Weights are noted when the step's first forward begins, or when it ends if the model is compiled,
+and are read before the optimizer changes them. Gradients are read just before the update: after
+reduction, unscaling and clipping. State is noted just after the update and read before the next.
+State belongs to a parameter by identity.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ParameterHooks:
         self._optimizers = optimizers
         self._recorder = recorder
         self._noted: set[Key] = set()
-        recorder.forward_listeners.append(self._forward_begins)
+        recorder.forward_listeners.append(self._forward_runs)
         self._handles: list[Any] = []
         for optimizer in optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._before_update))
@@ -70,7 +71,7 @@ class ParameterHooks:
                 return {"lr": float(rate)}
         return {}
 
-    def _forward_begins(self) -> None:
+    def _forward_runs(self) -> None:
         self.note_weights()
         if not self._optimizers:  # nobody will say when the weights change
             self._recorder.barrier()

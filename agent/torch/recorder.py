@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils.hooks import unserializable_hook
 
 from ...wire.messages import Placement
 from ..schedule import Schedule
@@ -20,7 +22,14 @@ from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
 from ..stopwatch import Stopwatch
 from .device import DeviceMeter
-from .local import dtype_name, in_memory_order, local_tensor, placement_of
+from .local import (
+    dtype_name,
+    in_memory_order,
+    in_transform,
+    local_tensor,
+    placement_of,
+    untransformed,
+)
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
@@ -122,8 +131,8 @@ class Recorder:
         self._open = self._ring.take(step)
         self._due = {"weight": "weight" in self._schedules and self._open is not None}
 
-    def forward_begins(self) -> None:
-        """A forward of the observed root begins."""
+    def forward_runs(self) -> None:
+        """A forward of the observed root begins, or has just ended: the weights are those used."""
         for listener in self.forward_listeners:
             listener()
 
@@ -132,7 +141,6 @@ class Recorder:
         key: Key,
         tensor: torch.Tensor,
         module: str = "",
-        placement: Mapping[str, Placement] | None = None,
         aliases: tuple[str, ...] = (),
         *,
         borrowed: bool = False,
@@ -149,19 +157,11 @@ class Recorder:
         if row == UNMEASURED:
             return
         try:
-            piece = local_tensor(tensor)
-            if piece is None:
-                self.counters["tensors_unsupported"] += 1
-                return
-            if row is None:
-                row = self._new_site(key, tensor, piece, module, placement, aliases)
-            if row != UNMEASURED:
-                elements, copies = in_memory_order(piece)
-                if borrowed and elements.is_cpu:  # a device works off its queue in order
-                    elements = elements.clone()
-                lasting = key[0] in LASTING_KINDS
-                self._meter(piece.device).add(step, row, elements, copies, lasting=lasting)
-                self.last_key, self.touched = key, time.monotonic()
+            if in_transform():
+                with temporarily_clear_interpreter_stack():
+                    self._add(step, row, key, untransformed(tensor), module, aliases, borrowed)
+            else:
+                self._add(step, row, key, tensor, module, aliases, borrowed)
         except Exception as error:  # the law: counted and told, never raised
             self.counters["hook_errors"] += 1
             self.book.disable(key)
@@ -170,7 +170,12 @@ class Recorder:
     def measure_gradient(self, key: Key, tensor: torch.Tensor, module: str = "") -> None:
         """Summarise the gradient of `tensor` under `key` when backward reaches it."""
         if tensor.requires_grad and self.book.row(key) != UNMEASURED:
-            tensor.register_hook(lambda gradient: self._gradient_arrives(key, gradient, module))
+
+            @unserializable_hook  # else torch warns when the tensor is saved
+            def arrives(gradient: torch.Tensor) -> None:
+                self._gradient_arrives(key, gradient, module)
+
+            tensor.register_hook(arrives)
 
     def barrier(self) -> None:
         """Return when all that was noted is read."""
@@ -243,23 +248,46 @@ class Recorder:
             meter = self._meters[device] = self._make_meter(device)
         return meter
 
+    def _add(
+        self,
+        step: StepTable,
+        row: int | None,
+        key: Key,
+        tensor: torch.Tensor,
+        module: str,
+        aliases: tuple[str, ...],
+        borrowed: bool,
+    ) -> None:
+        """Give a tensor to its device's meter; `row` is None at the first of its site."""
+        piece = local_tensor(tensor)
+        if piece is None:
+            self.counters["tensors_unsupported"] += 1
+            return
+        if row is None:
+            row = self._new_site(key, tensor, piece, module, aliases)
+        if row != UNMEASURED:
+            elements, copies = in_memory_order(piece)
+            if borrowed and elements.is_cpu:  # a device works off its queue in order
+                elements = elements.clone()
+            lasting = key[0] in LASTING_KINDS
+            self._meter(piece.device).add(step, row, elements, copies, lasting=lasting)
+            self.last_key, self.touched = key, time.monotonic()
+
     def _new_site(
         self,
         key: Key,
         tensor: torch.Tensor,
         piece: torch.Tensor,
         module: str,
-        placement: Mapping[str, Placement] | None,
         aliases: tuple[str, ...],
     ) -> int:
-        own = placement_of(tensor)
         default = self._sample_placement if key[0] in DATA_KINDS else {}
         return self.book.add(
             key,
             dtype=dtype_name(piece.dtype),
             shape=tuple(piece.shape),
             module=module,
-            placement={**default, **own, **(placement or {})},
+            placement={**default, **placement_of(tensor)},
             aliases=aliases,
         )
 

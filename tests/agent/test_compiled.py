@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [  # of the compiler itself
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning"),
 ]
 
 
@@ -101,6 +102,29 @@ class Tapped(nn.Module):
         return tap("logits", self.linear(x) * 2).relu()
 
 
+class Transformed(nn.Module):
+    """Calls its module inside a transform of `torch.func`."""
+
+    def __init__(self, transform: Callable[[nn.Module], Callable[..., torch.Tensor]]) -> None:
+        super().__init__()
+        self.block, self.transform = Block(), transform
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.transform(self.block)(x)
+
+
+def per_sample(module: nn.Module) -> Callable[..., torch.Tensor]:
+    return torch.func.vmap(module)
+
+
+def force(module: nn.Module) -> Callable[..., torch.Tensor]:
+    return torch.func.grad(lambda x: module(x).square().sum())
+
+
+def jacobian(module: nn.Module) -> Callable[..., torch.Tensor]:
+    return torch.func.vmap(torch.func.jacrev(module))
+
+
 @dataclass
 class Pair:
     first: torch.Tensor
@@ -177,6 +201,9 @@ def run(
         pytest.param(lambda: Checkpointed(reentrant=False), whole, id="checkpointed"),
         pytest.param(lambda: Checkpointed(reentrant=True), whole, id="reentrant"),
         pytest.param(Tapped, whole, id="tapped"),
+        pytest.param(lambda: Transformed(per_sample), whole, id="vmap"),
+        pytest.param(lambda: Transformed(force), whole, id="grad"),
+        pytest.param(lambda: Transformed(jacobian), whole, id="jacrev"),
         pytest.param(lambda: Nested(tuple), whole, id="tuple"),
         pytest.param(lambda: Nested(dict), whole, id="dict"),
         pytest.param(lambda: Nested(Pair), whole, id="dataclass"),
@@ -224,6 +251,21 @@ def test_gradients_of_a_forward_that_is_not_recorded_are_left_out(observed: Obse
         model(torch.randn(5, 8)).sum().backward()
         scope.step()
     assert observed.sketches(0)["activation_gradient:layers.1"].counts[0, 0] == 5 * 8
+
+
+def test_without_an_optimizer_weights_are_those_used(observed: Observed) -> None:
+    model = Mlp(nn.GELU())
+    weight = model.get_parameter("layers.0.weight")
+    with observed.observe(model) as scope:
+        whole(model)
+        for value in (3.0, 4.0):
+            with torch.no_grad():
+                weight.fill_(value)
+            model(torch.randn(5, 8)).sum().backward()
+            with torch.no_grad():
+                weight.zero_()
+            scope.step()
+    assert observed.means("weight", "layers.0.weight") == {0: 3.0, 1: 4.0, 2: 0.0}
 
 
 def test_an_exported_program_has_no_operators_of_ours(observed: Observed) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -359,6 +362,37 @@ def test_hooks_are_gone_after_the_block(observed: Observed, train: Train) -> Non
         assert not module._forward_hooks  # pyright: ignore[reportPrivateUsage]
     assert model.__dict__.keys() == before.keys()
     model(torch.randn(3, 4)).sum().backward()
+
+
+def test_copies_and_files_of_an_observed_model_do_nothing(
+    observed: Observed, train: Train, tmp_path: Path
+) -> None:
+    model, x = mlp(), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = model(x)
+    with observed.observe(model, optimizer, kinds=("activation",)) as scope:
+        average = copy.deepcopy(model)
+        torch.save(model, tmp_path / "model.pt")
+        stored = torch.load(tmp_path / "model.pt", weights_only=False)
+        for other in (average, stored):
+            assert torch.equal(other(x), expected)
+        train(scope, model, optimizer, [x])
+        torch.save(model(x), tmp_path / "output.pt")
+    assert observed.sketches(0)["activation:0"].counts[0, 0] == 3 * 8
+    code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)(torch.ones(1, 4))"
+    code += "; assert 'rankscope' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
+
+
+def test_tracing_a_model_is_not_training_it(observed: Observed) -> None:
+    model, x = mlp(), torch.randn(3, 4)
+    with observed.observe(model) as scope:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit is deprecated
+            traced: Any = torch.jit.trace(model, x, check_trace=False)
+        assert torch.equal(traced(x), model(x))
+        scope.step()
+    assert observed.sketches(0)["activation:0"].counts[0, 0] == 3 * 8
 
 
 def fork_a_child_that_ends() -> None:

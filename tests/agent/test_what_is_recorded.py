@@ -390,6 +390,20 @@ def test_without_an_optimizer_weights_and_gradients_are_seen(observed: Observed)
     assert observed.means("weight_gradient", "weight") == {0: 1.0, 1: 1.0}
 
 
+def test_under_vmap_all_batches_are_recorded(observed: Observed) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    x = torch.randn(2, 5, 4)
+    with observed.observe(model, kinds=("activation",)) as scope:
+        y = model(x)
+        scope.step()
+        torch.testing.assert_close(torch.func.vmap(model[0], in_dims=1, out_dims=1)(x), y)
+        scope.step()
+    plain, batched = (observed.sketches(step)["activation:0"] for step in (0, 1))
+    assert (batched.counts == plain.counts).all()
+    assert (batched.histogram == plain.histogram).all()
+    assert not observed.reports()
+
+
 def test_the_gpt_of_the_figures_has_its_286_sites(
     observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
