@@ -45,6 +45,9 @@ CHUNK = {"cpu": 1 << 17}
 CHUNK_ELSEWHERE = 1 << 20
 """On an accelerator so many that its scratch takes 52 MiB."""
 
+MOST_LEAVES = 1024
+"""Sketches of chunks that may wait to be merged, 2.4 kB each: many at once cost as one."""
+
 BIAS, SPECIAL = 1023, 2047
 """Of float64's exponent field: that of 1, and that of infinity and NaN."""
 CODE_BITS = 13
@@ -88,7 +91,7 @@ def merge_rows(owners: Sequence[int], rows: Sequence[Columns]) -> tuple[list[int
 
 
 def on_device(
-    indices: Sequence[int] | Sequence[tuple[int, int]], device: torch.device
+    indices: Sequence[int] | Sequence[tuple[int, ...]], device: torch.device
 ) -> torch.Tensor:
     """Indices as a tensor, without waiting for the device."""
     pinned = torch.tensor(indices, device="cpu", pin_memory=device.type == "cuda")
@@ -119,6 +122,55 @@ def _finite(counts: torch.Tensor) -> torch.Tensor:
     """float64: how many elements are finite; the counts are the last axis."""
     infinite = counts[..., POS_INF] + counts[..., NEG_INF]
     return (counts[..., COUNT] - counts[..., NAN] - infinite).double()
+
+
+def row_words() -> int:
+    """Eight-byte words of one row."""
+    return len(COUNTS) + len(MOMENTS) + 1 + BINS
+
+
+def columns_of(words: torch.Tensor, rows: int) -> Columns:
+    """counts, moments, checksum and histogram of `rows` rows, as views of one flat int64 buffer."""
+    counts, moments, checksum, histogram = words.split(
+        [len(COUNTS) * rows, len(MOMENTS) * rows, rows, BINS * rows]
+    )
+    return (
+        counts.view(rows, -1),
+        moments.view(torch.float64).view(rows, -1),
+        checksum,
+        histogram.view(rows, -1),
+    )
+
+
+class Plain:
+    """The engine in plain torch operations: it works on every device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._arithmetic = Arithmetic(device)
+        self._leaves: list[tuple[int, Columns]] = []
+
+    def has_room(self, flat: torch.Tensor) -> bool:
+        """Whether few enough sketches wait to be merged."""
+        return len(self._leaves) < MOST_LEAVES
+
+    def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+        """Queue the sketches of the chunks of a contiguous tensor."""
+        for leaf in self._arithmetic.sketch(flat):
+            self._leaves.append((row, repeat(leaf, copies) if copies > 1 else leaf))
+
+    def launch(self) -> None:
+        """Nothing waits: every operation is queued."""
+
+    def absorb(self, rows: Columns) -> None:
+        """Queue the merge of the sketches that wait into the rows of a step."""
+        waiting, self._leaves = self._leaves, []
+        if not waiting:
+            return
+        owners, leaves = merge_rows([row for row, _ in waiting], [leaf for _, leaf in waiting])
+        places = on_device(owners, self._device)
+        for column, merged in zip(rows, merge(take(rows, places), leaves), strict=True):
+            column[places] = merged
 
 
 class Arithmetic:

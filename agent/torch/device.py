@@ -1,4 +1,4 @@
-"""Measuring tensors on an accelerator: plain torch operations into preallocated buffers.
+"""Measuring tensors on an accelerator: an engine queues operations into preallocated buffers.
 
 Nothing is read back in forward or backward. All columns of a step lie in one flat buffer on the
 device; at the step's end one asynchronous copy takes it to a pinned host buffer of a small ring,
@@ -12,20 +12,26 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
+from ...sketch.table import ABS_MIN, MAX, MIN, SketchTable
 from ..steptable import StepTable
-from .arithmetic import Arithmetic, Columns, merge, merge_rows, on_device, repeat, take
+from .arithmetic import Columns, columns_of, row_words
 
-MOST_LEAVES = 1024
-"""Sketches of chunks that may wait to be merged, 2.4 kB each: many at once cost as one."""
 RING = 3
 """Host buffers that may be on their way."""
-WORDS = len(COUNTS) + len(MOMENTS) + 1 + BINS
-"""Eight-byte words of one row."""
+
+
+class Engine(Protocol):
+    """Queues the arithmetic of one device; sketches wait in it to be merged into a step's rows."""
+
+    def has_room(self, flat: torch.Tensor) -> bool: ...
+    def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None: ...
+    def launch(self) -> None: ...
+    def absorb(self, rows: Columns) -> None: ...
 
 
 @dataclass(slots=True)
@@ -43,14 +49,12 @@ class DeviceMeter:
     Hooks may run on several threads, and on several streams, that share its scratch.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, engine: Engine) -> None:
+        self._device, self._engine = device, engine
         self._words = torch.zeros(0, dtype=torch.int64, device=device)
         self._capacity = 0
         self._touched: set[int] = set()
-        self._leaves: list[tuple[int, Columns]] = []
         self._hosts: list[torch.Tensor] = []
-        self._arithmetic = Arithmetic(device)
         self._dropped = 0
         self._lock = threading.Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
@@ -71,17 +75,19 @@ class DeviceMeter:
         self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
     ) -> None:
         """Queue the operations that merge `tensor`, so many times, into its row on the device."""
-        del step, lasting  # there is one buffer, of the open step, and nothing waits to be read
+        del step  # there is one buffer, of the open step
+        flat = tensor.reshape(-1)
         with self._turn():
             self._reserve(row + 1)
             self._touched.add(row)
-            for leaf in self._arithmetic.sketch(tensor.reshape(-1)):
-                self._leaves.append((row, repeat(leaf, copies) if copies > 1 else leaf))
-                if len(self._leaves) >= MOST_LEAVES:
-                    self._absorb()
+            if not self._engine.has_room(flat):
+                self._engine.absorb(self._columns())
+            self._engine.add(row, flat, copies, lasting=lasting)
 
     def flush(self) -> None:
-        """Nothing waits: every operation is queued on the producing stream."""
+        """Queue what the engine kept back: then every operation is in the device's queue."""
+        with self._turn():
+            self._engine.launch()
 
     barrier = flush
 
@@ -95,7 +101,7 @@ class DeviceMeter:
         with self._turn():
             rows, self._touched = sorted(self._touched), set()
             try:
-                self._absorb()
+                self._engine.absorb(self._columns())
                 return self._copy(rows)
             finally:
                 self._clear()
@@ -137,12 +143,12 @@ class DeviceMeter:
             return
         old, old_rows = self._words, self._capacity
         self._capacity = max(rows, 2 * old_rows, 64)
-        length = self._capacity * WORDS
+        length = self._capacity * row_words()
         with torch.inference_mode(False):  # else what is made there could be changed only there
             self._words = torch.zeros(length, dtype=torch.int64, device=self._device)
             self._clear()
             if old_rows:
-                for new, kept in zip(self._columns(), _columns(old, old_rows), strict=True):
+                for new, kept in zip(self._columns(), columns_of(old, old_rows), strict=True):
                     new[:old_rows] = kept
             pin = self._device.type == "cuda"
             self._hosts = [
@@ -151,7 +157,7 @@ class DeviceMeter:
             ]
 
     def _columns(self) -> Columns:
-        return _columns(self._words, self._capacity)
+        return columns_of(self._words, self._capacity)
 
     def _clear(self) -> None:
         _, moments, _, _ = self._columns()
@@ -159,33 +165,11 @@ class DeviceMeter:
         for column, identity in ((MIN, torch.inf), (ABS_MIN, torch.inf), (MAX, -torch.inf)):
             moments[:, column] = identity
 
-    def _absorb(self) -> None:
-        """Merge the sketches that wait into their rows."""
-        waiting, self._leaves = self._leaves, []
-        if not waiting:
-            return
-        owners, leaves = merge_rows([row for row, _ in waiting], [leaf for _, leaf in waiting])
-        rows, columns = on_device(owners, self._device), self._columns()
-        for column, merged in zip(columns, merge(take(columns, rows), leaves), strict=True):
-            column[rows] = merged
-
-
-def _columns(words: torch.Tensor, rows: int) -> Columns:
-    """counts, moments, checksum and histogram of `rows` rows, as views of one flat buffer."""
-    ends = np.cumsum([0, len(COUNTS), len(MOMENTS), 1, BINS]) * rows
-    counts, moments, checksum, histogram = (
-        words[begin:end] for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-    )
-    return (
-        counts.view(rows, -1),
-        moments.view(torch.float64).view(rows, -1),
-        checksum,
-        histogram.view(rows, -1),
-    )
-
 
 def _table(words: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> SketchTable:
-    counts, moments, checksum, histogram = _columns(torch.from_numpy(words), len(words) // WORDS)
+    counts, moments, checksum, histogram = columns_of(
+        torch.from_numpy(words), len(words) // row_words()
+    )
     return SketchTable(
         counts.numpy(), moments.numpy(), checksum.numpy().view(np.uint64), histogram.numpy()
     )

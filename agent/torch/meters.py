@@ -9,7 +9,8 @@ from importlib.util import find_spec
 import torch
 
 from ..sitebook import SiteBook
-from .device import DeviceMeter
+from .arithmetic import Plain
+from .device import DeviceMeter, Engine
 from .recorder import Meter
 
 logger = logging.getLogger(__name__)
@@ -22,12 +23,12 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
 
     def make(device: torch.device) -> Meter:
         if device.type != "cpu":
-            return DeviceMeter(device)
+            return DeviceMeter(device, engine_for(device))
         if find_spec("numba") is None:
             logger.warning(
                 "numba is not installed, tensors are read some 20 times slower: pip install numba"
             )
-            return DeviceMeter(device)
+            return DeviceMeter(device, Plain(device))
         from ..kernel import warm
         from .cpu import CpuMeter
 
@@ -35,3 +36,25 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
         return CpuMeter(book, submit)
 
     return make
+
+
+def engine_for(device: torch.device) -> Engine:
+    """The Triton kernels where they run and agree with plain torch on this very device."""
+    if device.type != "cuda" or find_spec("triton") is None:  # ROCm calls itself cuda, too
+        return Plain(device)
+    try:
+        from .fused import Fused
+        from .trial import differences
+
+        wrong = differences(device, Fused(device), Plain(device))
+        if not wrong:
+            return Fused(device)
+        reason = f"they differ from plain torch in {', '.join(wrong)}"
+    except Exception as error:  # whatever a compiler raises: the other engine works everywhere
+        reason = f"{type(error).__name__}: {error}"
+    logger.warning(
+        "The Triton kernels are not used on %s, and tensors are read with many more launches: %s",
+        device,
+        reason,
+    )
+    return Plain(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from rankscope.sketch import NotARunError, SketchTable
 from rankscope.store import open_run
 
 _runs = count()
+
+if not torch.cuda.is_available():  # Triton asks when it is imported, which nothing above does
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -17,13 +21,22 @@ from numpy.typing import NDArray
 
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.steptable import StepRing, StepTable
+from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import Copy, DeviceMeter
+from rankscope.agent.torch.fused import Fused
 from rankscope.agent.torch.threads import team
+from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
 from rankscope.sketch.elements import element_hash
 from rankscope.sketch.table import FIRST_EXPONENT
 
+# Triton's interpreter computes with NumPy.
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+
 EXTREMES = MOMENTS.index("min")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ENGINES = [Plain, Fused]
+on_each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -49,9 +62,20 @@ def by_numba(x: NDArray[Any]) -> SketchTable:
     return table
 
 
-def by_torch(x: NDArray[Any]) -> SketchTable:
+def as_tensor(x: NDArray[Any]) -> torch.Tensor:
     raw = torch.from_numpy(x.view(np.dtype(f"i{x.itemsize}")).copy())
-    return on_a_device([raw.view(getattr(torch, x.dtype.name))])
+    return raw.view(getattr(torch, x.dtype.name)).to(DEVICE)
+
+
+def by_torch(x: NDArray[Any]) -> SketchTable:
+    return on_a_device([as_tensor(x)], Plain)
+
+
+def by_triton(x: NDArray[Any]) -> SketchTable:
+    return on_a_device([as_tensor(x)], Fused)
+
+
+makers = [by_numba, by_torch, by_triton]
 
 
 def new_step() -> StepTable:
@@ -60,16 +84,21 @@ def new_step() -> StepTable:
     return step
 
 
-def on_a_device(tensors: list[torch.Tensor]) -> SketchTable:
-    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+def new_meter(engine: Any) -> DeviceMeter:
+    return DeviceMeter(DEVICE, engine(DEVICE))
+
+
+def on_a_device(tensors: list[torch.Tensor], engine: Any, *, lasting: bool = False) -> SketchTable:
+    meter, step = new_meter(engine), new_step()
     for row, tensor in enumerate(tensors):
-        meter.add(step, row, tensor, 1, lasting=False)
+        meter.add(step, row, tensor, 1, lasting=lasting)
     return received(meter, meter.send_home(), step)
 
 
 def received(meter: DeviceMeter, copy: Copy | None, step: StepTable) -> SketchTable:
     assert copy is not None
-    assert meter.arrived(copy)
+    while not meter.arrived(copy):
+        time.sleep(0.001)
     meter.receive(copy, step)
     return step.table.take(copy.rows)
 
@@ -103,14 +132,15 @@ def test_the_numba_kernel_agrees_on_any_bits(x: NDArray[Any]) -> None:
     assert_same(x, by_numba(x))
 
 
+@pytest.mark.parametrize("make", makers[1:])
 @given(st.sampled_from([*DTYPES, "float64"]).flatmap(words))
-def test_the_torch_kernel_agrees_on_any_bits(x: NDArray[Any]) -> None:
+def test_kernels_of_devices_agree_on_any_bits(make: Any, x: NDArray[Any]) -> None:
     if x.dtype != np.float64 or np.all(np.abs(np.nan_to_num(x, posinf=0, neginf=0)) < 1e70):
-        assert_same(x, by_torch(x)) if x.size else None
+        assert_same(x, make(x)) if x.size else None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("make", [by_numba, by_torch])
+@pytest.mark.parametrize("make", makers)
 def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any) -> None:
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(50_001) * 3 + 1).astype(np.float32)
@@ -166,9 +196,11 @@ def test_moments_do_not_depend_on_where_the_mean_lies(shift: float, scale: float
     assert_same(x, by_numba(x))
 
 
-def test_hooks_on_several_threads_share_a_devices_scratch() -> None:
-    tensors = [torch.randn(100_000 + row) for row in range(24)]
-    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+@on_each_engine
+def test_hooks_on_several_threads_share_a_devices_scratch(engine: Any) -> None:
+    size = 100_000 if engine is Plain else 2_000
+    tensors = [torch.randn(size + row, device=DEVICE) for row in range(24)]
+    meter, step = new_meter(engine), new_step()
 
     def add(rows: range) -> None:
         for row in rows:
@@ -176,46 +208,106 @@ def test_hooks_on_several_threads_share_a_devices_scratch() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(add, [range(first, 24, 4) for first in range(4)]))
-    assert received(meter, meter.send_home(), step) == on_a_device(tensors)
+    assert received(meter, meter.send_home(), step) == on_a_device(tensors, engine)
 
 
-def test_sites_that_come_while_a_step_is_on_its_way_disturb_neither() -> None:
-    meter, first, second = DeviceMeter(torch.device("cpu")), new_step(), new_step()
-    few, many = [torch.randn(3)], [torch.randn(5) for _ in range(100)]
+@on_each_engine
+def test_sites_that_come_while_a_step_is_on_its_way_disturb_neither(engine: Any) -> None:
+    meter, first, second = new_meter(engine), new_step(), new_step()
+    few = [torch.randn(3, device=DEVICE)]
+    many = [torch.randn(5, device=DEVICE) for _ in range(66)]
     meter.add(first, 0, few[0], 1, lasting=False)
     on_its_way = meter.send_home()
     for row, tensor in enumerate(many):
         meter.add(second, row, tensor, 1, lasting=False)
-    assert received(meter, on_its_way, first) == on_a_device(few)
-    assert received(meter, meter.send_home(), second) == on_a_device(many)
+    assert received(meter, on_its_way, first) == on_a_device(few, engine)
+    assert received(meter, meter.send_home(), second) == on_a_device(many, engine)
     for _ in range(4):  # and every buffer that comes back can be used again
         step = new_step()
-        meter.add(step, 99, many[99], 1, lasting=False)
-        assert received(meter, meter.send_home(), step) == on_a_device(many[99:])
+        meter.add(step, 65, many[65], 1, lasting=False)
+        assert received(meter, meter.send_home(), step) == on_a_device(many[65:], engine)
 
 
 def test_a_step_with_more_chunks_than_may_wait_is_whole() -> None:
-    x = torch.randn(10)
-    meter, step = DeviceMeter(torch.device("cpu")), new_step()
+    x = torch.randn(10, device=DEVICE)
+    meter, step = new_meter(Plain), new_step()
     for _ in range(2100):
         meter.add(step, 0, x, 1, lasting=False)
-    table = received(meter, meter.send_home(), step)
-    whole = sketch_array(x.numpy()).repeat(np.array([2100]))
-    assert np.array_equal(table.counts, whole.counts)
-    np.testing.assert_allclose(table.moments, whole.moments, rtol=1e-12)
+    assert_repeated(received(meter, meter.send_home(), step), x, 2100)
 
 
-def test_sites_that_come_in_inference_mode_can_be_measured_outside() -> None:
-    meter, step, x = DeviceMeter(torch.device("cpu")), new_step(), torch.randn(9)
+def assert_repeated(table: SketchTable, x: torch.Tensor, times: int) -> None:
+    whole = sketch_array(x.cpu().numpy()).repeat(np.array([times]))
+    for row in range(len(table)):
+        assert np.array_equal(table.counts[row], whole.counts[0])
+        assert np.array_equal(table.histogram[row], whole.histogram[0])
+        np.testing.assert_allclose(table.moments[row], whole.moments[0], rtol=1e-12)
+
+
+@on_each_engine
+def test_sites_that_come_in_inference_mode_can_be_measured_outside(engine: Any) -> None:
+    meter, step, x = new_meter(engine), new_step(), torch.randn(9, device=DEVICE)
     with torch.inference_mode():
         meter.add(step, 70, x, 1, lasting=False)
     meter.add(step, 70, x, 1, lasting=False)
     assert received(meter, meter.send_home(), step).counts[0, 0] == 18
 
 
-def test_float64_that_overflows_is_not_told_as_constant() -> None:
-    table = by_torch(np.array([1.7e308, 1.7e308]))
+@pytest.mark.parametrize("make", makers[1:])
+def test_float64_that_overflows_is_not_told_as_constant(make: Any) -> None:
+    table = make(np.array([1.7e308, 1.7e308]))
     assert not np.isfinite(table.moments[0, MOMENTS.index("m2")])
+
+
+class TestTriton:
+    def test_many_leaves_are_merged_in_rounds(self) -> None:
+        x = torch.randn(140_001, device=DEVICE) + 3
+        assert_same(x.cpu().numpy(), on_a_device([x], Fused))
+
+    def test_a_tensor_has_no_more_leaves_than_it_may(self) -> None:
+        x = torch.randn(40_001, device=DEVICE)
+        few = on_a_device([x, x], lambda device: Fused(device, leaves=2, leaves_of_tensor=2))
+        assert_same(x.cpu().numpy(), few.take(slice(0, 1)))
+        assert_same(x.cpu().numpy(), few.take(slice(1, 2)))
+
+    @pytest.mark.parametrize("lasting", [False, True])
+    def test_a_step_with_more_leaves_than_may_wait_is_whole(self, lasting: bool) -> None:
+        x = torch.randn(10, device=DEVICE)
+        meter, step = new_meter(lambda device: Fused(device, leaves=20)), new_step()
+        for add in range(51):
+            meter.add(step, add % 3, x, 1, lasting=lasting)
+        assert_repeated(received(meter, meter.send_home(), step), x, 17)
+
+    def test_it_gives_the_same_bits_again_whether_a_tensor_lasts_or_not(self) -> None:
+        tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
+        tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
+        at_once, together = (on_a_device(tensors, Fused, lasting=last) for last in (False, True))
+        assert at_once == together
+
+    def test_copies_of_an_expanded_tensor_count_as_elements(self) -> None:
+        x = torch.randn(500, device=DEVICE)
+        meter, step = new_meter(Fused), new_step()
+        meter.add(step, 0, x, 7, lasting=False)
+        assert_repeated(received(meter, meter.send_home(), step), x, 7)
+
+    def test_the_trial_before_training_finds_that_it_agrees(self) -> None:
+        assert differences(DEVICE, Fused(DEVICE), Plain(DEVICE)) == []
+
+    def test_the_trial_names_the_dtypes_that_differ(self) -> None:
+        class Flushing(Plain):
+            """As a device that flushes what is small to zero."""
+
+            def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+                if flat.dtype == torch.float32:
+                    flat = torch.where(flat.abs() < 2.0**-126, 0.0, flat)
+                super().add(row, flat, copies, lasting=lasting)
+
+        assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
+
+    def test_the_kernels_compile_for_accelerators(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        script = Path(__file__).with_name("compile_triton.py")
+        subprocess.run([sys.executable, str(script)], check=True, env=environment)
 
 
 @pytest.mark.skipif(
