@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import get_args
+from zlib import crc32
 
 from ..sketch.errors import SettingError
 from ..wire.messages import Kind
@@ -23,6 +25,11 @@ class Schedule:
     """First step, at least 0."""
     ranges: tuple[tuple[int, int], ...] = ()
     """Inclusive (first, last) pairs of steps; none: all steps."""
+    staggered: bool = False
+    """Whether sites take turns: each is measured every `every` steps, at every step some of them.
+
+    The turn follows from the name alone, so that all ranks measure the same, and a module's
+    gradients are measured with its activations, a parameter's with the parameter."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -36,16 +43,27 @@ class Schedule:
                 )
 
     def due(self, step: int) -> bool:
-        """Whether `step` is measured."""
-        if step < self.offset or (step - self.offset) % self.every:
+        """Whether something is measured at `step`."""
+        turn = self.staggered or (step - self.offset) % self.every == 0
+        if step < self.offset or not turn:
             return False
         return not self.ranges or any(first <= step <= last for first, last in self.ranges)
 
+    def is_turn_of(self, name: str, step: int) -> bool:
+        """Whether the sites of that name are measured at `step`, at which something is."""
+        return not self.staggered or (step - self.offset - _number(name)) % self.every == 0
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(name: str) -> int:
+    """The same in all processes, as Python's own hash is not."""
+    return crc32(name.encode())
+
 
 def schedules_by_kind(
-    every: int, by_kind: Mapping[str, Schedule | int], kinds: tuple[str, ...]
+    default: Schedule, by_kind: Mapping[str, Schedule | int], kinds: tuple[str, ...]
 ) -> dict[str, Schedule]:
-    """The schedule of each kind: its own, or every `every` steps.
+    """The schedule of each kind: its own, or the default one; a number stands for its `every`.
 
     Raises:
         SettingError: a schedule cannot be used, or is for a kind that does not exist.
@@ -54,9 +72,8 @@ def schedules_by_kind(
         if kind not in KINDS:
             near = get_close_matches(kind, KINDS, n=3, cutoff=0.4) or list(KINDS)
             raise SettingError(f"There is no kind {kind!r}; did you mean {', '.join(near)}?")
-    default = Schedule(every=every)
     chosen = {kind: by_kind.get(kind, default) for kind in kinds}
     return {
-        kind: Schedule(every=schedule) if isinstance(schedule, int) else schedule
+        kind: replace(default, every=schedule) if isinstance(schedule, int) else schedule
         for kind, schedule in chosen.items()
     }

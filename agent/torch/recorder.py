@@ -73,12 +73,14 @@ class Recorder:
     ) -> None:
         self.book = book
         self._schedules = schedules
+        self._taking_turns = {kind: one for kind, one in schedules.items() if one.staggered}
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._due: dict[str, bool] = {}
+        self._turns: dict[str, Schedule] = {}
         self._reports: list[str] = []
         self._lock = threading.Lock()
         self.counters = dict.fromkeys(
@@ -118,6 +120,7 @@ class Recorder:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
         self._due = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
+        self._turns = self._taking_turns
         self._open = self._ring.take(step)
         if self._open is None:
             self.counters["steps_dropped"] += 1
@@ -128,7 +131,7 @@ class Recorder:
 
     def begin_final(self, step: int) -> None:
         """Open the record of the weights after the last step, whatever their schedule."""
-        self._open = self._ring.take(step)
+        self._open, self._turns = self._ring.take(step), {}
         self._due = {"weight": "weight" in self._schedules and self._open is not None}
 
     def forward_runs(self) -> None:
@@ -153,8 +156,8 @@ class Recorder:
         step = self._open
         if step is None:
             return
-        row = self.book.row(key)
-        if row == UNMEASURED:
+        row, turns = self.book.row(key), self._turns.get(key[0])
+        if row == UNMEASURED or (turns is not None and not turns.is_turn_of(key[1], step.step)):
             return
         try:
             if in_transform():

@@ -56,6 +56,7 @@ def observe(
     directory: str | os.PathLike[str] | None = None,
     kinds: Sequence[str] = DEFAULT_KINDS,
     every: int = 1,
+    staggered: bool = False,
     schedules: Mapping[str, Schedule | int] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
@@ -78,6 +79,8 @@ def observe(
             ./rankscope-runs.
         kinds: what is observed; `input` is left out by default.
         every: distance of the recorded steps.
+        staggered: record every step, but at each another part of the sites, and each site every
+            `every` steps: no step takes longer than the others.
         schedules: a `Schedule`, or its `every`, for single kinds.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
@@ -105,7 +108,9 @@ def observe(
         run=name,
         to=to or os.environ.get("RANKSCOPE_TO"),
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
-        schedules=schedules_by_kind(every, schedules or {}, tuple(kinds)),
+        schedules=schedules_by_kind(
+            Schedule(every=every, staggered=staggered), schedules or {}, tuple(kinds)
+        ),
         selection=selection,
         modules=modules,
         start=start,

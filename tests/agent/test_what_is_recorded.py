@@ -276,6 +276,26 @@ def test_schedules_are_kept_per_kind(observed: Observed, train: Train) -> None:
     assert set(observed.means("activation", "0")) == {2, 3}
 
 
+def test_staggered_sites_take_turns(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(8)])
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=4, staggered=True) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 8)
+    steps = {
+        (kind, name): set(observed.means(kind, name)) - {8}  # the last weights are all recorded
+        for kind, name in open_run(observed.path).sites()[["kind", "name"]].to_numpy().tolist()
+    }
+    assert all(len(own) == 2 and max(own) == min(own) + 4 for own in steps.values())
+    assert len({min(own) for own in steps.values()}) == 4
+    for layer in range(8):
+        activations = steps["activation", f"{layer}"]
+        assert activations == steps["activation_gradient", f"{layer}"]
+        parameter = f"{layer}.weight"
+        assert steps["weight", parameter] == steps["weight_gradient", parameter]
+    assert len(observed.means("weight", "0.weight")) == 3
+    assert observed.steps() == list(range(9))
+
+
 def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.AdamW(model.parameters())

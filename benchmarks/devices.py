@@ -1,0 +1,92 @@
+"""The engines of an accelerator beside one read pass of the same memory.
+
+`separate` reads tensors one by one, as activations come; `together` all in one launch, as weights,
+gradients and optimizer state are read. Times are of the device, its queue empty before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from rankscope.agent.steptable import StepRing
+from rankscope.agent.torch.arithmetic import Plain
+from rankscope.agent.torch.device import DeviceMeter, Engine
+from rankscope.agent.torch.meters import engine_for
+
+
+def best(work: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Seconds of the fastest of some calls, after one that compiles."""
+    taken: list[float] = []
+    for _ in range(repeats + 1):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - begin)
+    return min(taken[1:])
+
+
+def a_step(engine: Engine, device: torch.device, *, lasting: bool) -> Callable[..., None]:
+    """What an agent does with the tensors of a step."""
+    meter, step = DeviceMeter(device, engine), StepRing().take(0)
+    assert step is not None
+
+    def run(tensors: list[torch.Tensor]) -> None:
+        for row, tensor in enumerate(tensors):
+            meter.add(step, row, tensor, 1, lasting=lasting)
+        meter.barrier()
+        copy = meter.send_home()
+        if copy is not None and copy.ready is not None:
+            copy.ready.synchronize()
+            meter.receive(copy, step)
+
+    return run
+
+
+def main() -> None:
+    """Print one row a case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=100_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("There is no GPU here, and nothing is measured.")
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    large = torch.randn(options.elements, device=device)
+    cases = {
+        "float32, normal": [large],
+        "float32, ReLU": [large.relu()],
+        "float32, constant": [torch.ones_like(large)],
+        "bfloat16, normal": [large.bfloat16()],
+        "bfloat16, ReLU": [large.relu().bfloat16()],
+        "bfloat16, constant": [torch.ones_like(large).bfloat16()],
+        "float8_e4m3fn": [large.to(torch.float8_e4m3fn)],
+        "500 x 1,000 float32": [torch.randn(1000, device=device) for _ in range(500)],
+        "100 x 1,048,576 bfloat16": [
+            torch.randn(1 << 20, device=device).bfloat16() for _ in range(100)
+        ],
+    }
+    engine = engine_for(device)
+    print(f"{torch.cuda.get_device_name(device)}, {type(engine).__name__}")
+    print("| case | read pass ms | separate | together | plain torch |")
+    print("|---|---|---|---|---|")
+    separate, together = (a_step(engine, device, lasting=lasting) for lasting in (False, True))
+    plain = a_step(Plain(device), device, lasting=False)
+    for name, tensors in cases.items():
+        words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
+        read = best(lambda w=words: [word.sum() for word in w], device, options.repeats)
+        ratios = [
+            best(lambda t=tensors, run=run: run(t), device, options.repeats) / read
+            for run in (separate, together, plain)
+        ]
+        row = " | ".join(f"{ratio:.1f} x" for ratio in ratios)
+        print(f"| {name} | {read * 1e3:.2f} | {row} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
