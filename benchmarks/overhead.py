@@ -37,7 +37,9 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure(threads: int, every: int, steps: int, warm: int, *, compiled: bool) -> None:
+def measure(
+    threads: int, every: int, steps: int, warm: int, *, compiled: bool, staggered: bool
+) -> None:
     """Print one row."""
     torch.set_num_threads(threads)
     bare, watched = Job(), Job()
@@ -51,7 +53,12 @@ def measure(threads: int, every: int, steps: int, warm: int, *, compiled: bool) 
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         observe(
-            watched.model, watched.optimizer, run="overhead", directory=directory, every=every
+            watched.model,
+            watched.optimizer,
+            run="overhead",
+            directory=directory,
+            every=every,
+            staggered=staggered,
         ) as scope,
     ):
         if compiled:
@@ -77,7 +84,8 @@ def measure(threads: int, every: int, steps: int, warm: int, *, compiled: bool) 
     half = len(memory) // 2
     grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
     print(
-        f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | {every} | "
+        f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
+        f"{every}{', staggered' if staggered else ''} | "
         f"{statistics.median(plain) * 1e3:.0f} | {statistics.median(observed) * 1e3:.0f} | "
         f"{ratio:.3f} | {mean:.3f} | {tail:.3f} | {grown:+.1f} | "
         f"{sent.dropped_frames} | {int(health['tensors_stale'])} |",
@@ -91,9 +99,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--row", nargs=2, type=int, metavar=("THREADS", "EVERY"))
     parser.add_argument("--compiled", action="store_true", help="of that row: torch.compile both")
+    parser.add_argument("--staggered", action="store_true", help="of that row: sites take turns")
     options = parser.parse_args()
     if options.row:
-        measure(*options.row, steps=options.steps, warm=5, compiled=options.compiled)
+        measure(
+            *options.row,
+            steps=options.steps,
+            warm=5,
+            compiled=options.compiled,
+            staggered=options.staggered,
+        )
         return
     print(
         "| torch threads | mode | every | bare ms | observed ms | median of pairs | "

@@ -322,10 +322,8 @@ class Run:
 
     def _gather(self, now: float, everything: bool) -> Batch:
         gathered, index = Batch(), self.writer.next_record
-        # Where there are more, a commit ends with a chunk, which the next need not write again.
-        end = (index + self.settings.commit_records) // CHUNK["tail"] * CHUNK["tail"]
         for attempt in sorted(self._joiners):
-            most = max(end - index, 1)
+            most = _up_to_a_chunk(index, self.settings.commit_records)
             batch = self._joiners[attempt].tick(now, index, most=most, everything=everything)
             index += sum(record.index >= index for record in batch.records)
             gathered.records += batch.records
@@ -356,6 +354,15 @@ class Run:
                 f"{gap.last_step}: {gap.cause}."
             )
             joiner.tell("gap", stream.rank, gap.first_step, text)
+
+
+def _up_to_a_chunk(index: int, most: int) -> int:
+    """How many records from `index` on, of at most `most`, end with a chunk of the store.
+
+    A chunk that is full need not be written again; where none ends there it is `most`.
+    """
+    end = (index + most) // CHUNK["tail"] * CHUNK["tail"]
+    return end - index if end > index else most
 
 
 def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:

@@ -149,6 +149,8 @@ class Plain:
         self._device = device
         self._arithmetic = Arithmetic(device)
         self._leaves: list[tuple[int, Columns]] = []
+        self.stale = 0
+        """Every tensor is read at once."""
 
     def has_room(self, flat: torch.Tensor) -> bool:
         """Whether few enough sketches wait to be merged."""
@@ -162,15 +164,16 @@ class Plain:
     def launch(self) -> None:
         """Nothing waits: every operation is queued."""
 
-    def absorb(self, rows: Columns) -> None:
-        """Queue the merge of the sketches that wait into the rows of a step."""
+    def absorb(self, rows: Columns) -> set[int]:
+        """Queue the merge of the sketches that wait into the rows of a step; all were read."""
         waiting, self._leaves = self._leaves, []
         if not waiting:
-            return
+            return set()
         owners, leaves = merge_rows([row for row, _ in waiting], [leaf for _, leaf in waiting])
         places = on_device(owners, self._device)
         for column, merged in zip(rows, merge(take(rows, places), leaves), strict=True):
             column[places] = merged
+        return set()
 
 
 class Arithmetic:

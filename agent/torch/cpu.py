@@ -24,6 +24,7 @@ from ...sketch.table import SketchTable
 from ..kernel import DTYPES, Team, absorb, cut, sketch_items
 from ..sitebook import SiteBook
 from ..steptable import StepTable
+from .local import UNKNOWN, version_of
 from .threads import team
 
 BATCH_BYTES = 2 << 20
@@ -34,8 +35,6 @@ WAITING_BYTES = 16 << 20
 """Activations and gradients that may wait to be read: they are kept in memory for it."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
-UNKNOWN = -1
-"""Version of a tensor of inference mode, which counts none."""
 CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 """What the kernel calls the dtypes that it reads."""
 
@@ -71,12 +70,12 @@ class Batch:
         self.copies.append(copies)
         self.rows.append(row)
         self.tensors.append(tensor)
-        self.versions.append(_version(tensor))
+        self.versions.append(version_of(tensor))
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
 
     def add_twin(self, row: int, tensor: torch.Tensor, copies: int) -> bool:
         """Let `row` share a sketch, if this tensor waits here already and did not change since."""
-        place, version = self.places.get(tensor.data_ptr()), _version(tensor)
+        place, version = self.places.get(tensor.data_ptr()), version_of(tensor)
         if place is None or self.begun or version == UNKNOWN:
             return False
         known = self.tensors[place]
@@ -95,7 +94,7 @@ class Batch:
         """Find the tensors that have another version now, and let go of all; once."""
         if not self.tensors:
             return
-        now = [_version(tensor) for tensor in self.tensors]
+        now = [version_of(tensor) for tensor in self.tensors]
         if now != self.versions:
             pairs = enumerate(zip(now, self.versions, strict=True))
             self.stale = [place for place, (new, old) in pairs if new != old]
@@ -344,7 +343,3 @@ class CpuMeter:
     def _merge(self) -> None:
         while self._unmerged:
             self._unmerged.popleft().merge()
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return UNKNOWN if tensor.is_inference() else tensor._version

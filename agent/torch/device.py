@@ -28,10 +28,12 @@ RING = 3
 class Engine(Protocol):
     """Queues the arithmetic of one device; sketches wait in it to be merged into a step's rows."""
 
+    @property
+    def stale(self) -> int: ...
     def has_room(self, flat: torch.Tensor) -> bool: ...
     def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None: ...
     def launch(self) -> None: ...
-    def absorb(self, rows: Columns) -> None: ...
+    def absorb(self, rows: Columns) -> set[int]: ...
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class DeviceMeter:
         self._dropped = 0
         self._lock = threading.Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
-        self.stale = 0
+        self._captured = 0
 
     @contextmanager
     def _turn(self) -> Generator[None]:
@@ -67,21 +69,26 @@ class DeviceMeter:
             stream = torch.cuda.current_stream(self._device) if self._used is not None else None
             if stream is not None and self._used is not None:
                 stream.wait_event(self._used)
-            yield
-            if stream is not None and self._used is not None:
-                self._used.record(stream)
+            try:
+                yield
+            finally:
+                if stream is not None and self._used is not None:
+                    self._used.record(stream)
 
     def add(
         self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
     ) -> None:
         """Queue the operations that merge `tensor`, so many times, into its row on the device."""
         del step  # there is one buffer, of the open step
+        if self._used is not None and torch.cuda.is_current_stream_capturing():
+            self._captured += 1  # a graph that is being captured would keep our buffers for good
+            return
         flat = tensor.reshape(-1)
         with self._turn():
             self._reserve(row + 1)
-            self._touched.add(row)
             if not self._engine.has_room(flat):
-                self._engine.absorb(self._columns())
+                self._touched -= self._engine.absorb(self._columns())
+            self._touched.add(row)
             self._engine.add(row, flat, copies, lasting=lasting)
 
     def flush(self) -> None:
@@ -92,18 +99,18 @@ class DeviceMeter:
     barrier = flush
 
     def settle(self, step: StepTable) -> None:
-        """Nothing waits here either."""
+        """Nothing: `receive` brings a step's rows."""
 
     def send_home(self) -> Copy | None:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
             return None
         with self._turn():
-            rows, self._touched = sorted(self._touched), set()
             try:
-                self._engine.absorb(self._columns())
-                return self._copy(rows)
+                rows = sorted(self._touched - self._engine.absorb(self._columns()))
+                return self._copy(rows) if rows else None
             finally:
+                self._touched = set()
                 self._clear()
 
     def _copy(self, rows: list[int]) -> Copy | None:
@@ -115,7 +122,7 @@ class DeviceMeter:
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()
-            event.record()
+            event.record(torch.cuda.current_stream(self._device))
         return Copy(host, event, rows)
 
     def arrived(self, copy: Copy) -> bool:
@@ -134,6 +141,11 @@ class DeviceMeter:
             self._hosts.append(copy.host)
 
     @property
+    def stale(self) -> int:
+        """Tensors that could not be read: changed before, or while a CUDA graph was captured."""
+        return self._engine.stale + self._captured
+
+    @property
     def dropped(self) -> int:
         """Steps that were lost because all host buffers were on their way."""
         return self._dropped
@@ -142,7 +154,8 @@ class DeviceMeter:
         if rows <= self._capacity:
             return
         old, old_rows = self._words, self._capacity
-        self._capacity = max(rows, 2 * old_rows, 64)
+        # In whole 64s, so that all columns are aligned alike and no kernel is compiled anew.
+        self._capacity = max(-(-rows // 64) * 64, 2 * old_rows)
         length = self._capacity * row_words()
         with torch.inference_mode(False):  # else what is made there could be changed only there
             self._words = torch.zeros(length, dtype=torch.int64, device=self._device)

@@ -1,4 +1,4 @@
-"""Sketches by the Triton kernels: one launch a tensor, one for all tensors that last.
+"""Sketches by the Triton kernels: one launch a tensor, one for all small tensors that last.
 
 Each chunk of a tensor has its sketch written into a row of its own, a leaf. Leaves are merged into
 the rows of the step, sixteen at a time and always in the same order, when no more fit or the step
@@ -7,10 +7,13 @@ ends. Nothing is read back, and nothing waits for the device.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...sketch.elements import BLOCK, WITHIN
@@ -18,7 +21,7 @@ from ...sketch.formats import dtype_named, floor_log2, smallest_normal
 from ...sketch.table import FIRST_EXPONENT
 from . import triton_kernels as kernels
 from .arithmetic import Columns, columns_of, on_device, row_words
-from .local import READABLE, dtype_name
+from .local import READABLE, dtype_name, version_of
 
 # Triton adds options of its own, which its types do not tell.
 sketch_chunks: Any = kernels.sketch_chunks
@@ -26,6 +29,8 @@ merge_leaves: Any = kernels.merge_leaves
 
 FAN = 16
 """Leaves that one program merges, one after the other."""
+CHUNKS_OF_SMALL = 4
+"""A tensor of more chunks has a launch of its own: its rows of a table would take as long."""
 WARPS = 8
 
 
@@ -41,6 +46,23 @@ class Run:
 
     def __len__(self) -> int:
         return -(-(self.end - self.first) // self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A tensor that lasts, until `launch`."""
+
+    row: int
+    flat: torch.Tensor
+    copies: int
+    chunks: int
+    version: int
+
+    def is_as_it_was(self) -> bool:
+        """Whether nobody changed it, or took its memory away, since it was noted."""
+        needed = (self.flat.storage_offset() + self.flat.numel()) * self.flat.itemsize
+        there = self.flat.untyped_storage().nbytes() >= needed
+        return there and version_of(self.flat) == self.version
 
 
 class Fused:
@@ -63,40 +85,52 @@ class Fused:
             self._values = {dtype: _values(dtype).to(device) for dtype in READABLE}
         self._runs: list[Run] = []
         self._used = 0
-        self._waiting: list[tuple[torch.Tensor, int]] = []
+        self._waiting: list[Waiting] = []
+        self._expected = 0
+        self._unread: set[int] = set()
+        self._at_once: set[int] = set()
+        self.stale = 0
 
     def has_room(self, flat: torch.Tensor) -> bool:
         """Whether the leaves of a tensor fit beside those that wait."""
-        return self._used + self._chunks_of(flat) <= self._most
+        return self._used + self._expected + self._chunks_of(flat) <= self._most
 
     def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
-        """Queue the sketch of a contiguous tensor; of one that lasts, with the next `launch`."""
+        """Queue the sketch of a contiguous tensor; of one that lasts, with the next `launch`.
+
+        A tensor that was found changed while it waited does not wait again.
+        """
         chunks = self._chunks_of(flat)
-        if not chunks:
-            return
-        first, self._used = self._used, self._used + chunks
-        self._runs.append(Run(row, first, self._used, 1, copies))
-        if lasting:
-            self._waiting.append((flat, first))
+        self._unread.add(row)
+        waiting = Waiting(row, flat, copies, chunks, version_of(flat))
+        if lasting and row not in self._at_once:
+            self._waiting.append(waiting)
+            self._expected += chunks
         else:
-            self._start(flat.dtype, chunks, flat, first)
+            self._start_one(waiting)
 
     def launch(self) -> None:
-        """Queue the sketches of all tensors that wait: one launch for each dtype."""
-        waiting, self._waiting = self._waiting, []
-        for dtype in dict.fromkeys(flat.dtype for flat, _ in waiting):
-            work = [
-                chunk
-                for flat, first in waiting
-                if flat.dtype == dtype
-                for chunk in self._work(flat, first)
-            ]
-            self._start(dtype, len(work), on_device(work, self._device))
+        """Queue the sketches of all tensors that wait: of small ones one launch for each dtype."""
+        all_waiting, self._waiting, self._expected = self._waiting, [], 0
+        small: dict[torch.dtype, list[Waiting]] = defaultdict(list)
+        for waiting in all_waiting:
+            if not waiting.is_as_it_was():
+                self.stale += 1
+                self._at_once.add(waiting.row)
+            elif waiting.chunks > CHUNKS_OF_SMALL:
+                self._start_one(waiting)
+            else:
+                small[waiting.flat.dtype].append(waiting)
+        for dtype, tensors in small.items():
+            self._start_small(dtype, tensors)
 
-    def absorb(self, rows: Columns) -> None:
-        """Queue the merge of all leaves into the rows of a step."""
-        self.launch()
-        runs, self._runs, self._used = self._runs, [], 0
+    def absorb(self, rows: Columns) -> set[int]:
+        """Queue the merge of all leaves into the rows of a step; of which rows nothing was read."""
+        try:
+            self.launch()
+        finally:
+            runs, self._runs, self._used = self._runs, [], 0
+            unread, self._unread = self._unread, set()
         while any(len(run) > FAN for run in runs):
             self._merge([part for run in runs for part in _parts(run)], self._leaves)
             runs = [_merged(run) for run in runs]
@@ -104,6 +138,33 @@ class Fused:
             once = {run.row: run for run in reversed(runs)}
             self._merge(list(once.values()), rows)
             runs = [run for run in runs if once[run.row] is not run]
+        return unread
+
+    def _start_one(self, waiting: Waiting) -> None:
+        flat, first = waiting.flat, self._used
+        if waiting.chunks:
+            self._launch(waiting.chunks, flat, self._within, 0, self._size(flat), first)
+        # Only now: leaves that no kernel writes hold what an earlier step left there.
+        self._used = first + waiting.chunks
+        self._runs.append(Run(waiting.row, first, self._used, 1, waiting.copies))
+        self._unread.discard(waiting.row)
+
+    def _start_small(self, dtype: torch.dtype, tensors: Sequence[Waiting]) -> None:
+        ends = self._used + np.cumsum([waiting.chunks for waiting in tensors])
+        runs = [
+            Run(waiting.row, int(end) - waiting.chunks, int(end), 1, waiting.copies)
+            for waiting, end in zip(tensors, ends, strict=True)
+        ]
+        work = [
+            chunk
+            for waiting, run in zip(tensors, runs, strict=True)
+            for chunk in self._work(waiting.flat, run.first)
+        ]
+        if work:
+            self._launch(len(work), tensors[0].flat, on_device(work, self._device), 1, 0, 0)
+        self._used = int(ends[-1])
+        self._runs += runs
+        self._unread.difference_update(run.row for run in runs)
 
     def _size(self, flat: torch.Tensor) -> int:
         """Elements a leaf: so many that the tensor has no more leaves than it may."""
@@ -118,22 +179,27 @@ class Fused:
         for place, start in enumerate(range(0, length, size)):
             yield flat.data_ptr(), start, min(start + size, length), first + place
 
-    def _start(
-        self, dtype: torch.dtype, chunks: int, source: torch.Tensor, first: int | None = None
+    def _launch(
+        self,
+        programs: int,
+        flat: torch.Tensor,
+        work: torch.Tensor,
+        in_table: int,
+        size: int,
+        first: int,
     ) -> None:
-        """Launch the sketch of one tensor into leaves from `first` on, or of a table of work."""
-        direct = first is not None
-        name = dtype_name(dtype)
+        """Sketch one tensor into leaves from `first` on; or, of its dtype, what a table names."""
+        name = dtype_name(flat.dtype)
         with _current(self._device):
-            sketch_chunks[(chunks,)](
-                0 if direct else 1,
-                self._within if direct else source,
-                source.data_ptr(),
-                source.numel(),
-                self._size(source) if direct else 0,
-                first or 0,
+            sketch_chunks[(programs,)](
+                in_table,
+                work,
+                flat.data_ptr(),
+                flat.numel(),
+                size,
+                first,
                 self._within,
-                self._values[dtype],
+                self._values[flat.dtype],
                 *self._leaves,
                 max(floor_log2(smallest_normal(dtype_named(name))) - FIRST_EXPONENT, 0),
                 KIND=kernels.KINDS.get(name, kernels.BYTES),
@@ -150,9 +216,9 @@ class Fused:
                 )
 
 
-def _current(device: torch.device) -> torch.device | torch.cuda.device:
+def _current(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else torch.device(device)
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _values(dtype: torch.dtype) -> torch.Tensor:

@@ -46,6 +46,15 @@ def untransformed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+UNKNOWN = -1
+"""The version of a tensor of inference mode, which counts none."""
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often the tensor was changed in place, as far as torch counts."""
+    return UNKNOWN if tensor.is_inference() else tensor._version
+
+
 def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The elements of a tensor in the order in which they lie in memory, and how often each counts.
 

@@ -44,8 +44,8 @@ LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 class Meter(Protocol):
     """Summarises tensors of one kind of device into the open step."""
 
-    stale: int
-
+    @property
+    def stale(self) -> int: ...
     def add(
         self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
     ) -> None: ...

@@ -255,7 +255,7 @@ class Scope:
         self._recorder = Recorder(
             book, self._schedules, axes, meter_maker(book, self._worker.submit)
         )
-        for device in {parameter.device for parameter in self._model.parameters()}:
+        for device in _devices(self._model):
             self._recorder.prepare(device)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
@@ -329,6 +329,14 @@ def _as_list(
                 f"`optimizer` must be a torch optimizer or several, got {type(one)}."
             )
     return chosen
+
+
+def _devices(model: torch.nn.Module) -> set[torch.device]:
+    """Where tensors will be: beside the parameters, which may be on the host between their uses."""
+    devices = {parameter.device for parameter in model.parameters()}
+    if torch.cuda.is_initialized():
+        devices.add(torch.device("cuda", torch.cuda.current_device()))
+    return devices
 
 
 def _check_model(model: torch.nn.Module, start: int) -> None:

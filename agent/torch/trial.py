@@ -34,15 +34,15 @@ def differences(device: torch.device, engine: Engine, other: Engine) -> list[str
 
 def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
     """Any bit patterns of each dtype, and of the wide ones numbers of ordinary size besides."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     for dtype in sorted(READABLE, key=str):
-        bits = torch.randint(
-            0, 256, (ELEMENTS * dtype.itemsize,), dtype=torch.uint8, generator=generator
-        )
         if dtype == torch.float64:  # of any size their powers overflow, each engine in its own way
-            yield dtype_name(dtype), torch.randn(ELEMENTS, dtype=dtype, generator=generator)
+            numbers = torch.randn(ELEMENTS, dtype=dtype, generator=generator, device="cpu")
         else:
-            yield dtype_name(dtype), bits.view(dtype)
+            size = (ELEMENTS * dtype.itemsize,)
+            bits = torch.randint(256, size, dtype=torch.uint8, generator=generator, device="cpu")
+            numbers = bits.view(dtype)
+        yield dtype_name(dtype), numbers
 
 
 def sketches(device: torch.device, engine: Engine, tensors: list[torch.Tensor]) -> SketchTable:

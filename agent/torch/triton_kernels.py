@@ -37,16 +37,35 @@ _BINS = tl.constexpr(table.BINS)
 _SLOTS = tl.constexpr(512)
 _FIRST_FIELD = tl.constexpr(1023 + table.FIRST_EXPONENT)
 _SPECIAL = tl.constexpr(2047)
+_FLOAT64 = tl.constexpr(KINDS["float64"])
+_FLOAT32 = tl.constexpr(KINDS["float32"])
+_BFLOAT16 = tl.constexpr(KINDS["bfloat16"])
+_FLOAT16 = tl.constexpr(KINDS["float16"])
+
 _COUNTS = tl.constexpr(len(table.COUNTS))
+_COUNT = tl.constexpr(table.COUNT)
+_NAN = tl.constexpr(table.NAN)
+_POS_INF = tl.constexpr(table.POS_INF)
+_NEG_INF = tl.constexpr(table.NEG_INF)
+_ZERO = tl.constexpr(table.ZERO)
+_NEGATIVE = tl.constexpr(table.NEGATIVE)
+_SUBNORMAL = tl.constexpr(table.SUBNORMAL)
+_UNDER = tl.constexpr(table.UNDER)
+_OVER = tl.constexpr(table.OVER)
+_NOTHING = tl.constexpr(511 - table.BINS)
+"""The slots of a tile's histogram are the bins, then the columns of counts; the last is unused."""
+
 _MOMENTS = tl.constexpr(len(table.MOMENTS))
-# Slots of the histogram after the bins, for what has no bin.
-_ZERO = tl.constexpr(table.BINS)
-_NAN = tl.constexpr(table.BINS + 1)
-_POS_INF = tl.constexpr(table.BINS + 2)
-_NEG_INF = tl.constexpr(table.BINS + 3)
-_UNDER = tl.constexpr(table.BINS + 4)
-_OVER = tl.constexpr(table.BINS + 5)
-_NOTHING = tl.constexpr(511)
+_SUM = tl.constexpr(table.SUM)
+_L1 = tl.constexpr(table.L1)
+_M2 = tl.constexpr(table.M2)
+_M3 = tl.constexpr(table.M3)
+_M4 = tl.constexpr(table.M4)
+_S8 = tl.constexpr(table.S8)
+_PROJECTION = tl.constexpr(table.PROJECTION)
+_MIN = tl.constexpr(table.MIN)
+_MAX = tl.constexpr(table.MAX)
+_ABS_MIN = tl.constexpr(table.ABS_MIN)
 
 
 @triton.jit
@@ -102,18 +121,18 @@ def block_key(block):
 @triton.jit
 def load_elements(address, offsets, inside, values, KIND: tl.constexpr):
     """The elements at `offsets`: as float64, and their bits as int64. `values` is for bytes."""
-    if KIND == 0:
+    if KIND == _FLOAT64:
         bits = tl.load(address.to(tl.pointer_type(tl.int64)) + offsets, mask=inside, other=0)
         x = bits.to(tl.float64, bitcast=True)
-    elif KIND == 1:
+    elif KIND == _FLOAT32:
         raw = tl.load(address.to(tl.pointer_type(tl.int32)) + offsets, mask=inside, other=0)
         bits = raw.to(tl.int64) & 0xFFFFFFFF
         x = raw.to(tl.float32, bitcast=True).to(tl.float64)
-    elif KIND == 2:
+    elif KIND == _BFLOAT16:
         raw = tl.load(address.to(tl.pointer_type(tl.int16)) + offsets, mask=inside, other=0)
         bits = raw.to(tl.int64) & 0xFFFF
         x = (raw.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
-    elif KIND == 3:
+    elif KIND == _FLOAT16:
         raw = tl.load(address.to(tl.pointer_type(tl.int16)) + offsets, mask=inside, other=0)
         bits = raw.to(tl.int64) & 0xFFFF
         x = raw.to(tl.float16, bitcast=True).to(tl.float64)
@@ -122,6 +141,66 @@ def load_elements(address, offsets, inside, values, KIND: tl.constexpr):
         bits = raw.to(tl.int64)
         x = tl.load(values + bits)
     return x, bits
+
+
+@triton.jit
+def slots_of(x, inside):
+    """The slot of each element: the bin of its exponent, or the column of counts that it is in."""
+    bits = x.to(tl.int64, bitcast=True)
+    field = (bits >> 52) & _SPECIAL
+    no_fraction = (bits & 0xFFFFFFFFFFFFF) == 0
+    slot = field - _FIRST_FIELD
+    slot = tl.where(slot < 0, _BINS + _UNDER, tl.where(slot >= _BINS, _BINS + _OVER, slot))
+    slot = tl.where((field == 0) & no_fraction, _BINS + _ZERO, slot)
+    infinite = tl.where(bits < 0, _BINS + _NEG_INF, _BINS + _POS_INF)
+    slot = tl.where(field == _SPECIAL, tl.where(no_fraction, infinite, _BINS + _NAN), slot)
+    return tl.where(inside, slot, _BINS + _NOTHING).to(tl.int32)
+
+
+@triton.jit
+def tile_moments(v, finite):
+    """How many elements are finite, and of these the sum, central moments, eighth and largest."""
+    n = tl.sum(finite.to(tl.int32)).to(tl.float64)
+    total = tl.sum(v)
+    largest = tl.max(tl.abs(v))
+    d = tl.where(finite, v - total / tl.maximum(n, 1.0), 0.0)
+    square = d * d
+    shift = -exponent_of(largest)
+    half = shift >> 1  # in two steps: float64's subnormals need more than one factor can hold
+    scaled = v * power_of_two(half) * power_of_two(shift - half)
+    scaled = scaled * scaled
+    scaled = scaled * scaled
+    m2, m3, m4 = tl.sum(square), tl.sum(square * d), tl.sum(square * square)
+    return n, total, m2, m3, m4, tl.sum(scaled * scaled), largest
+
+
+@triton.jit
+def store_counts(row, elements, found, negative, tiny, first_normal):
+    """Write a row of counts; `found` are the elements by slot."""
+    slots = tl.arange(0, _SLOTS)
+    column = slots - _BINS
+    counted = (column > _COUNT) & (column < _COUNTS)
+    counted &= (column != _NEGATIVE) & (column != _SUBNORMAL)
+    tl.store(row + column, found, mask=counted)
+    subnormal = tl.sum(tl.where(slots < first_normal, found, 0))
+    tl.store(row + _COUNT, elements)
+    tl.store(row + _NEGATIVE, tl.sum(negative.to(tl.int64)))
+    tl.store(row + _SUBNORMAL, subnormal + tl.sum(tiny.to(tl.int64)))
+
+
+@triton.jit
+def store_moments(row, a1, absolute, a2, a3, a4, a8, projection, least, most, smallest):
+    """Write a row of moments."""
+    tl.store(row + _SUM, a1)
+    tl.store(row + _L1, absolute)
+    tl.store(row + _M2, a2)
+    tl.store(row + _M3, a3)
+    tl.store(row + _M4, a4)
+    tl.store(row + _S8, a8)
+    tl.store(row + _PROJECTION, projection)
+    tl.store(row + _MIN, least)
+    tl.store(row + _MAX, most)
+    tl.store(row + _ABS_MIN, smallest)
 
 
 @triton.jit(
@@ -163,12 +242,9 @@ def sketch_chunks(
         address, start = tl.load(work), tl.load(work + 1)
         stop, leaf = tl.load(work + 2), tl.load(work + 3)
     lanes = tl.arange(0, _TILE)
-    slots = tl.arange(0, _SLOTS)
     found = tl.zeros((_SLOTS,), tl.int64)
-    negative = tl.zeros((_TILE,), tl.int32)
-    tiny = tl.zeros((_TILE,), tl.int32)
-    absolute = tl.zeros((_TILE,), tl.float64)
-    projection = tl.zeros((_TILE,), tl.float64)
+    negative, tiny = tl.zeros((_TILE,), tl.int32), tl.zeros((_TILE,), tl.int32)
+    absolute, projection = tl.zeros((_TILE,), tl.float64), tl.zeros((_TILE,), tl.float64)
     weighted = tl.zeros((_TILE,), tl.int64)
     least = tl.full((_TILE,), float("inf"), tl.float64)
     most = tl.full((_TILE,), float("-inf"), tl.float64)
@@ -179,84 +255,55 @@ def sketch_chunks(
         tile = start + number_of_tile * _TILE
         inside = tile + lanes < stop
         x, bits = load_elements(address, tile + lanes, inside, values, KIND)
-        # Keys.
         key = tl.load(within + tile % _BLOCK + lanes) ^ block_key(tile // _BLOCK)
         weighted += bits * (key | 1)
-        # Counts: a slot for each exponent and for what has none.
-        b = x.to(tl.int64, bitcast=True)
-        field = (b >> 52) & _SPECIAL
-        no_fraction = (b & 0xFFFFFFFFFFFFF) == 0
-        special = field == _SPECIAL
-        zero = (field == 0) & no_fraction
-        normal = inside & (field != _SPECIAL)
-        number = normal & ((field != 0) | (b & 0xFFFFFFFFFFFFF != 0))
-        slot = field - _FIRST_FIELD
-        slot = tl.where(slot < 0, _UNDER, tl.where(slot >= _BINS, _OVER, slot))
-        slot = tl.where(zero, _ZERO, slot)
-        infinite = tl.where(b < 0, _NEG_INF, _POS_INF)
-        slot = tl.where(special, tl.where(no_fraction, infinite, _NAN), slot)
-        slot = tl.where(inside, slot, _NOTHING)
-        found += tl.histogram(slot.to(tl.int32), _SLOTS)
-        negative += (number & (b < 0)).to(tl.int32)
-        if KIND == 0:
-            tiny += (number & (field == 0)).to(tl.int32)
-        # Sums and extremes.
-        v = tl.where(normal, x, 0.0)
-        magnitude = tl.abs(v)
-        absolute += magnitude
+        slot = slots_of(x, inside)
+        found += tl.histogram(slot, _SLOTS)
+        finite = (slot < _BINS) | (slot == _BINS + _ZERO)
+        finite |= (slot == _BINS + _UNDER) | (slot == _BINS + _OVER)
+        number = finite & (slot != _BINS + _ZERO)
+        v = tl.where(finite, x, 0.0)
+        negative += (number & (v < 0)).to(tl.int32)
+        if KIND == _FLOAT64:  # the only ones that no bin holds
+            tiny += (number & (tl.abs(v) < 2.2250738585072014e-308)).to(tl.int32)
+        absolute += tl.abs(v)
         projection += tl.where((key >> 31) & 1 == 1, -v, v)
-        least = tl.minimum(least, tl.where(normal, x, float("inf")))
-        most = tl.maximum(most, tl.where(normal, x, float("-inf")))
-        smallest = tl.minimum(smallest, tl.where(number, magnitude, float("inf")))
-        # Moments about the tile's own mean.
-        nb = tl.sum(normal.to(tl.int32)).to(tl.float64)
-        b1 = tl.sum(v)
-        most_b = tl.max(magnitude)
-        d = tl.where(normal, v - b1 / tl.maximum(nb, 1.0), 0.0)
-        square = d * d
-        b2, b3, b4 = tl.sum(square), tl.sum(square * d), tl.sum(square * square)
-        shift = -exponent_of(most_b)
-        half = shift >> 1
-        scaled = v * power_of_two(half) * power_of_two(shift - half)
-        scaled = scaled * scaled
-        scaled = scaled * scaled
-        b8 = tl.sum(scaled * scaled)
+        least = tl.minimum(least, tl.where(finite, x, float("inf")))
+        most = tl.maximum(most, tl.where(finite, x, float("-inf")))
+        smallest = tl.minimum(smallest, tl.where(number, tl.abs(v), float("inf")))
+        nb, b1, b2, b3, b4, b8, most_b = tile_moments(v, finite)
         a1, a2, a3, a4, a8 = merged_moments(
             na, a1, a2, a3, a4, a8, most_a, nb, b1, b2, b3, b4, b8, most_b
         )
         na += nb
         most_a = tl.maximum(most_a, most_b)
+    slots = tl.arange(0, _SLOTS)
     tl.store(histogram + leaf * _BINS + slots, found, mask=slots < _BINS)
     tl.store(checksum + leaf, tl.sum(weighted))
-    row = counts + leaf * _COUNTS
-    subnormal = tl.sum(tl.where(slots < first_normal, found, 0)) + tl.sum(tiny.to(tl.int64))
-    tl.store(row, stop - start)
-    tl.store(row + 1, tl.sum(tl.where(slots == _NAN, found, 0)))
-    tl.store(row + 2, tl.sum(tl.where(slots == _POS_INF, found, 0)))
-    tl.store(row + 3, tl.sum(tl.where(slots == _NEG_INF, found, 0)))
-    tl.store(row + 4, tl.sum(tl.where(slots == _ZERO, found, 0)))
-    tl.store(row + 5, tl.sum(negative.to(tl.int64)))
-    tl.store(row + 6, subnormal)
-    tl.store(row + 7, tl.sum(tl.where(slots == _UNDER, found, 0)))
-    tl.store(row + 8, tl.sum(tl.where(slots == _OVER, found, 0)))
+    store_counts(counts + leaf * _COUNTS, stop - start, found, negative, tiny, first_normal)
+    sums = tl.sum(absolute), tl.sum(projection)
+    extremes = tl.min(least), tl.max(most), tl.min(smallest)
     row = moments + leaf * _MOMENTS
-    tl.store(row, a1)
-    tl.store(row + 1, tl.sum(absolute))
-    tl.store(row + 2, a2)
-    tl.store(row + 3, a3)
-    tl.store(row + 4, a4)
-    tl.store(row + 5, a8)
-    tl.store(row + 6, tl.sum(projection))
-    tl.store(row + 7, tl.min(least))
-    tl.store(row + 8, tl.max(most))
-    tl.store(row + 9, tl.min(smallest))
+    store_moments(row, a1, sums[0], a2, a3, a4, a8, sums[1], extremes[0], extremes[1], extremes[2])
 
 
 @triton.jit
 def finite_count(row):
     """float64: how many elements are finite, of a row of counts."""
-    bad = tl.load(row + 1) + tl.load(row + 2) + tl.load(row + 3)
-    return (tl.load(row) - bad).to(tl.float64)
+    bad = tl.load(row + _NAN) + tl.load(row + _POS_INF) + tl.load(row + _NEG_INF)
+    return (tl.load(row + _COUNT) - bad).to(tl.float64)
+
+
+@triton.jit
+def load_moments(row, times):
+    """A row of moments, its sums multiplied by `times`."""
+    a1, absolute, a2 = tl.load(row + _SUM), tl.load(row + _L1), tl.load(row + _M2)
+    a3, a4, a8 = tl.load(row + _M3), tl.load(row + _M4), tl.load(row + _S8)
+    projection = times * tl.load(row + _PROJECTION)
+    least, most, smallest = tl.load(row + _MIN), tl.load(row + _MAX), tl.load(row + _ABS_MIN)
+    a1, absolute, a2 = times * a1, times * absolute, times * a2
+    a3, a4, a8 = times * a3, times * a4, times * a8
+    return a1, absolute, a2, a3, a4, a8, projection, least, most, smallest
 
 
 @triton.jit
@@ -277,62 +324,39 @@ def merge_leaves(
         runs: int64 [runs, RUN]; each leaf counts as many times as there are copies.
     """
     runs += tl.program_id(0).to(tl.int64) * _RUN
-    row = tl.load(runs)
-    copies = tl.load(runs + 4)
-    bins = tl.arange(0, _SLOTS)
-    columns = tl.arange(0, 16)
-    found = tl.load(into_histogram + row * _BINS + bins, mask=bins < _BINS, other=0)
-    count = tl.load(into_counts + row * _COUNTS + columns, mask=columns < _COUNTS, other=0)
+    row, copies = tl.load(runs), tl.load(runs + 4)
+    into_counts += row * _COUNTS
+    into_moments += row * _MOMENTS
+    into_histogram += row * _BINS
+    bins, columns = tl.arange(0, _SLOTS), tl.arange(0, 16)
+    found = tl.load(into_histogram + bins, mask=bins < _BINS, other=0)
+    count = tl.load(into_counts + columns, mask=columns < _COUNTS, other=0)
     total = tl.load(into_checksum + row)
-    na = finite_count(into_counts + row * _COUNTS)
-    mine = into_moments + row * _MOMENTS
-    a1, absolute, a2 = tl.load(mine), tl.load(mine + 1), tl.load(mine + 2)
-    a3, a4, a8 = tl.load(mine + 3), tl.load(mine + 4), tl.load(mine + 5)
-    projection, least = tl.load(mine + 6), tl.load(mine + 7)
-    most, smallest = tl.load(mine + 8), tl.load(mine + 9)
-    times = copies.to(tl.float64)
+    na = finite_count(into_counts)
+    a1, absolute, a2, a3, a4, a8, projection, least, most, smallest = load_moments(
+        into_moments, 1.0
+    )
     for leaf in range(tl.load(runs + 1), tl.load(runs + 2), tl.load(runs + 3)):
+        own = counts + leaf * _COUNTS
         found += copies * tl.load(histogram + leaf * _BINS + bins, mask=bins < _BINS, other=0)
-        count += copies * tl.load(
-            counts + leaf * _COUNTS + columns, mask=columns < _COUNTS, other=0
-        )
+        count += copies * tl.load(own + columns, mask=columns < _COUNTS, other=0)
         total += copies * tl.load(checksum + leaf)
-        nb = times * finite_count(counts + leaf * _COUNTS)
-        theirs = moments + leaf * _MOMENTS
-        low, high = tl.load(theirs + 7), tl.load(theirs + 8)
+        times = copies.to(tl.float64)
+        nb = times * finite_count(own)
+        b1, more, b2, b3, b4, b8, projected, low, high, small = load_moments(
+            moments + leaf * _MOMENTS, times
+        )
         most_a = tl.where(na > 0, tl.maximum(-least, most), 0.0)
         most_b = tl.where(nb > 0, tl.maximum(-low, high), 0.0)
         a1, a2, a3, a4, a8 = merged_moments(
-            na,
-            a1,
-            a2,
-            a3,
-            a4,
-            a8,
-            most_a,
-            nb,
-            times * tl.load(theirs),
-            times * tl.load(theirs + 2),
-            times * tl.load(theirs + 3),
-            times * tl.load(theirs + 4),
-            times * tl.load(theirs + 5),
-            most_b,
+            na, a1, a2, a3, a4, a8, most_a, nb, b1, b2, b3, b4, b8, most_b
         )
         na += nb
-        absolute += times * tl.load(theirs + 1)
-        projection += times * tl.load(theirs + 6)
+        absolute += more
+        projection += projected
         least, most = tl.minimum(least, low), tl.maximum(most, high)
-        smallest = tl.minimum(smallest, tl.load(theirs + 9))
-    tl.store(into_histogram + row * _BINS + bins, found, mask=bins < _BINS)
-    tl.store(into_counts + row * _COUNTS + columns, count, mask=columns < _COUNTS)
+        smallest = tl.minimum(smallest, small)
+    tl.store(into_histogram + bins, found, mask=bins < _BINS)
+    tl.store(into_counts + columns, count, mask=columns < _COUNTS)
     tl.store(into_checksum + row, total)
-    tl.store(mine, a1)
-    tl.store(mine + 1, absolute)
-    tl.store(mine + 2, a2)
-    tl.store(mine + 3, a3)
-    tl.store(mine + 4, a4)
-    tl.store(mine + 5, a8)
-    tl.store(mine + 6, projection)
-    tl.store(mine + 7, least)
-    tl.store(mine + 8, most)
-    tl.store(mine + 9, smallest)
+    store_moments(into_moments, a1, absolute, a2, a3, a4, a8, projection, least, most, smallest)

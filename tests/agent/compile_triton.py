@@ -11,6 +11,7 @@ from triton.compiler import ASTSource
 from rankscope.agent.torch import triton_kernels as kernels
 
 COLUMNS = {"counts": "*i64", "moments": "*fp64", "checksum": "*i64", "histogram": "*i64"}
+OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}
 SKETCH = {
     "in_table": "i32",
     "work": "*i64",
@@ -32,7 +33,7 @@ def compiled(
 ) -> Any:
     """The kernel for a device."""
     source = ASTSource(fn=function, signature=signature, constexprs=constants)
-    return triton.compile(source, target=target, options={"enable_fp_fusion": False})
+    return triton.compile(source, target=target, options=OPTIONS)
 
 
 every_kind = (*kernels.KINDS.values(), kernels.BYTES)

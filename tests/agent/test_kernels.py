@@ -259,55 +259,88 @@ def test_float64_that_overflows_is_not_told_as_constant(make: Any) -> None:
     assert not np.isfinite(table.moments[0, MOMENTS.index("m2")])
 
 
-class TestTriton:
-    def test_many_leaves_are_merged_in_rounds(self) -> None:
-        x = torch.randn(140_001, device=DEVICE) + 3
-        assert_same(x.cpu().numpy(), on_a_device([x], Fused))
+def test_many_leaves_of_triton_are_merged_in_rounds() -> None:
+    x = torch.randn(140_001, device=DEVICE) + 3
+    assert_same(x.cpu().numpy(), on_a_device([x], Fused))
 
-    def test_a_tensor_has_no_more_leaves_than_it_may(self) -> None:
-        x = torch.randn(40_001, device=DEVICE)
-        few = on_a_device([x, x], lambda device: Fused(device, leaves=2, leaves_of_tensor=2))
-        assert_same(x.cpu().numpy(), few.take(slice(0, 1)))
-        assert_same(x.cpu().numpy(), few.take(slice(1, 2)))
 
-    @pytest.mark.parametrize("lasting", [False, True])
-    def test_a_step_with_more_leaves_than_may_wait_is_whole(self, lasting: bool) -> None:
-        x = torch.randn(10, device=DEVICE)
-        meter, step = new_meter(lambda device: Fused(device, leaves=20)), new_step()
-        for add in range(51):
-            meter.add(step, add % 3, x, 1, lasting=lasting)
-        assert_repeated(received(meter, meter.send_home(), step), x, 17)
+def test_a_tensor_has_no_more_leaves_than_it_may() -> None:
+    x = torch.randn(40_001, device=DEVICE)
+    few = on_a_device([x, x], lambda device: Fused(device, leaves=2, leaves_of_tensor=2))
+    assert_same(x.cpu().numpy(), few.take(slice(0, 1)))
+    assert_same(x.cpu().numpy(), few.take(slice(1, 2)))
 
-    def test_it_gives_the_same_bits_again_whether_a_tensor_lasts_or_not(self) -> None:
-        tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
-        tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
-        at_once, together = (on_a_device(tensors, Fused, lasting=last) for last in (False, True))
-        assert at_once == together
 
-    def test_copies_of_an_expanded_tensor_count_as_elements(self) -> None:
-        x = torch.randn(500, device=DEVICE)
-        meter, step = new_meter(Fused), new_step()
-        meter.add(step, 0, x, 7, lasting=False)
-        assert_repeated(received(meter, meter.send_home(), step), x, 7)
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_step_with_more_leaves_than_may_wait_is_whole(lasting: bool) -> None:
+    x = torch.randn(10, device=DEVICE)
+    meter, step = new_meter(lambda device: Fused(device, leaves=20)), new_step()
+    for add in range(51):
+        meter.add(step, add % 3, x, 1, lasting=lasting)
+    assert_repeated(received(meter, meter.send_home(), step), x, 17)
 
-    def test_the_trial_before_training_finds_that_it_agrees(self) -> None:
-        assert differences(DEVICE, Fused(DEVICE), Plain(DEVICE)) == []
 
-    def test_the_trial_names_the_dtypes_that_differ(self) -> None:
-        class Flushing(Plain):
-            """As a device that flushes what is small to zero."""
+def test_triton_gives_the_same_bits_again_whether_a_tensor_lasts_or_not() -> None:
+    tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
+    tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
+    at_once, together = (on_a_device(tensors, Fused, lasting=last) for last in (False, True))
+    assert at_once == together
 
-            def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
-                if flat.dtype == torch.float32:
-                    flat = torch.where(flat.abs() < 2.0**-126, 0.0, flat)
-                super().add(row, flat, copies, lasting=lasting)
 
-        assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
+def test_copies_of_an_expanded_tensor_count_as_elements() -> None:
+    x = torch.randn(500, device=DEVICE)
+    meter, step = new_meter(Fused), new_step()
+    meter.add(step, 0, x, 7, lasting=False)
+    assert_repeated(received(meter, meter.send_home(), step), x, 7)
 
-    def test_the_kernels_compile_for_accelerators(self) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        script = Path(__file__).with_name("compile_triton.py")
-        subprocess.run([sys.executable, str(script)], check=True, env=environment)
+
+def test_the_trial_before_training_finds_that_it_agrees() -> None:
+    assert differences(DEVICE, Fused(DEVICE), Plain(DEVICE)) == []
+
+
+def test_the_trial_names_the_dtypes_that_differ() -> None:
+    class Flushing(Plain):
+        """As a device that flushes what is small to zero."""
+
+        def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+            if flat.dtype == torch.float32:
+                flat = torch.where(flat.abs() < 2.0**-126, 0.0, flat)
+            super().add(row, flat, copies, lasting=lasting)
+
+    assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
+
+
+def test_the_triton_kernels_compile_for_accelerators() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_triton.py")
+    subprocess.run([sys.executable, str(script)], check=True, env=environment)
+
+
+def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once() -> None:
+    x = torch.zeros(10, device=DEVICE)
+    meter, step = new_meter(Fused), new_step()
+    meter.add(step, 0, torch.ones(3, device=DEVICE), 1, lasting=True)
+    meter.add(step, 1, x, 1, lasting=True)
+    x.add_(5)
+    meter.barrier()
+    assert meter.stale == 1
+    table = received(meter, meter.send_home(), step)
+    assert table.counts[:, 0].tolist() == [3]
+    step = new_step()
+    meter.add(step, 1, x, 1, lasting=True)
+    x.zero_()
+    table = received(meter, meter.send_home(), step)
+    assert table.moments[0, MOMENTS.index("sum")] == 50
+
+
+def test_what_lasts_and_lost_its_memory_is_left_out() -> None:
+    x = torch.ones(10, device=DEVICE)
+    meter, step = new_meter(Fused), new_step()
+    meter.add(step, 0, x, 1, lasting=True)
+    x.untyped_storage().resize_(0)
+    meter.barrier()
+    assert meter.stale == 1
+    assert meter.send_home() is None
 
 
 @pytest.mark.skipif(

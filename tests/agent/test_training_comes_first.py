@@ -376,6 +376,7 @@ def test_copies_and_files_of_an_observed_model_do_nothing(
         stored = torch.load(tmp_path / "model.pt", weights_only=False)
         for other in (average, stored):
             assert torch.equal(other(x), expected)
+            torch.compile(other, fullgraph=True, backend="eager")(x)
         train(scope, model, optimizer, [x])
         torch.save(model(x), tmp_path / "output.pt")
     assert observed.sketches(0)["activation:0"].counts[0, 0] == 3 * 8
