@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from .errors import SettingError
+from .table import FIRST_EXPONENT
 
 FORMATS = (
     "float64",
@@ -103,3 +104,11 @@ def smallest_normal(dtype: np.dtype[np.generic]) -> float:
 def floor_log2(x: float) -> int:
     """The exponent of a positive number, exactly."""
     return frexp(x)[1] - 1
+
+
+def normal_bin(name: str) -> int:
+    """The bin of the smallest normal number of the dtype called `name`; 0 if it is below all bins.
+
+    What lies in bins below it is subnormal.
+    """
+    return max(floor_log2(smallest_normal(dtype_named(name))) - FIRST_EXPONENT, 0)

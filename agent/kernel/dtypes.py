@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...sketch.formats import dtype_named, floor_log2, smallest_normal
-from ...sketch.table import FIRST_EXPONENT
+from ...sketch.formats import dtype_named, normal_bin
 
 DTYPES = (
     "float32",
@@ -45,8 +44,5 @@ with np.errstate(invalid="ignore"):
     WIDENED = VALUES.astype(np.float32).view(np.uint32)
 """The same as float32 bits."""
 
-FIRST_NORMAL = np.array(
-    [floor_log2(smallest_normal(dtype_named(name))) - FIRST_EXPONENT for name in DTYPES],
-    np.int64,
-)
+FIRST_NORMAL = np.array([normal_bin(name) for name in DTYPES], np.int64)
 """Bin of the smallest normal number of each dtype: what lies below is subnormal."""

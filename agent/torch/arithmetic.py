@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from ...sketch.elements import BLOCK, WITHIN
-from ...sketch.formats import dtype_named, floor_log2, smallest_normal
+from ...sketch.formats import normal_bin
 from ...sketch.table import (
     ABS_MIN,
     ADDITIVE,
@@ -313,14 +313,13 @@ def _indicators(dtype: torch.dtype) -> torch.Tensor:
     """float64 [len(COUNTS), codes]: 1 where elements of a code are counted."""
     of = torch.zeros(len(COUNTS), 2, SPECIAL + 1, 2, dtype=torch.float64)
     first = BIAS + FIRST_EXPONENT
-    smallest = smallest_normal(dtype_named(dtype_name(dtype)))
     of[COUNT] = 1
     of[NAN, :, SPECIAL, 1] = 1
     of[POS_INF, 0, SPECIAL, 0] = 1
     of[NEG_INF, 1, SPECIAL, 0] = 1
     of[ZERO, :, 0] = 1
     of[NEGATIVE, 1, 1:SPECIAL] = 1
-    of[SUBNORMAL, :, first : max(BIAS + floor_log2(smallest), first)] = 1
+    of[SUBNORMAL, :, first : first + normal_bin(dtype_name(dtype))] = 1
     of[UNDER, :, 1:first] = 1
     of[OVER, :, first + BINS : SPECIAL] = 1
     return of.view(len(COUNTS), -1)

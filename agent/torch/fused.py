@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...sketch.elements import BLOCK, WITHIN
-from ...sketch.formats import dtype_named, floor_log2, smallest_normal
-from ...sketch.table import FIRST_EXPONENT
+from ...sketch.formats import normal_bin
 from . import triton_kernels as kernels
 from .arithmetic import Columns, columns_of, on_device, row_words
 from .local import READABLE, dtype_name, version_of
@@ -83,6 +82,7 @@ class Fused:
             self._leaves = columns_of(words, leaves)
             self._within = torch.as_tensor(WITHIN.astype("i8"), device=device)
             self._values = {dtype: _values(dtype).to(device) for dtype in READABLE}
+        self._normal_bins = {dtype: normal_bin(dtype_name(dtype)) for dtype in READABLE}
         self._runs: list[Run] = []
         self._used = 0
         self._waiting: list[Waiting] = []
@@ -189,7 +189,6 @@ class Fused:
         first: int,
     ) -> None:
         """Sketch one tensor into leaves from `first` on; or, of its dtype, what a table names."""
-        name = dtype_name(flat.dtype)
         with _current(self._device):
             sketch_chunks[(programs,)](
                 in_table,
@@ -201,8 +200,8 @@ class Fused:
                 self._within,
                 self._values[flat.dtype],
                 *self._leaves,
-                max(floor_log2(smallest_normal(dtype_named(name))) - FIRST_EXPONENT, 0),
-                KIND=kernels.KINDS.get(name, kernels.BYTES),
+                self._normal_bins[flat.dtype],
+                KIND=kernels.KINDS.get(dtype_name(flat.dtype), kernels.BYTES),
                 num_warps=WARPS,
                 enable_fp_fusion=False,
             )
@@ -240,6 +239,4 @@ def _parts(run: Run) -> Iterator[Run]:
 
 def _merged(run: Run) -> Run:
     """What is left of a run after its parts were merged."""
-    if len(run) <= FAN:
-        return run
-    return Run(run.row, run.first, run.end, run.stride * FAN, run.copies)
+    return replace(run, stride=run.stride * FAN) if len(run) > FAN else run

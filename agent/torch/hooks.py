@@ -43,17 +43,10 @@ class Hook:
         """What torch calls."""
         self._call(*arguments)
 
-    def __deepcopy__(self, _: dict[int, Any]) -> Hook:
-        return Hook(_nothing)
-
     def __reduce__(self) -> tuple[Any, ...]:
         # What takes any arguments, returns None, is loaded where rankscope is not installed, and
         # can be compiled.
         return getattr, (nullcontext(), "__exit__")
-
-
-def _nothing(*_: Any) -> None:
-    """The hook of a copy."""
 
 
 class ModuleHooks:

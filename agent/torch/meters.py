@@ -49,9 +49,10 @@ def engine_for(device: torch.device) -> Engine:
         from .fused import Fused
         from .trial import differences
 
-        wrong = differences(device, Fused(device), Plain(device))
+        engine = Fused(device)
+        wrong = differences(device, engine, Plain(device))
         if not wrong:
-            return Fused(device)
+            return engine
         reason = f"they differ from plain torch in {', '.join(wrong)}"
     except Exception as error:  # whatever a compiler raises: the other engine works everywhere
         reason = f"{type(error).__name__}: {error}"

@@ -33,7 +33,7 @@ def differences(device: torch.device, engine: Engine, other: Engine) -> list[str
 
 
 def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
-    """Any bit patterns of each dtype, and of the wide ones numbers of ordinary size besides."""
+    """Any bit patterns of each dtype; of float64 numbers of ordinary size."""
     generator = torch.Generator("cpu").manual_seed(0)
     for dtype in sorted(READABLE, key=str):
         if dtype == torch.float64:  # of any size their powers overflow, each engine in its own way
