@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import Copy, DeviceMeter, Engine
@@ -32,7 +33,7 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(taken[1:])
 
 
-def a_step(engine: Engine, device: torch.device, *, lasting: bool) -> Callable[..., None]:
+def a_step(engine: Engine, device: torch.device, how: Reading) -> Callable[..., None]:
     """What an agent does with the tensors of a step."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None
@@ -42,7 +43,7 @@ def a_step(engine: Engine, device: torch.device, *, lasting: bool) -> Callable[.
         while on_their_way:  # of the call before, which has ended
             meter.receive(on_their_way.pop(), step)
         for row, tensor in enumerate(tensors):
-            meter.add(step, row, tensor, 1, lasting=lasting)
+            meter.add(step, row, tensor, how)
         meter.barrier()
         copy = meter.send_home()
         assert copy is not None, "a step was dropped"
@@ -77,17 +78,15 @@ def main() -> None:
     }
     engine = engine_for(device)
     print(f"{torch.cuda.get_device_name(device)}, {type(engine).__name__}")
-    print("| case | read pass ms | separate | together | plain torch |")
-    print("|---|---|---|---|---|")
-    separate, together = (a_step(engine, device, lasting=lasting) for lasting in (False, True))
-    plain = a_step(Plain(device), device, lasting=False)
+    print("| case | read pass ms | separate | together | sentinel | plain torch |")
+    print("|---|---|---|---|---|---|")
+    ways = Reading(), Reading(lasting=True), Reading(lasting=True, sentinel=True)
+    steps = [a_step(engine, device, how) for how in ways]
+    steps.append(a_step(Plain(device), device, Reading()))
     for name, tensors in cases.items():
         words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
         read = best(lambda w=words: [word.sum() for word in w], options.repeats)
-        ratios = [
-            best(lambda t=tensors, run=run: run(t), options.repeats) / read
-            for run in (separate, together, plain)
-        ]
+        ratios = [best(lambda t=tensors, run=run: run(t), options.repeats) / read for run in steps]
         row = " | ".join(f"{ratio:.1f} x" for ratio in ratios)
         print(f"| {name} | {read * 1e3:.2f} | {row} |", flush=True)
 

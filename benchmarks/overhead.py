@@ -38,7 +38,14 @@ def resident_bytes() -> int:
 
 
 def measure(
-    threads: int, every: int, steps: int, warm: int, *, compiled: bool, staggered: bool
+    threads: int,
+    every: int,
+    steps: int,
+    warm: int,
+    *,
+    compiled: bool,
+    staggered: bool,
+    sentinel: bool,
 ) -> None:
     """Print one row."""
     torch.set_num_threads(threads)
@@ -59,6 +66,7 @@ def measure(
             directory=directory,
             every=every,
             staggered=staggered,
+            sentinel=sentinel,
         ) as scope,
     ):
         if compiled:
@@ -85,7 +93,7 @@ def measure(
     grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
     print(
         f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
-        f"{every}{', staggered' if staggered else ''} | "
+        f"{every}{', staggered' if staggered else ''}{', sentinel' if sentinel else ''} | "
         f"{statistics.median(plain) * 1e3:.0f} | {statistics.median(observed) * 1e3:.0f} | "
         f"{ratio:.3f} | {mean:.3f} | {tail:.3f} | {grown:+.1f} | "
         f"{sent.dropped_frames} | {int(health['tensors_stale'])} |",
@@ -100,6 +108,7 @@ def main() -> None:
     parser.add_argument("--row", nargs=2, type=int, metavar=("THREADS", "EVERY"))
     parser.add_argument("--compiled", action="store_true", help="of that row: torch.compile both")
     parser.add_argument("--staggered", action="store_true", help="of that row: sites take turns")
+    parser.add_argument("--sentinel", action="store_true", help="of that row: at every step")
     options = parser.parse_args()
     if options.row:
         measure(
@@ -108,6 +117,7 @@ def main() -> None:
             warm=5,
             compiled=options.compiled,
             staggered=options.staggered,
+            sentinel=options.sentinel,
         )
         return
     print(

@@ -13,12 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, main_statistics
-from ..sketch.table import BINS, COUNT, NAN, NEG_INF, POS_INF, PROJECTION, SUM, SketchTable
+from ..sketch.table import (
+    BINS,
+    COUNT,
+    NAN,
+    NEG_INF,
+    POS_INF,
+    PROJECTION,
+    SUM,
+    UNBINNED,
+    UNSEEN,
+    SketchTable,
+)
 from ..store.record import SPREAD
 from ..wire.codec import PackedFrame
 from .plan import Contribution, Plan, Plans
 
-LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF]
+LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF, UNBINNED, UNSEEN]
 """Counts that say something about a sum of addends: its size, and a bound of what is not finite."""
 
 
@@ -63,7 +74,7 @@ def merge_contributions(
             _merged(plan, thin, parts),
             spread_over_ranks(by_rank, ranks),
             dict(zip(ranks, by_rank, strict=True)),
-            _divergences(plan, thin.checksum, ranks, parts),
+            _divergences(plan, thin, ranks, parts),
         )
 
 
@@ -184,16 +195,17 @@ def _fold_half(
 
 
 def _divergences(
-    plan: Plan, checksum: NDArray[np.uint64], ranks: list[int], parts: Sequence[Contribution]
+    plan: Plan, thin: SketchTable, ranks: list[int], parts: Sequence[Contribution]
 ) -> tuple[Divergence, ...]:
     """The copies that differ; those of ranks whose step had not ended are not compared."""
     if not plan.copies:
         return ()
-    order, group = plan.order, plan.group
+    order, group, checksum, counts = plan.order, plan.group, thin.checksum, thin.counts
     unfinished = np.asarray([part.frame.header.partial for part in parts])
-    if unfinished.any():
-        ended = ~unfinished[plan.part[order]]
-        order, group = order[ended], group[ended]
+    # Nor those that were left to the sentinel, which takes no checksum.
+    compared = ~unfinished[plan.part[order]] & (counts[order, UNBINNED] == 0)
+    if not compared.all():
+        order, group = order[compared], group[compared]
     odd = (group[1:] == group[:-1]) & (checksum[order[1:]] != checksum[order[:-1]])
     found: list[Divergence] = []
     for number in np.unique(group[1:][odd]).tolist():

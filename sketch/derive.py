@@ -30,6 +30,7 @@ from .table import (
     S8,
     SUBNORMAL,
     SUM,
+    UNSEEN,
     ZERO,
     Floats,
     SketchTable,
@@ -74,8 +75,8 @@ class Columns:
 
     @cached_property
     def finite(self) -> Floats:
-        """n: how many elements are finite."""
-        return self._table.finite().astype(np.float64)
+        """n: how many finite elements the sums are over."""
+        return self._table.measured().astype(np.float64)
 
     @cached_property
     def divisor(self) -> Floats:
@@ -91,6 +92,17 @@ class Columns:
     def squares(self) -> Floats:
         """Σx², from the central moment: both terms are positive, nothing cancels."""
         return self.moment(M2) + self.moment(SUM) * self.centre
+
+    @cached_property
+    def whole(self) -> Floats:
+        """How many times as many elements there are as the sums are over.
+
+        1 unless the sketch is of a sample; NaN where sums were not taken.
+        """
+        seen = self.count(COUNT)
+        share = self.finite / np.maximum(self._table.finite(), 1)
+        total = (seen + self.count(UNSEEN)) / np.maximum(seen, 1.0)
+        return np.where(self._table.finite() > 0, total / share, 1.0)
 
     @cached_property
     def magnitude(self) -> Floats:
@@ -119,9 +131,19 @@ def std(columns: Columns) -> Floats:
     return np.sqrt(var(columns))
 
 
+def l1(columns: Columns) -> Floats:
+    """Σ|x|; estimated from a sample."""
+    return columns.moment(L1) * columns.whole
+
+
+def total(columns: Columns) -> Floats:
+    """Σx; estimated from a sample."""
+    return columns.moment(SUM) * columns.whole
+
+
 def l2(columns: Columns) -> Floats:
-    """Euclidean norm; 0 where there is no element."""
-    return np.sqrt(columns.squares)
+    """Euclidean norm; 0 where there is no element; estimated from a sample."""
+    return np.sqrt(columns.squares * columns.whole)
 
 
 def rms(columns: Columns) -> Floats:
@@ -163,12 +185,19 @@ def kurtosis(columns: Columns) -> Floats:
 
 def abs_max(columns: Columns) -> Floats:
     """Largest finite |x|."""
-    return np.where(columns.finite > 0, columns.magnitude, np.nan)
+    return np.where(np.isfinite(columns.moment(MAX)), columns.magnitude, np.nan)
 
 
 def nonfinite(columns: Columns) -> Floats:
     """How many elements are NaN or infinite."""
     return columns.count(NAN) + columns.count(POS_INF) + columns.count(NEG_INF)
+
+
+def seen_share(columns: Columns) -> Floats:
+    """Which part of the elements was looked at: below 1 of a sample, whose extremes are bounds."""
+    seen = columns.count(COUNT)
+    every = seen + columns.count(UNSEEN)
+    return np.where(every > 0, seen / every, np.nan)
 
 
 def _share(column: int) -> Callable[[Columns], Floats]:
@@ -177,10 +206,6 @@ def _share(column: int) -> Callable[[Columns], Floats]:
 
 def _count(column: int) -> Callable[[Columns], Floats]:
     return lambda columns: columns.count(column)
-
-
-def _moment(column: int) -> Callable[[Columns], Floats]:
-    return lambda columns: columns.moment(column).copy()
 
 
 def _extreme(column: int) -> Callable[[Columns], Floats]:
@@ -200,7 +225,7 @@ STATISTICS: dict[str, Callable[[Columns], Floats]] = {
     "mean_abs": mean_abs,
     "min": _extreme(MIN),
     "max": _extreme(MAX),
-    "l1": _moment(L1),
+    "l1": l1,
     "l2": l2,
     "rm4": rm4,
     "rm8": rm8,
@@ -211,14 +236,18 @@ STATISTICS: dict[str, Callable[[Columns], Floats]] = {
     "pos_inf": _count(POS_INF),
     "neg_inf": _count(NEG_INF),
     "count": _count(COUNT),
-    "sum": _moment(SUM),
+    "sum": total,
     "var": var,
     "zero_share": _share(ZERO),
     "negative_share": _share(NEGATIVE),
     "subnormal_share": _share(SUBNORMAL),
+    "seen_share": seen_share,
 }
 """Every named statistic. `abs_max` and `abs_min` are of |x|, the latter of the smallest that is not
-zero. Shares are of the finite elements, between 0 and 1."""
+zero. Shares are of the finite elements, between 0 and 1; `seen_share` is of all."""
+
+SENTINEL = ("abs_max", "min", "max", "nonfinite", "nan", "pos_inf", "neg_inf", "count")
+"""What a sentinel sees, too: these are known at every step, the others where a site is sketched."""
 
 MAIN = (
     "rms",

@@ -45,14 +45,14 @@ class Bounded:
 
 
 def quantile(table: SketchTable, share: float) -> Bounded:
-    """The `share` quantile of |x| over the finite elements; NaN where there is none.
+    """The `share` quantile of |x| over the finite elements in the histogram; NaN for none.
 
     Raises:
         SettingError: `share` is not between 0 and 1.
     """
     if not 0 <= share <= 1:
         raise SettingError(f"`share` must be between 0 and 1, got {share}.")
-    finite = table.finite().astype(np.float64)
+    finite = table.measured().astype(np.float64)
     counts = table.counts
     below = (counts[:, ZERO] + counts[:, UNDER]).astype(np.float64)
     upto = below[:, None] + np.cumsum(table.histogram, axis=1)
@@ -102,7 +102,7 @@ def subnormal(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bo
 
 
 def _nonzero(table: SketchTable) -> Floats:
-    return (table.finite() - table.counts[:, ZERO]).astype(np.float64)
+    return (table.measured() - table.counts[:, ZERO]).astype(np.float64)
 
 
 def _share_from(table: SketchTable, threshold: float) -> Bounded:

@@ -34,6 +34,7 @@ from .table import (
     S8,
     SUBNORMAL,
     SUM,
+    UNBINNED,
     UNDER,
     ZERO,
     SketchTable,
@@ -61,6 +62,21 @@ def sketch_array(x: NDArray[Any], *, start: int = 0) -> SketchTable:
     for begin in range(0, flat.size, CHUNK):
         table = table.merge(_sketch_chunk(flat[begin : begin + CHUNK], start + begin))
     return table
+
+
+def glance_at(x: NDArray[Any]) -> SketchTable:
+    """What a sentinel sees of `x`, as a table of one row: its extremes and what is not finite.
+
+    Raises:
+        TypeError: the elements are not real numbers.
+    """
+    whole = sketch_array(x)
+    seen = SketchTable.empty(1)
+    kept = [COUNT, NAN, POS_INF, NEG_INF]
+    seen.counts[0, kept] = whole.counts[0, kept]
+    seen.counts[0, UNBINNED] = whole.finite()[0]
+    seen.moments[0, [MIN, MAX]] = whole.moments[0, [MIN, MAX]]
+    return seen
 
 
 def _sketch_chunk(x: NDArray[Any], start: int) -> SketchTable:

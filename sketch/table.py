@@ -32,9 +32,15 @@ COUNTS = (
     "subnormal",
     "under",
     "over",
+    "unbinned",
+    "unseen",
 )
 """Columns of `SketchTable.counts`. `negative` and `subnormal` count finite non-zero elements;
-`under` and `over` are the finite ones whose exponent lies outside the histogram (float64 only)."""
+`under` and `over` are the finite ones whose exponent lies outside the histogram (float64 only).
+
+`unbinned` are the finite elements that only a sentinel looked at: they are in `count` and in `min`
+and `max`, and nowhere else. `unseen` are those that a sample left out: they are in no other number.
+"""
 
 MOMENTS = ("sum", "l1", "m2", "m3", "m4", "s8", "projection", "min", "max", "abs_min")
 """Columns of `SketchTable.moments`, over finite elements.
@@ -44,7 +50,9 @@ largest magnitude, so that it neither overflows nor underflows. `projection` is 
 of `element_hash`. `abs_min` is over non-zero elements. The extremes of no element are the identity
 of their merge: min and abs_min +inf, max -inf."""
 
-COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, SUBNORMAL, UNDER, OVER = range(len(COUNTS))
+COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, SUBNORMAL, UNDER, OVER, UNBINNED, UNSEEN = range(
+    len(COUNTS)
+)
 SUM, L1, M2, M3, M4, S8, PROJECTION, MIN, MAX, ABS_MIN = range(len(MOMENTS))
 ADDITIVE = slice(SUM, PROJECTION + 1)
 """The moments that are sums: of equal sketches they add up."""
@@ -138,9 +146,18 @@ class SketchTable:
         )
 
     def finite(self) -> Ints:
-        """int64 [rows]: how many elements are finite."""
+        """int64 [rows]: how many elements that were looked at are finite."""
         counts = self.counts
         return counts[:, COUNT] - counts[:, NAN] - counts[:, POS_INF] - counts[:, NEG_INF]
+
+    def measured(self) -> Ints:
+        """int64 [rows]: how many of the finite elements are in the histogram and the sums."""
+        return self.finite() - self.counts[:, UNBINNED]
+
+    def is_glance(self) -> NDArray[np.bool_]:
+        """bool [rows]: whether a sentinel alone looked at the tensor; its other numbers are 0."""
+        unbinned = self.counts[:, UNBINNED]
+        return (unbinned > 0) & (unbinned == self.finite())
 
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""
@@ -181,7 +198,7 @@ class SketchTable:
 def _merge_moments(a: SketchTable, b: SketchTable) -> Floats:
     # Columns side by side in memory: arithmetic on them is several times as fast.
     p, q = np.ascontiguousarray(a.moments.T), np.ascontiguousarray(b.moments.T)
-    na, nb = a.finite().astype(np.float64), b.finite().astype(np.float64)
+    na, nb = a.measured().astype(np.float64), b.measured().astype(np.float64)
     merged = np.empty_like(p)
     for column in (SUM, L1, PROJECTION):
         np.add(p[column], q[column], out=merged[column])

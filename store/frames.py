@@ -13,10 +13,13 @@ from .layout import COLUMNS
 from .record import SiteInfo
 from .selection import (
     ATTEMPT,
+    BAD,
     COMPLETE,
     FINAL,
     PARTIAL,
     RANKS,
+    ROWS,
+    SKETCHED,
     STEP,
     TIME,
     Indices,
@@ -40,6 +43,9 @@ def records_frame(
             "complete": rows[:, COMPLETE].astype(bool),
             "partial": rows[:, PARTIAL].astype(bool),
             "final": rows[:, FINAL].astype(bool),
+            "sites": rows[:, ROWS],
+            "sketched": rows[:, SKETCHED],
+            "nonfinite": rows[:, BAD],
             "ranks": rows[:, RANKS],
             "missing": [missing_ranks(row, attempts) for row in rows],
         },

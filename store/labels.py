@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT
+from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, UNBINNED
 from .record import SiteInfo
 from .selection import Chosen
 
@@ -50,6 +50,8 @@ def exponents_dataset(
         counts: int64 [steps, sites, COUNTS], negative where nothing was observed.
         histograms: int64 [steps, sites, BINS]
     """
+    glanced = (counts[..., UNBINNED] > 0) & (histograms.sum(axis=-1) == 0)
+    counts = np.where(glanced[..., None], -1, counts)  # left to the sentinel: no histogram
     seen = np.maximum(counts, 0)
     names = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
     columns = {name: (CELL, seen[..., COUNTS.index(name)]) for name in names}

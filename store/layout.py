@@ -16,7 +16,7 @@ from ..sketch.derive import MAIN
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 from .record import SPREAD
 
-FORMAT = "rankscope/1"
+FORMAT = "rankscope/2"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -26,8 +26,22 @@ CHUNK: Mapping[Tier, int] = {"history": 512, "recent": 64, "tail": 16}
 RING: Mapping[Tier, int] = {"recent": 1024, "tail": 128}
 """Slots of the tiers that are rings: record r lies in slot r modulo this."""
 
-COLUMNS = ("step", "attempt", "time_ns", "complete", "partial", "final", "rows", "ranks")
-"""First columns of the array `records`; 64-bit words after them are a mask of the ranks present."""
+COLUMNS = (
+    "step",
+    "attempt",
+    "time_ns",
+    "complete",
+    "partial",
+    "final",
+    "rows",
+    "ranks",
+    "sketched",
+    "nonfinite",
+)
+"""First columns of the array `records`; 64-bit words after them are a mask of the ranks present.
+
+`rows` are the sites observed, `sketched` those of them that were not left to the sentinel, and
+`nonfinite` those with NaN or infinity."""
 
 RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import main_statistics
+from ..sketch.derive import MAIN, main_statistics
 from ..sketch.table import BINS, SketchTable
 from .layout import ARRAYS, COLUMNS, Dims, mask_words
-from .record import Record
+from .record import SPREAD, Record
 from .state import Meta
 
 Blocks = dict[str, NDArray[Any]]
 """By array: [records, …] in the array's own dtype."""
 
+NONFINITE = MAIN.index("nonfinite")
 LOW_BITS = np.int64(0xFFFF_FFFF)
 
 
@@ -49,8 +50,8 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
     scalars = main_scalars([record.merged for record in records])
     start = 0
     for row, record in enumerate(records):
-        blocks["records"][row] = facts(record, dims)
         stop = start + len(record.sites)
+        blocks["records"][row] = facts(record, scalars[start:stop], dims)
         pack_sites(
             {name: block[row] for name, block in blocks.items()}, record, scalars[start:stop]
         )
@@ -79,8 +80,10 @@ def main_scalars(tables: Sequence[SketchTable]) -> NDArray[np.float32]:
         return main_statistics(columns).astype(np.float32)
 
 
-def facts(record: Record, dims: Dims) -> NDArray[np.int64]:
+def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[np.int64]:
     """int64 [columns]: the row of the array `records`."""
+    # What cannot be merged (Partial tensors) is seen by rank only.
+    bad = (scalars[:, NONFINITE] > 0) | (record.spread[:, NONFINITE, SPREAD.index("max")] > 0)
     row = np.zeros(dims["column"], np.int64)
     row[: len(COLUMNS)] = (
         record.step,
@@ -91,6 +94,8 @@ def facts(record: Record, dims: Dims) -> NDArray[np.int64]:
         record.final,
         len(record.sites),
         len(record.ranks),
+        np.count_nonzero(~record.merged.is_glance()),
+        np.count_nonzero(bad),
     )
     words = row[len(COLUMNS) :].view(np.uint64)
     for rank in record.ranks:

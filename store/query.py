@@ -14,7 +14,7 @@ import pandas as pd
 import xarray as xr
 import zarr
 
-from ..sketch.derive import MAIN
+from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.table import SketchTable
@@ -26,7 +26,15 @@ from .logframe import logframe
 from .origin import FirstNonfinite, first_nonfinite
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
-from .selection import ATTEMPT, Steps, choose_records, choose_sites, choose_step
+from .selection import (
+    ATTEMPT,
+    Chosen,
+    Indices,
+    Steps,
+    choose_records,
+    choose_sites,
+    choose_step,
+)
 from .values import View, heatmap, main_column, numbers, values
 
 Labels = str | Collection[str] | None
@@ -93,9 +101,11 @@ class Run:
         return moved
 
     def records(self, *, all_attempts: bool = False) -> pd.DataFrame:
-        """By record: step, attempt, time (UTC), complete, partial, final, ranks, missing.
+        """By record: step, attempt, time (UTC), complete, partial, final, and what it holds.
 
-        `ranks` is how many ranks it holds, `missing` lists the others of its attempt.
+        `sites` is how many sites were observed, `sketched` those of them that were not left to the
+        sentinel, `nonfinite` those with NaN or infinity; `ranks` is how many ranks it holds,
+        `missing` lists the others of its attempt.
         """
         reader = self._reader
         return records_frame(reader.facts(), reader.meta.attempts, all_attempts=all_attempts)
@@ -122,7 +132,11 @@ class Run:
         view: View = "merged",
         attempt: int | None = None,
     ) -> xr.DataArray:
-        """One statistic over (step, site).
+        """One statistic over (step, site), NaN where it was not observed.
+
+        Those of `rankscope.sketch.derive.SENTINEL` are there at every step of a run whose agents
+        had a sentinel; for others the steps are those in which some site was sketched, or was not
+        finite.
 
         Main statistics are float32 and come in every view; the others are derived from the exact
         columns, as float64, for the merged view.
@@ -141,7 +155,7 @@ class Run:
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = _records_with(reader, statistic, steps, attempt)
         return xr.DataArray(
             values(reader, statistic, chosen.records, places, view),
             dims=("step", "site"),
@@ -190,7 +204,7 @@ class Run:
         reader = self._reader
         column = main_column(statistic, "ranks")
         [place] = choose_sites(reader.meta.sites, sites=site)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = _records_with(reader, statistic, steps, attempt)
         found = reader.read("ranks", chosen.records, slice(None), int(place), column)
         return xr.DataArray(
             found,
@@ -219,7 +233,7 @@ class Run:
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
         return exponents_dataset(
             chosen,
             reader.sites(places),
@@ -260,6 +274,11 @@ class Run:
         labels, table = self.table(step, [site], attempt=attempt)
         if not labels:
             raise SettingError(f"{site} was not observed in step {step}.")
+        if table.is_glance()[0]:
+            raise SettingError(
+                f"{site} was left to the sentinel in step {step}, which takes no histogram; "
+                "`scalar` without NaN tells the steps in which it was sketched."
+            )
         return fit_formats(table, formats)
 
     def heatmap(
@@ -287,7 +306,7 @@ class Run:
         return heatmap(
             reader,
             statistic,
-            choose_records(reader.facts(), steps=steps, attempt=attempt),
+            _records_with(reader, statistic, steps, attempt),
             choose_sites(reader.meta.sites, kind=kind, name=name),
             view=view,
             sizes=(width, height),
@@ -341,9 +360,21 @@ class Run:
         """Rows by (step, site) in the schema of Track & Visualize; see `logframe.py`."""
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
-        chosen = choose_records(reader.facts(), steps=steps)
-        tables = [reader.table(int(record), places) for record in chosen.records]
+        chosen = choose_records(reader.facts(), steps=steps, sketched=True)
+        tables = [_sketched(*reader.table(int(record), places)) for record in chosen.records]
         return logframe(
             (int(step), reader.sites(here), table)
             for step, (here, table) in zip(chosen.steps, tables, strict=True)
         )
+
+
+def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
+    """The records that may hold a statistic: not all do where a sentinel looks at every step."""
+    sketched = statistic not in SENTINEL
+    return choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=sketched)
+
+
+def _sketched(places: Indices, table: SketchTable) -> tuple[Indices, SketchTable]:
+    """Those sites that were not left to the sentinel."""
+    kept = np.flatnonzero(~table.is_glance())
+    return places[kept], table.take(kept)

@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
-STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS = range(len(COLUMNS))
+STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS, SKETCHED, BAD = range(len(COLUMNS))
 
 NEAR_GAP = 64
 """Two wanted places less than this apart are read in one go: they mostly share a chunk."""
@@ -35,12 +35,16 @@ class Chosen:
     """int64 [steps]"""
     attempts: Indices
     """int64 [steps]"""
+    glanced: bool = False
+    """Whether some of their sites were left to the sentinel."""
 
     def __len__(self) -> int:
         return len(self.records)
 
 
-def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None = None) -> Chosen:
+def choose_records(
+    facts: Indices, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
+) -> Chosen:
     """The record of each step: that of the last attempt, or of the one asked for.
 
     Where an attempt recorded a step twice it is the one with more ranks, else the later: a rewound
@@ -50,6 +54,7 @@ def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None =
         facts: int64 [records, columns], the rows of the array `records`.
         steps: Which steps, first and last included.
         attempt: Only records of this one.
+        sketched: Leave out the steps in which all was left to the sentinel and found finite.
 
     Raises:
         SettingError: `steps` cannot be understood, or there is no such attempt.
@@ -69,7 +74,11 @@ def choose_records(facts: Indices, *, steps: Steps = None, attempt: int | None =
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
     last = ordered[is_last]
-    return Chosen(last, facts[last, STEP], facts[last, ATTEMPT])
+    rows, bad = facts[:, ROWS], facts[:, BAD]
+    if sketched:  # a step without any site is no step of the sentinel's
+        last = last[(facts[last, SKETCHED] > 0) | (rows[last] == 0) | (bad[last] > 0)]
+    glanced = bool((facts[last, SKETCHED] < rows[last]).any())
+    return Chosen(last, facts[last, STEP], facts[last, ATTEMPT], glanced)
 
 
 def step_limits(steps: Steps) -> tuple[int, int]:

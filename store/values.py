@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, check_statistic, derive
+from ..sketch.derive import MAIN, SENTINEL, check_statistic, derive
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, SketchTable
 from .pooling import Heatmap, Pool, group_size, pool_numbers
@@ -18,6 +18,10 @@ from .selection import Chosen, Indices
 
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
+
+SKETCHED = "zero_share"
+"""A main statistic that every tensor with finite elements has, unless it was left to the sentinel.
+"""
 
 View = str | int
 """`merged`, one rank, or `min`, `max`, `argmin`, `argmax` over ranks."""
@@ -112,12 +116,19 @@ def heatmap(
     if view in ("argmin", "argmax"):
         raise SettingError(f"`view` {view!r} has no worst to pool; ask `scalar` for it.")
     # Some rank may have NaN where the best one has none.
-    asked = [(statistic, view), ("nonfinite", "max" if view == "min" else view)]
+    worst_view = "max" if view == "min" else view
+    asked = [(statistic, view), ("nonfinite", worst_view)]
+    if chosen.glanced and statistic not in SENTINEL:
+        asked.append((SKETCHED, worst_view))
     groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
     at_once = max(AT_ONCE // max(len(places), 1) // groups[0], 1) * groups[0]
     pooled: list[NDArray[np.float32]] = []
     for start in range(0, max(len(chosen), 1), at_once):  # once without records, too: it checks
-        found, bad = several(reader, asked, chosen.records[start : start + at_once], places)
+        found, bad, *sketched = several(
+            reader, asked, chosen.records[start : start + at_once], places
+        )
+        for known in sketched:  # what was left to the sentinel has this statistic not
+            bad = np.where(np.isnan(known) & ~(bad > 0), np.nan, bad)
         worst = pool_numbers(found.astype(np.float32, copy=False), groups, pool)
         pooled.append(np.stack([worst, pool_numbers(bad, groups, "max")]))
     numbers, most_bad = np.concatenate(pooled, axis=2)

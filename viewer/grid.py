@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.derive import SENTINEL
 from ..store.pooling import Heatmap
 from ..store.query import Run
 from . import words
@@ -27,6 +29,9 @@ from .columns import (
     pool_columns,
     spans,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SIGNED = ("mean", "min", "max", "skewness", "kurtosis")
 """Statistics that may be negative: linear, with zero in the middle, unless asked otherwise."""
@@ -109,10 +114,10 @@ def load_grid(
 ) -> Grid:
     """Ask the store for at most `width` × `height` cells and lay them out.
 
-    `recorded` are the steps that have a record, if they are known already.
+    `recorded` are the steps that have a record of the statistic, if they are known already.
     """
     pool = pool_of(statistic, view)
-    recorded = recorded_steps(run) if recorded is None else recorded
+    recorded = recorded_steps(run.records(), statistic) if recorded is None else recorded
     ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
     question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
     found = [
@@ -176,13 +181,13 @@ def rank_heatmap(
         pool="min" if extreme == "min" else "max",
     )  # fmt: skip
     sign = -1.0 if extreme == "min" else 1.0
-    values = sign * np.asarray(scalar(view=extreme).values, float)
+    extremes = scalar(view=extreme)
+    values = sign * np.asarray(extremes.values, float)
     ranks = np.asarray(scalar(view=view).values, np.float32)
     values = np.where(np.isnan(values), -np.inf, values)
     lengths = [len(sites) for sites in worst.row_sites]
     row_starts = np.cumsum([0, *lengths[:-1]])
-    column_starts = np.searchsorted(recorded_steps(run), worst.column_first)
-    column_starts -= column_starts[0] if len(column_starts) else 0
+    column_starts = np.searchsorted(extremes["step"].values, worst.column_first)
     for starts in (column_starts, row_starts):
         values, ranks = _rank_of_largest(values, ranks, starts)
         values, ranks = values.T, ranks.T
@@ -200,9 +205,13 @@ def _rank_of_largest(
     return np.take_along_axis(values, at, 0), np.take_along_axis(ranks, at, 0)
 
 
-def recorded_steps(run: Run) -> NDArray[np.int64]:
-    """int64 [steps]: the steps that have a record, ascending."""
-    return np.unique(np.asarray(run.records()["step"], np.int64))
+def recorded_steps(records: pd.DataFrame, statistic: str) -> NDArray[np.int64]:
+    """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`."""
+    steps = np.asarray(records["step"], np.int64)
+    if statistic not in SENTINEL:
+        sketched = (records["sketched"] > 0) | (records["sites"] == 0)
+        steps = steps[np.asarray(sketched | (records["nonfinite"] > 0), np.bool_)]
+    return np.unique(steps)
 
 
 def states(
@@ -274,11 +283,12 @@ def worst_of(
     if len(sites) == 1 and first == last:
         return sites[0], first
     scalar = partial(run.scalar, sites=list(sites), steps=slice(first, last))
-    bad = np.asarray(scalar("nonfinite").transpose("step", "site").values, float)
+    bad = scalar("nonfinite").transpose("step", "site")
+    wrong = np.argwhere(np.asarray(bad.values, float) > 0)
     found = scalar(statistic, view=run_view(view)).transpose("step", "site")
     values = np.asarray(found.values, float)
-    if (bad > 0).any():
-        step, site = np.argwhere(bad > 0)[0]
+    if len(wrong):
+        found, (step, site) = bad, wrong[0]
     elif np.isfinite(values).any():
         pool = pool_of(statistic, view)
         flat = np.nanargmin(values) if pool == "min" else np.nanargmax(values)

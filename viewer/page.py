@@ -274,7 +274,7 @@ class Page:
             view=choice.view,
             scale=choice.scale,
             steps=self._zoom(),
-            recorded=self._steps(),
+            recorded=grid.recorded_steps(self.follower.records(), choice.statistic),
             width=width,
             height=height,
         )

@@ -56,8 +56,8 @@ class Selection:
         held = None if step is None else spectrum.load_spectrum(self.run, site=site, step=step)
         self.exponents.show(held, target)
         if held is None or step is None:
-            at = "" if step is None else f" at step {step}"
-            self.told.param.update(exponents_summary=markup.summary(f"Not observed{at}."), fit="")
+            why = series.why_no_sketch(self.run, site=site, step=step)
+            self.told.param.update(exponents_summary=markup.summary(why), fit="")
             return
         fit = spectrum.load_fit(self.run, site=site, step=step)
         self.told.param.update(

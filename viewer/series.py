@@ -87,7 +87,8 @@ def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Line
     ranks = [int(rank) for rank in table["rank"].values]
     values = np.asarray(table.values, float)
     wrong = np.nan_to_num(np.asarray(counts.values, float)) > 0
-    bad = [(int(steps[column]), ranks[row]) for row, column in np.argwhere(wrong)]
+    bad_steps = counts["step"].values  # the sentinel counts in every step
+    bad = [(int(bad_steps[column]), ranks[row]) for row, column in np.argwhere(wrong)]
     low, high = envelope(values)
     kept = [row for row in range(len(ranks)) if np.isfinite(values[row]).any()]
     if len(kept) < len(ranks) or len(ranks) > MOST_LINES:
@@ -107,6 +108,21 @@ def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Line
         worst=worst,
         why=why,
     )
+
+
+def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
+    """What to say where a site has no histogram, and where the nearest one is."""
+    if step is None:
+        return "Not observed."
+    seen = run.scalar("abs_max", sites=[site], steps=step)
+    if not seen.size or bool(seen.isnull().all()):
+        return f"Not observed at step {step}."
+    text = f"At step {step} the sentinel alone looked at this site: |x| is at most"
+    text += f" {words.number(float(seen.values[0, 0]))}, and there is no histogram."
+    sketched = run.scalar("rms", sites=[site]).dropna("step")["step"].values
+    if not len(sketched):
+        return text
+    return f"{text} The nearest is at step {int(sketched[np.abs(sketched - step).argmin()])}."
 
 
 def worst_rank(

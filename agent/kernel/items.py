@@ -38,11 +38,13 @@ from ...sketch.table import (
     POS_INF,
     PROJECTION,
     SUBNORMAL,
+    UNBINNED,
     ZERO,
     SketchTable,
 )
 from .compiling import SOURCES, address_of, compiled, take_next
 from .dtypes import FIRST_NORMAL, FLOAT32, SIZES, VALUES, WIDENED
+from .glance import glance
 from .moments import chunk_moments, merge_moments
 from .passes import (
     CODES,
@@ -61,6 +63,9 @@ PIECE = 1 << 17
 """Elements of a work item: larger tensors are cut, so that threads can share them."""
 VALUES_PIECE = 1 << 21
 """The same for what pays the fixed cost of a histogram of 65,536 values."""
+
+ITEM = 5
+"""Numbers of a work item, see `sketch_items`."""
 
 SUBNORMALS = 23
 """Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
@@ -158,7 +163,7 @@ def _sketch_from(sources):
         sources  # noqa: B018  # in the closure: numba's cache has it in its key
         task = numba.carray(pointer, (16,))
         n = task[3]
-        items = numba.carray(address_of(task[5]), (n, 4), np.int64)
+        items = numba.carray(address_of(task[5]), (n, ITEM), np.int64)
         within = numba.carray(address_of(task[6]), (BLOCK,), np.uint32)
         signs = numba.carray(address_of(task[7]), (BLOCK,), np.float32)
         which = numba.carray(address_of(task[8]), (2, BLOCK), np.uint32)
@@ -176,7 +181,9 @@ def _sketch_from(sources):
             if i >= n:
                 break
             item, row = items[i], (counts[i], moments[i], histogram[i])
-            if takes_values(item[3], item[2]):
+            if item[4]:
+                glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
+            elif takes_values(item[3], item[2]):
                 checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
             else:
                 checksum[i] = _sketch_chunks(item, (within, signs, keys, widened), chunks, *row)
@@ -206,7 +213,7 @@ def _absorb_from(sources):
             if not keep[i]:
                 continue
             r = rows[i]
-            mine, theirs = _finite(counts[r]), _finite(leaf_counts[i])
+            mine, theirs = _measured(counts[r]), _measured(leaf_counts[i])
             merge_moments(moments[r], mine, leaf_moments[i], theirs)
             for j in range(counts.shape[1]):
                 counts[r, j] += leaf_counts[i, j]
@@ -218,8 +225,9 @@ def _absorb_from(sources):
 
 
 @compiled
-def _finite(counts):
-    return counts[COUNT] - counts[NAN] - counts[POS_INF] - counts[NEG_INF]
+def _measured(counts):
+    finite = counts[COUNT] - counts[NAN] - counts[POS_INF] - counts[NEG_INF]
+    return finite - counts[UNBINNED]
 
 
 _absorb = njit(nogil=True, cache=True)(_absorb_from(SOURCES))
@@ -235,8 +243,9 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
     """Sketch tensors by their addresses, which must stay valid during the call.
 
     Args:
-        items: int64 [n, 4]: address of the tensor's first element, index of the item's first
-            element (a multiple of `PIECE`), number of elements, index into `DTYPES`.
+        items: int64 [n, ITEM]: address of the tensor's first element, index of the item's first
+            element (a multiple of `PIECE`), number of elements, index into `DTYPES`, and 1 where
+            only what a sentinel sees is wanted.
         team: threads that share the work; the result is the same to the last bit.
 
     Returns:
@@ -282,13 +291,16 @@ def absorb(
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
-    nothing = sketch_items(np.zeros((1, 4), np.int64))
+    nothing = sketch_items(np.zeros((1, ITEM), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), nothing, np.ones(1, np.bool_))
 
 
-def cut(address: int, elements: int, code: int) -> Sequence[tuple[int, int, int, int]]:
+def cut(
+    address: int, elements: int, code: int, *, sentinel: bool = False
+) -> Sequence[tuple[int, int, int, int, int]]:
     """The work items of one contiguous tensor."""
-    piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY else PIECE
+    piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY and not sentinel else PIECE
     return [
-        (address, start, min(piece, elements - start), code) for start in range(0, elements, piece)
+        (address, start, min(piece, elements - start), code, int(sentinel))
+        for start in range(0, elements, piece)
     ]

@@ -122,14 +122,14 @@ def chunk_moments(values, signs, extremes, before, n_before, word, moments):
 @compiled
 def merge_moments(a, na, b, nb):
     """Merge the moments `b` of nb finite elements into `a` of na: the merge of `SketchTable`."""
-    if nb == 0:
+    if nb == 0 and b[MAX] == -np.inf:
         return
-    if na == 0:
+    if na == 0 and a[MAX] == -np.inf:
         a[:] = b
         return
-    n = np.float64(na + nb)
+    d = b[SUM] / nb - a[SUM] / na if na and nb else 0.0
+    n = np.float64(max(na + nb, 1))
     na, nb = np.float64(na), np.float64(nb)
-    d = b[SUM] / nb - a[SUM] / na
     dn, weight = d / n, na * nb / n
     a[M4] += (
         b[M4]
@@ -139,6 +139,7 @@ def merge_moments(a, na, b, nb):
     )
     a[M3] += b[M3] + d * dn * d * weight * (na - nb) + 3 * dn * (na * b[M2] - nb * a[M2])
     a[M2] += b[M2] + d * d * weight
+    # A sentinel's extremes have no sums.
     mine, theirs = exponent(max(-a[MIN], a[MAX])), exponent(max(-b[MIN], b[MAX]))
     common = max(mine, theirs)
     a[S8] = math.ldexp(a[S8], 8 * (mine - common)) + math.ldexp(b[S8], 8 * (theirs - common))

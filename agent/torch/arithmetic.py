@@ -35,9 +35,11 @@ from ...sketch.table import (
     S8,
     SUBNORMAL,
     SUM,
+    UNBINNED,
     UNDER,
     ZERO,
 )
+from ..reading import Reading
 from .local import READABLE, dtype_name
 
 CHUNK = {"cpu": 1 << 17}
@@ -63,7 +65,7 @@ Columns = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 def merge(a: Columns, b: Columns) -> Columns:
     """`SketchTable.merge`, on the device."""
-    moments = _merge_moments(_finite(a[0]), a[1].T, _finite(b[0]), b[1].T).T
+    moments = _merge_moments(_measured(a[0]), a[1].T, _measured(b[0]), b[1].T).T
     return a[0] + b[0], moments, a[2] + b[2], a[3] + b[3]
 
 
@@ -118,10 +120,10 @@ def repeat(row: Columns, copies: int) -> Columns:
     return counts * copies, moments, checksum * copies, histogram * copies
 
 
-def _finite(counts: torch.Tensor) -> torch.Tensor:
-    """float64: how many elements are finite; the counts are the last axis."""
-    infinite = counts[..., POS_INF] + counts[..., NEG_INF]
-    return (counts[..., COUNT] - counts[..., NAN] - infinite).double()
+def _measured(counts: torch.Tensor) -> torch.Tensor:
+    """float64: how many finite elements are in the sums; the counts are the last axis."""
+    apart = counts[..., POS_INF] + counts[..., NEG_INF] + counts[..., UNBINNED]
+    return (counts[..., COUNT] - counts[..., NAN] - apart).double()
 
 
 def row_words() -> int:
@@ -156,10 +158,11 @@ class Plain:
         """Whether few enough sketches wait to be merged."""
         return len(self._leaves) < MOST_LEAVES
 
-    def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
         """Queue the sketches of the chunks of a contiguous tensor."""
-        for leaf in self._arithmetic.sketch(flat):
-            self._leaves.append((row, repeat(leaf, copies) if copies > 1 else leaf))
+        arithmetic = self._arithmetic
+        for leaf in arithmetic.glance(flat) if how.sentinel else arithmetic.sketch(flat):
+            self._leaves.append((row, repeat(leaf, how.copies) if how.copies > 1 else leaf))
 
     def launch(self) -> None:
         """Nothing waits: every operation is queued."""
@@ -192,6 +195,7 @@ class Arithmetic:
             torch.empty(self.chunk, dtype=torch.int64, device=device) for _ in range(2)
         )
         self._codes = torch.empty(self.chunk, dtype=torch.int32, device=device)
+        self._nothing = torch.zeros(BINS, dtype=torch.int64, device=device)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         within = torch.as_tensor(WITHIN.astype("i8"), device=device)
         self._within = within | 1, (1 - 2 * (within >> 31)).double()
@@ -203,20 +207,45 @@ class Arithmetic:
         for start in range(0, flat.numel(), self.chunk):
             yield self._sketch_chunk(flat[start : start + self.chunk], start)
 
+    def glance(self, flat: torch.Tensor) -> Iterator[Columns]:
+        """What a sentinel sees of the chunks of a contiguous tensor of one axis."""
+        for start in range(0, flat.numel(), self.chunk):
+            yield self._glance_at_chunk(flat[start : start + self.chunk])
+
+    def _glance_at_chunk(self, x: torch.Tensor) -> Columns:
+        raw, values = self._raw[: x.numel()], self._values[: x.numel()]
+        raw.copy_(x)
+        found = torch.zeros(len(COUNTS), dtype=torch.int64, device=x.device)
+        for column, number in ((POS_INF, torch.inf), (NEG_INF, -torch.inf)):
+            found[column] = torch.count_nonzero(raw == number)
+        found[NAN] = torch.count_nonzero(raw.isnan())
+        found[UNBINNED] = x.numel() - found.sum()
+        found[COUNT] = x.numel()
+        moments = torch.zeros(len(MOMENTS), dtype=torch.float64, device=x.device)
+        moments[ABS_MIN] = torch.inf
+        moments[MIN], moments[MAX] = self._range(raw, values)
+        return found, moments, self._nothing[0], self._nothing
+
+    @staticmethod
+    def _range(raw: torch.Tensor, scratch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The extremes of the finite elements."""
+        least = torch.nan_to_num(raw, torch.inf, torch.inf, torch.inf, out=scratch).amin()
+        most = torch.nan_to_num(raw, -torch.inf, -torch.inf, -torch.inf, out=scratch).amax()
+        return least, most
+
     def _sketch_chunk(self, x: torch.Tensor, start: int) -> Columns:
         n = x.numel()
         raw, values = self._raw[:n], self._values[:n]
         # A product, for it leaves no NaN that looks like infinity.
         torch.mul(x, 1.0, out=raw) if x.dtype == torch.float64 else raw.copy_(x)
         codes = self._count_codes(raw)
-        least = torch.nan_to_num(raw, torch.inf, torch.inf, torch.inf, out=values).amin()
-        most = torch.nan_to_num(raw, -torch.inf, -torch.inf, -torch.inf, out=values).amax()
+        least, most = self._range(raw, values)
         torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=values)
         weights, signs = self._element_keys(start, n, x.device)
         counts, histogram = self._counts(codes, values, x)
         extremes = {MIN: least, MAX: most, ABS_MIN: self._smallest(values)}
         projection = torch.dot(values, signs)
-        moments = self._moments(raw, values, _finite(counts), extremes, projection)
+        moments = self._moments(raw, values, _measured(counts), extremes, projection)
         return counts, moments, self._checksum(x, weights), histogram
 
     def _element_keys(
@@ -341,8 +370,8 @@ def _merge_moments(
     fourth = d * dn * dn * d * weight * (na * na - na * nb + nb * nb)
     fourth = fourth + 6 * dn * dn * (na * na * b[M2] + nb * nb * a[M2])
     third = d * dn * d * weight * (na - nb) + 3 * dn * (na * b[M2] - nb * a[M2])
-    mine = _scale_exponent(torch.where(na > 0, torch.maximum(-a[MIN], a[MAX]), 0.0))
-    theirs = _scale_exponent(torch.where(nb > 0, torch.maximum(-b[MIN], b[MAX]), 0.0))
+    mine = _scale_exponent(torch.maximum(-a[MIN], a[MAX]).clamp(min=0.0))
+    theirs = _scale_exponent(torch.maximum(-b[MIN], b[MAX]).clamp(min=0.0))
     common = torch.maximum(mine, theirs)
     eighth = _shifted(a[S8], mine - common) + _shifted(b[S8], theirs - common)
     merged = {

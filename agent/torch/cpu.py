@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...sketch.reference import sketch_array
+from ...sketch.reference import glance_at, sketch_array
 from ...sketch.table import SketchTable
-from ..kernel import DTYPES, Team, absorb, cut, sketch_items
+from ..kernel import DTYPES, ITEM, Team, absorb, cut, sketch_items
+from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
 from .local import UNKNOWN, version_of
@@ -47,8 +48,7 @@ class Batch:
     rows: list[int] = field(default_factory=list[int])
     tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     versions: list[int] = field(default_factory=list[int])
-    copies: list[int] = field(default_factory=list[int])
-    """How often each element counts: those of an expanded tensor are in memory once."""
+    readings: list[Reading] = field(default_factory=list[Reading])
     places: dict[int, int] = field(default_factory=dict[int, int])
     """Of the tensors, by their addresses."""
     twins: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -64,16 +64,16 @@ class Batch:
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
-    def add(self, row: int, tensor: torch.Tensor, copies: int) -> None:
+    def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Note a tensor and the version it has now."""
         self.places[tensor.data_ptr()] = len(self.tensors)
-        self.copies.append(copies)
+        self.readings.append(how)
         self.rows.append(row)
         self.tensors.append(tensor)
         self.versions.append(version_of(tensor))
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
 
-    def add_twin(self, row: int, tensor: torch.Tensor, copies: int) -> bool:
+    def add_twin(self, row: int, tensor: torch.Tensor, how: Reading) -> bool:
         """Let `row` share a sketch, if this tensor waits here already and did not change since."""
         place, version = self.places.get(tensor.data_ptr()), version_of(tensor)
         if place is None or self.begun or version == UNKNOWN:
@@ -83,7 +83,7 @@ class Batch:
             known.dtype == tensor.dtype
             and known.shape == tensor.shape
             and known.stride() == tensor.stride()
-            and self.copies[place] == copies
+            and self.readings[place] == how
             and self.versions[place] == version
         )
         if same:
@@ -128,11 +128,11 @@ class Lane:
     unchecked: deque[Batch] = field(default_factory=deque[Batch])
     waiting_bytes: int = 0
 
-    def add_twin(self, step: StepTable, row: int, tensor: torch.Tensor, copies: int) -> bool:
+    def add_twin(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> bool:
         """`Batch.add_twin` of the open batch or of the last before it."""
         batches = (self.open, self.unchecked[-1] if self.unchecked else None)
         return any(
-            batch is not None and batch.step is step and batch.add_twin(row, tensor, copies)
+            batch is not None and batch.step is step and batch.add_twin(row, tensor, how)
             for batch in batches
         )
 
@@ -192,24 +192,17 @@ class CpuMeter:
         self.stale = 0
         """Tensors that changed before they were read, and were left out."""
 
-    def add(
-        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
-    ) -> None:
-        """Summarise `tensor` into its row, now or soon.
-
-        Args:
-            copies: how often each element counts.
-            lasting: whether it stays in memory, unchanged, until the next `barrier`.
-        """
-        lane = self._lasting if lasting else self._passing
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None:
+        """Summarise `tensor` into its row, now or soon."""
+        lane = self._lasting if how.lasting else self._passing
         self._trains = threading.get_ident()
         at_once = row in self._book.synchronous
         with self._lock:
-            if not at_once and lane.add_twin(step, row, tensor, copies):
+            if not at_once and lane.add_twin(step, row, tensor, how):
                 return
             if lane.open is None:
                 lane.open = Batch(step, limit=WAITING_BYTES if self._team() else BATCH_BYTES)
-            lane.open.add(row, tensor, copies)
+            lane.open.add(row, tensor, how)
             full = lane.open.size_bytes >= lane.open.limit
         if at_once:
             self._read_now(lane)
@@ -310,7 +303,7 @@ class CpuMeter:
 
     @staticmethod
     def _sketch(batch: Batch, threads: Team | None) -> None:
-        items: list[tuple[int, int, int, int]] = []
+        items: list[tuple[int, ...]] = []
         owners: list[int] = []
         others: list[tuple[int, SketchTable]] = []
         tensors = [tensor.contiguous() for tensor in batch.tensors]  # they stay alive here
@@ -319,16 +312,18 @@ class CpuMeter:
             if not elements:
                 others.append((place, SketchTable.empty(1)))
             elif code is None:
-                others.append((place, sketch_array(tensor.detach().numpy())))
+                read = glance_at if batch.readings[place].sentinel else sketch_array
+                others.append((place, read(tensor.detach().numpy())))
             else:
-                pieces = cut(tensor.data_ptr(), elements, code)
+                sentinel = batch.readings[place].sentinel
+                pieces = cut(tensor.data_ptr(), elements, code, sentinel=sentinel)
                 items += pieces
                 owners += [place] * len(pieces)
-        table = sketch_items(np.array(items, np.int64).reshape(-1, 4), threads)
+        table = sketch_items(np.array(items, np.int64).reshape(-1, ITEM), threads)
         if others:
             table = SketchTable.concatenate([table, *(leaf for _, leaf in others)])
         batch.owners = np.array(owners + [place for place, _ in others], np.int64)
-        copies = np.array(batch.copies, np.int64)[batch.owners]
+        copies = np.array([how.copies for how in batch.readings], np.int64)[batch.owners]
         batch.leaf = table.repeat(copies) if (copies > 1).any() else table
 
     def _check(self, step: StepTable | None = None) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ...sketch.table import ABS_MIN, MAX, MIN, SketchTable
+from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
 
@@ -31,7 +32,7 @@ class Engine(Protocol):
     @property
     def stale(self) -> int: ...
     def has_room(self, flat: torch.Tensor) -> bool: ...
-    def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None: ...
+    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None: ...
     def launch(self) -> None: ...
     def absorb(self, rows: Columns) -> set[int]: ...
 
@@ -75,10 +76,8 @@ class DeviceMeter:
                 if stream is not None and self._used is not None:
                     self._used.record(stream)
 
-    def add(
-        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
-    ) -> None:
-        """Queue the operations that merge `tensor`, so many times, into its row on the device."""
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None:
+        """Queue the operations that merge `tensor` into its row on the device."""
         del step  # there is one buffer, of the open step
         if self._used is not None and torch.cuda.is_current_stream_capturing():
             self._captured += 1  # a graph that is being captured would keep our buffers for good
@@ -89,7 +88,7 @@ class DeviceMeter:
             if not self._engine.has_room(flat):
                 self._touched -= self._engine.absorb(self._columns())
             self._touched.add(row)
-            self._engine.add(row, flat, copies, lasting=lasting)
+            self._engine.add(row, flat, how)
 
     def flush(self) -> None:
         """Queue what the engine kept back: then every operation is in the device's queue."""

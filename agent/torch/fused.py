@@ -18,12 +18,14 @@ import torch
 
 from ...sketch.elements import BLOCK, WITHIN
 from ...sketch.formats import normal_bin
+from ..reading import Reading
 from . import triton_kernels as kernels
 from .arithmetic import Columns, columns_of, on_device, row_words
 from .local import READABLE, dtype_name, version_of
 
 # Triton adds options of its own, which its types do not tell.
 sketch_chunks: Any = kernels.sketch_chunks
+glance_chunks: Any = kernels.glance_chunks
 merge_leaves: Any = kernels.merge_leaves
 
 FAN = 16
@@ -53,7 +55,7 @@ class Waiting:
 
     row: int
     flat: torch.Tensor
-    copies: int
+    how: Reading
     chunks: int
     version: int
 
@@ -95,15 +97,15 @@ class Fused:
         """Whether the leaves of a tensor fit beside those that wait."""
         return self._used + self._expected + self._chunks_of(flat) <= self._most
 
-    def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
         """Queue the sketch of a contiguous tensor; of one that lasts, with the next `launch`.
 
         A tensor that was found changed while it waited does not wait again.
         """
         chunks = self._chunks_of(flat)
         self._unread.add(row)
-        waiting = Waiting(row, flat, copies, chunks, version_of(flat))
-        if lasting and row not in self._at_once:
+        waiting = Waiting(row, flat, how, chunks, version_of(flat))
+        if how.lasting and row not in self._at_once:
             self._waiting.append(waiting)
             self._expected += chunks
         else:
@@ -112,7 +114,7 @@ class Fused:
     def launch(self) -> None:
         """Queue the sketches of all tensors that wait: of small ones one launch for each dtype."""
         all_waiting, self._waiting, self._expected = self._waiting, [], 0
-        small: dict[torch.dtype, list[Waiting]] = defaultdict(list)
+        small: dict[tuple[torch.dtype, bool], list[Waiting]] = defaultdict(list)
         for waiting in all_waiting:
             if not waiting.is_as_it_was():
                 self.stale += 1
@@ -120,9 +122,9 @@ class Fused:
             elif waiting.chunks > CHUNKS_OF_SMALL:
                 self._start_one(waiting)
             else:
-                small[waiting.flat.dtype].append(waiting)
-        for dtype, tensors in small.items():
-            self._start_small(dtype, tensors)
+                small[waiting.flat.dtype, waiting.how.sentinel].append(waiting)
+        for tensors in small.values():
+            self._start_small(tensors)
 
     def absorb(self, rows: Columns) -> set[int]:
         """Queue the merge of all leaves into the rows of a step; of which rows nothing was read."""
@@ -143,16 +145,17 @@ class Fused:
     def _start_one(self, waiting: Waiting) -> None:
         flat, first = waiting.flat, self._used
         if waiting.chunks:
-            self._launch(waiting.chunks, flat, self._within, 0, self._size(flat), first)
+            size = self._size(flat)
+            self._launch(waiting.chunks, waiting, self._within, in_table=0, size=size, first=first)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
         self._used = first + waiting.chunks
-        self._runs.append(Run(waiting.row, first, self._used, 1, waiting.copies))
+        self._runs.append(Run(waiting.row, first, self._used, 1, waiting.how.copies))
         self._unread.discard(waiting.row)
 
-    def _start_small(self, dtype: torch.dtype, tensors: Sequence[Waiting]) -> None:
+    def _start_small(self, tensors: Sequence[Waiting]) -> None:
         ends = self._used + np.cumsum([waiting.chunks for waiting in tensors])
         runs = [
-            Run(waiting.row, int(end) - waiting.chunks, int(end), 1, waiting.copies)
+            Run(waiting.row, int(end) - waiting.chunks, int(end), 1, waiting.how.copies)
             for waiting, end in zip(tensors, ends, strict=True)
         ]
         work = [
@@ -161,7 +164,8 @@ class Fused:
             for chunk in self._work(waiting.flat, run.first)
         ]
         if work:
-            self._launch(len(work), tensors[0].flat, on_device(work, self._device), 1, 0, 0)
+            table = on_device(work, self._device)
+            self._launch(len(work), tensors[0], table, in_table=1, size=0, first=0)
         self._used = int(ends[-1])
         self._runs += runs
         self._unread.difference_update(run.row for run in runs)
@@ -182,15 +186,17 @@ class Fused:
     def _launch(
         self,
         programs: int,
-        flat: torch.Tensor,
+        waiting: Waiting,
         work: torch.Tensor,
+        *,
         in_table: int,
         size: int,
         first: int,
     ) -> None:
-        """Sketch one tensor into leaves from `first` on; or, of its dtype, what a table names."""
+        """Read one tensor into leaves from `first` on; or, of its dtype, what a table names."""
+        flat, kernel = waiting.flat, glance_chunks if waiting.how.sentinel else sketch_chunks
         with _current(self._device):
-            sketch_chunks[(programs,)](
+            kernel[(programs,)](
                 in_table,
                 work,
                 flat.data_ptr(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -17,6 +18,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
 
 from ...wire.messages import Placement
+from ..reading import Reading
 from ..schedule import Schedule
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
@@ -40,15 +42,20 @@ DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
 LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 """Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
 
+READINGS = {
+    (lasting, sentinel): Reading(lasting=lasting, sentinel=sentinel)
+    for lasting in (False, True)
+    for sentinel in (False, True)
+}
+"""Made once, for hooks are many."""
+
 
 class Meter(Protocol):
     """Summarises tensors of one kind of device into the open step."""
 
     @property
     def stale(self) -> int: ...
-    def add(
-        self, step: StepTable, row: int, tensor: torch.Tensor, copies: int, *, lasting: bool
-    ) -> None: ...
+    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self, step: StepTable) -> None: ...
@@ -60,6 +67,7 @@ class Recorder:
     Args:
         book: the sites and their rows.
         schedules: of each kind that is observed.
+        sentinel: at which steps extremes and non-finite counts of all other sites are taken.
         data_axes: mesh axes along which ranks see different samples.
         make_meter: the meter of a device.
     """
@@ -68,11 +76,12 @@ class Recorder:
         self,
         book: SiteBook,
         schedules: Mapping[str, Schedule],
+        sentinel: Schedule | None,
         data_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
     ) -> None:
         self.book = book
-        self._schedules = schedules
+        self._schedules, self._sentinel = schedules, sentinel
         self._taking_turns = {kind: one for kind, one in schedules.items() if one.staggered}
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
@@ -80,6 +89,7 @@ class Recorder:
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._due: dict[str, bool] = {}
+        self._sketched: dict[str, bool] = {}
         self._turns: dict[str, Schedule] = {}
         self._reports: list[str] = []
         self._lock = threading.Lock()
@@ -88,6 +98,8 @@ class Recorder:
         )
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""
+        self._glances = False
+        """Whether the sentinel looks at what is not sketched in the open step."""
         self._begun: float | None = None
         self.last_key: Key | None = None
         self.touched = 0.0
@@ -113,13 +125,15 @@ class Recorder:
         return kind in self._schedules
 
     def due(self, kind: str) -> bool:
-        """Whether `kind` is measured in the open step."""
+        """Whether `kind` is measured in the open step, be it by the sentinel alone."""
         return self._due.get(kind, False)
 
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
-        self._due = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
+        self._sketched = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
+        self._glances = self._sentinel is not None and self._sentinel.due(step)
+        self._due = dict.fromkeys(self._schedules, True) if self._glances else self._sketched
         self._turns = self._taking_turns
         self._open = self._ring.take(step)
         if self._open is None:
@@ -131,8 +145,9 @@ class Recorder:
 
     def begin_final(self, step: int) -> None:
         """Open the record of the weights after the last step, whatever their schedule."""
-        self._open, self._turns = self._ring.take(step), {}
+        self._open, self._turns, self._glances = self._ring.take(step), {}, False
         self._due = {"weight": "weight" in self._schedules and self._open is not None}
+        self._sketched = self._due
 
     def forward_runs(self) -> None:
         """A forward of the observed root begins, or has just ended: the weights are those used."""
@@ -157,14 +172,17 @@ class Recorder:
         if step is None:
             return
         row, turns = self.book.row(key), self._turns.get(key[0])
-        if row == UNMEASURED or (turns is not None and not turns.is_turn_of(key[1], step.step)):
+        sketched = self._sketched.get(key[0], False)
+        sketched = sketched and (turns is None or turns.is_turn_of(key[1], step.step))
+        if row == UNMEASURED or not (sketched or self._glances):
             return
+        how = READINGS[key[0] in LASTING_KINDS, not sketched]
         try:
             if in_transform():
                 with temporarily_clear_interpreter_stack():
-                    self._add(step, row, key, untransformed(tensor), module, aliases, borrowed)
+                    self._add(step, row, key, untransformed(tensor), how, module, aliases, borrowed)
             else:
-                self._add(step, row, key, tensor, module, aliases, borrowed)
+                self._add(step, row, key, tensor, how, module, aliases, borrowed)
         except Exception as error:  # the law: counted and told, never raised
             self.counters["hook_errors"] += 1
             self.book.disable(key)
@@ -257,6 +275,7 @@ class Recorder:
         row: int | None,
         key: Key,
         tensor: torch.Tensor,
+        how: Reading,
         module: str,
         aliases: tuple[str, ...],
         borrowed: bool,
@@ -272,8 +291,8 @@ class Recorder:
             elements, copies = in_memory_order(piece)
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
-            lasting = key[0] in LASTING_KINDS
-            self._meter(piece.device).add(step, row, elements, copies, lasting=lasting)
+            how = replace(how, copies=copies) if copies > 1 else how
+            self._meter(piece.device).add(step, row, elements, how)
             self.last_key, self.touched = key, time.monotonic()
 
     def _new_site(

@@ -58,6 +58,7 @@ def observe(
     every: int = 1,
     staggered: bool = False,
     schedules: Mapping[str, Schedule | int] | None = None,
+    sentinel: bool | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -82,6 +83,9 @@ def observe(
         staggered: record every step, but at each another part of the sites, and each site every
             `every` steps: no step takes longer than the others.
         schedules: a `Schedule`, or its `every`, for single kinds.
+        sentinel: whether each site is looked at in every step, for its extremes and for what is not
+            finite, though it be sketched in few. By default where parameters are on an accelerator:
+            on a CPU that takes a quarter of the time of a sketch.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -111,6 +115,7 @@ def observe(
         schedules=schedules_by_kind(
             Schedule(every=every, staggered=staggered), schedules or {}, tuple(kinds)
         ),
+        sentinel=_has_accelerator(model) if sentinel is None else sentinel,
         selection=selection,
         modules=modules,
         start=start,
@@ -130,6 +135,7 @@ class Scope:
         to: str | None,
         directory: Path,
         schedules: Mapping[str, Schedule],
+        sentinel: bool,
         selection: Selection,
         modules: Sequence[type | str] | None,
         start: int,
@@ -138,6 +144,7 @@ class Scope:
         self._model, self._optimizers = model, optimizers
         self._run, self._to, self._directory = run, to, directory
         self._schedules, self._selection, self._modules = schedules, selection, modules
+        self._sentinel = Schedule() if sentinel else None
         self._step, self._training_only = start, training_only
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
@@ -253,7 +260,7 @@ class Scope:
         book = SiteBook(self._selection.chooses)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         self._recorder = Recorder(
-            book, self._schedules, axes, meter_maker(book, self._worker.submit)
+            book, self._schedules, self._sentinel, axes, meter_maker(book, self._worker.submit)
         )
         for device in _devices(self._model):
             self._recorder.prepare(device)
@@ -329,6 +336,10 @@ def _as_list(
                 f"`optimizer` must be a torch optimizer or several, got {type(one)}."
             )
     return chosen
+
+
+def _has_accelerator(model: torch.nn.Module) -> bool:
+    return any(parameter.device.type != "cpu" for parameter in model.parameters())
 
 
 def _devices(model: torch.nn.Module) -> set[torch.device]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...sketch.table import ABS_MIN, M2, MIN, SketchTable
+from ..reading import Reading
 from ..steptable import StepRing
 from .device import DeviceMeter, Engine
 from .local import READABLE, dtype_name
@@ -24,12 +25,13 @@ def differences(device: torch.device, engine: Engine, other: Engine) -> list[str
     """The dtypes for which two engines of a device do not agree; waits for the device."""
     names, tensors = zip(*trial_tensors(), strict=True)
     copies = [tensor.to(device) for tensor in tensors]
-    mine, theirs = (sketches(device, one, copies) for one in (engine, other))
-    return [
-        name
-        for row, name in enumerate(names)
-        if not agree(mine.take(slice(row, row + 1)), theirs.take(slice(row, row + 1)))
-    ]
+    wrong = set[str]()
+    for sentinel in (False, True):
+        mine, theirs = (sketches(device, one, copies, sentinel) for one in (engine, other))
+        for row, name in enumerate(names):
+            if not agree(mine.take(slice(row, row + 1)), theirs.take(slice(row, row + 1))):
+                wrong.add(name)
+    return sorted(wrong)
 
 
 def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
@@ -45,12 +47,14 @@ def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
         yield dtype_name(dtype), numbers
 
 
-def sketches(device: torch.device, engine: Engine, tensors: list[torch.Tensor]) -> SketchTable:
+def sketches(
+    device: torch.device, engine: Engine, tensors: list[torch.Tensor], sentinel: bool
+) -> SketchTable:
     """The sketches of tensors as a step would get them, one in two as one that lasts."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None, "a new ring has free steps"
     for row, tensor in enumerate(tensors):
-        meter.add(step, row, tensor, 1, lasting=row % 2 == 0)
+        meter.add(step, row, tensor, Reading(lasting=row % 2 == 0, sentinel=sentinel))
     meter.barrier()
     copy = meter.send_home()
     assert copy is not None, "a new meter has free buffers"

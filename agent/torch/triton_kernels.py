@@ -52,6 +52,7 @@ _NEGATIVE = tl.constexpr(table.NEGATIVE)
 _SUBNORMAL = tl.constexpr(table.SUBNORMAL)
 _UNDER = tl.constexpr(table.UNDER)
 _OVER = tl.constexpr(table.OVER)
+_UNBINNED = tl.constexpr(table.UNBINNED)
 _NOTHING = tl.constexpr(511 - table.BINS)
 """The slots of a tile's histogram are the bins, then the columns of counts; the last is unused."""
 
@@ -181,7 +182,7 @@ def store_counts(row, elements, found, negative, tiny, first_normal):
     column = slots - _BINS
     counted = (column > _COUNT) & (column < _COUNTS)
     counted &= (column != _NEGATIVE) & (column != _SUBNORMAL)
-    tl.store(row + column, found, mask=counted)
+    tl.store(row + column, found, mask=counted)  # no slot is unbinned or unseen
     subnormal = tl.sum(tl.where(slots < first_normal, found, 0))
     tl.store(row + _COUNT, elements)
     tl.store(row + _NEGATIVE, tl.sum(negative.to(tl.int64)))
@@ -203,6 +204,27 @@ def store_moments(row, a1, absolute, a2, a3, a4, a8, projection, least, most, sm
     tl.store(row + _ABS_MIN, smallest)
 
 
+@triton.jit
+def chunk_of(in_table, work, address, length, size, leaf):
+    """Address of the tensor, first element and end of this program's chunk, and its leaf.
+
+    Args:
+        in_table: 1 where `work` says what to read; else program p reads the p-th `size` elements
+            of the tensor at `address`, which has `length`, and writes row `leaf` + p.
+        work: int64 [chunks, WORK].
+    """
+    program = tl.program_id(0).to(tl.int64)
+    address = address.to(tl.int64)
+    start = program * size
+    stop = tl.minimum(start + size, length.to(tl.int64))
+    leaf = leaf.to(tl.int64) + program
+    if in_table == 1:
+        work += program * _WORK
+        address, start = tl.load(work), tl.load(work + 1)
+        stop, leaf = tl.load(work + 2), tl.load(work + 3)
+    return address, start, stop, leaf
+
+
 @triton.jit(
     do_not_specialize=["in_table", "address", "length", "size", "leaf", "first_normal"],
 )
@@ -222,25 +244,14 @@ def sketch_chunks(
     first_normal,
     KIND: tl.constexpr,
 ):
-    """Write the sketch of a chunk into row `leaf` of the columns.
+    """Write the sketch of a chunk into row `leaf` of the columns; arguments as of `chunk_of`.
 
     Args:
-        in_table: 1 where `work` says what to read; else program p reads the p-th `size` elements
-            of the tensor at `address`, which has `length`, and writes row `leaf` + p.
-        work: int64 [chunks, WORK].
         within: int64 [ELEMENT_BLOCK]: the part of the elements' keys that repeats.
         values: float64 [256]: the numbers that bytes stand for, if KIND says bytes.
         first_normal: bin of the smallest normal number of the dtype.
     """
-    program = tl.program_id(0).to(tl.int64)
-    address = address.to(tl.int64)
-    start = program * size
-    stop = tl.minimum(start + size, length.to(tl.int64))
-    leaf = leaf.to(tl.int64) + program
-    if in_table == 1:
-        work += program * _WORK
-        address, start = tl.load(work), tl.load(work + 1)
-        stop, leaf = tl.load(work + 2), tl.load(work + 3)
+    address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)
     lanes = tl.arange(0, _TILE)
     found = tl.zeros((_SLOTS,), tl.int64)
     negative, tiny = tl.zeros((_TILE,), tl.int32), tl.zeros((_TILE,), tl.int32)
@@ -287,11 +298,65 @@ def sketch_chunks(
     store_moments(row, a1, sums[0], a2, a3, a4, a8, sums[1], extremes[0], extremes[1], extremes[2])
 
 
+@triton.jit(
+    do_not_specialize=["in_table", "address", "length", "size", "leaf", "first_normal"],
+)
+def glance_chunks(
+    in_table,
+    work,
+    address,
+    length,
+    size,
+    leaf,
+    within,
+    values,
+    counts,
+    moments,
+    checksum,
+    histogram,
+    first_normal,
+    KIND: tl.constexpr,
+):
+    """Write what a sentinel sees of a chunk into row `leaf`; arguments as of `sketch_chunks`."""
+    address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)
+    lanes = tl.arange(0, _TILE)
+    nan, above = tl.zeros((_TILE,), tl.int32), tl.zeros((_TILE,), tl.int32)
+    below = tl.zeros((_TILE,), tl.int32)
+    infinity = tl.full((_TILE,), float("inf"), tl.float64 if KIND == _FLOAT64 else tl.float32)
+    least, most = infinity, -infinity
+    for number_of_tile in range(tl.cdiv(stop - start, _TILE)):
+        offsets = start + number_of_tile * _TILE + lanes
+        inside = offsets < stop
+        x = load_elements(address, offsets, inside, values, KIND)[0].to(infinity.dtype)
+        nan += (inside & (x != x)).to(tl.int32)
+        above += (inside & (x == infinity)).to(tl.int32)
+        below += (inside & (x == -infinity)).to(tl.int32)
+        finite = inside & (tl.abs(x) < infinity)
+        least = tl.minimum(least, tl.where(finite, x, infinity))
+        most = tl.maximum(most, tl.where(finite, x, -infinity))
+    slots, columns = tl.arange(0, _SLOTS), tl.arange(0, 16)
+    tl.store(histogram + leaf * _BINS + slots, tl.zeros((_SLOTS,), tl.int64), mask=slots < _BINS)
+    tl.store(checksum + leaf, 0)
+    nans, aboves = tl.sum(nan.to(tl.int64)), tl.sum(above.to(tl.int64))
+    belows = tl.sum(below.to(tl.int64))
+    found = tl.where(columns == _COUNT, stop - start, 0) + tl.where(columns == _NAN, nans, 0)
+    found += tl.where(columns == _POS_INF, aboves, 0) + tl.where(columns == _NEG_INF, belows, 0)
+    found += tl.where(columns == _UNBINNED, stop - start - nans - aboves - belows, 0)
+    tl.store(counts + leaf * _COUNTS + columns, found, mask=columns < _COUNTS)
+    extremes = tl.min(least).to(tl.float64), tl.max(most).to(tl.float64)
+    nothing = tl.sum(tl.zeros((_TILE,), tl.float64))
+    row = moments + leaf * _MOMENTS
+    store_moments(
+        row, nothing, nothing, nothing, nothing, nothing, nothing, nothing,
+        extremes[0], extremes[1], float("inf"),
+    )  # fmt: skip
+
+
 @triton.jit
-def finite_count(row):
-    """float64: how many elements are finite, of a row of counts."""
+def measured_count(row):
+    """float64: how many finite elements are in the sums, of a row of counts."""
     bad = tl.load(row + _NAN) + tl.load(row + _POS_INF) + tl.load(row + _NEG_INF)
-    return (tl.load(row + _COUNT) - bad).to(tl.float64)
+    return (tl.load(row + _COUNT) - bad - tl.load(row + _UNBINNED)).to(tl.float64)
 
 
 @triton.jit
@@ -332,7 +397,7 @@ def merge_leaves(
     found = tl.load(into_histogram + bins, mask=bins < _BINS, other=0)
     count = tl.load(into_counts + columns, mask=columns < _COUNTS, other=0)
     total = tl.load(into_checksum + row)
-    na = finite_count(into_counts)
+    na = measured_count(into_counts)
     a1, absolute, a2, a3, a4, a8, projection, least, most, smallest = load_moments(
         into_moments, 1.0
     )
@@ -342,12 +407,12 @@ def merge_leaves(
         count += copies * tl.load(own + columns, mask=columns < _COUNTS, other=0)
         total += copies * tl.load(checksum + leaf)
         times = copies.to(tl.float64)
-        nb = times * finite_count(own)
+        nb = times * measured_count(own)
         b1, more, b2, b3, b4, b8, projected, low, high, small = load_moments(
             moments + leaf * _MOMENTS, times
         )
-        most_a = tl.where(na > 0, tl.maximum(-least, most), 0.0)
-        most_b = tl.where(nb > 0, tl.maximum(-low, high), 0.0)
+        most_a = tl.maximum(tl.maximum(-least, most), 0.0)
+        most_b = tl.maximum(tl.maximum(-low, high), 0.0)
         a1, a2, a3, a4, a8 = merged_moments(
             na, a1, a2, a3, a4, a8, most_a, nb, b1, b2, b3, b4, b8, most_b
         )

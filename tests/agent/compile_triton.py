@@ -43,7 +43,8 @@ for target, kinds in (
     (GPUTarget("hip", "gfx942", 64), every_kind[1:2]),
 ):
     for kind in kinds:
-        kernel = compiled(kernels.sketch_chunks, target, SKETCH, {"KIND": kind})
-        # Subnormal numbers must not be flushed to zero.
-        assert ".ftz" not in kernel.asm.get("ptx", "")
+        for function in (kernels.sketch_chunks, kernels.glance_chunks):
+            kernel = compiled(function, target, SKETCH, {"KIND": kind})
+            # Subnormal numbers must not be flushed to zero.
+            assert ".ftz" not in kernel.asm.get("ptx", "")
     compiled(kernels.merge_leaves, target, MERGE, {})

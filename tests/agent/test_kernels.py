@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.kernel import DTYPES, ITEM, absorb, cut, sketch_items
+from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing, StepTable
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import Copy, DeviceMeter
@@ -28,6 +29,7 @@ from rankscope.agent.torch.threads import team
 from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
 from rankscope.sketch.elements import element_hash
+from rankscope.sketch.reference import glance_at
 from rankscope.sketch.table import FIRST_EXPONENT
 
 # Triton's interpreter computes with NumPy.
@@ -36,6 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning
 EXTREMES = MOMENTS.index("min")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ENGINES = [Plain, Fused]
+AT_ONCE, LASTING = Reading(), Reading(lasting=True)
 on_each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -54,9 +57,10 @@ def words(name: str) -> st.SearchStrategy[NDArray[Any]]:
 any_array = st.sampled_from(DTYPES).flatmap(words)
 
 
-def by_numba(x: NDArray[Any]) -> SketchTable:
-    items = np.array(cut(x.ctypes.data, x.size, DTYPES.index(x.dtype.name)), np.int64)
-    leaf = sketch_items(items.reshape(-1, 4))
+def by_numba(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
+    code = DTYPES.index(x.dtype.name)
+    items = np.array(cut(x.ctypes.data, x.size, code, sentinel=sentinel), np.int64)
+    leaf = sketch_items(items.reshape(-1, ITEM))
     table = SketchTable.empty(1)
     absorb(table, np.zeros(len(leaf), np.int64), leaf, np.ones(len(leaf), np.bool_))
     return table
@@ -67,12 +71,16 @@ def as_tensor(x: NDArray[Any]) -> torch.Tensor:
     return raw.view(getattr(torch, x.dtype.name)).to(DEVICE)
 
 
-def by_torch(x: NDArray[Any]) -> SketchTable:
-    return on_a_device([as_tensor(x)], Plain)
+def by_torch(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
+    return on_a_device([as_tensor(x)], Plain, Reading(sentinel=sentinel))
 
 
-def by_triton(x: NDArray[Any]) -> SketchTable:
-    return on_a_device([as_tensor(x)], Fused)
+def by_triton(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
+    return on_a_device([as_tensor(x)], Fused, Reading(sentinel=sentinel))
+
+
+def by_merge(table: SketchTable, rows: Any, leaf: SketchTable, keep: Any) -> None:
+    table.merge_at(rows[keep], leaf.take(keep))
 
 
 makers = [by_numba, by_torch, by_triton]
@@ -88,10 +96,10 @@ def new_meter(engine: Any) -> DeviceMeter:
     return DeviceMeter(DEVICE, engine(DEVICE))
 
 
-def on_a_device(tensors: list[torch.Tensor], engine: Any, *, lasting: bool = False) -> SketchTable:
+def on_a_device(tensors: list[torch.Tensor], engine: Any, how: Reading = AT_ONCE) -> SketchTable:
     meter, step = new_meter(engine), new_step()
     for row, tensor in enumerate(tensors):
-        meter.add(step, row, tensor, 1, lasting=lasting)
+        meter.add(step, row, tensor, how)
     return received(meter, meter.send_home(), step)
 
 
@@ -150,6 +158,49 @@ def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any)
     assert_same(x, make(x))
 
 
+@pytest.mark.parametrize("make", makers)
+@given(any_array)
+def test_the_sentinel_sees_extremes_and_what_is_not_finite(make: Any, x: NDArray[Any]) -> None:
+    if x.size:
+        assert_equal(make(x, sentinel=True), glance_at(x))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("make", makers)
+@pytest.mark.parametrize("shift", [-3, 0, 3])
+def test_the_sentinel_sees_every_element_of_many_chunks(dtype: str, make: Any, shift: int) -> None:
+    if make is by_numba and dtype == "float64":
+        return
+    x = np.random.default_rng(5).uniform(-1, 1, 20_001).astype(np.float32) + shift
+    assert_equal(
+        make(x.astype(dtype_of(dtype)), sentinel=True), glance_at(x.astype(dtype_of(dtype)))
+    )
+    x[17], x[9_000], x[-1] = np.nan, np.inf, -np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = x.astype(dtype_of(dtype))
+    assert_equal(make(x, sentinel=True), glance_at(x))
+
+
+def assert_equal(table: SketchTable, expected: SketchTable) -> None:
+    for mine, theirs in zip(table.columns(), expected.columns(), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("merge", [absorb, by_merge])
+@given(any_array, any_array)
+def test_what_a_sentinel_saw_merges_with_a_sketch(
+    merge: Any, x: NDArray[Any], y: NDArray[Any]
+) -> None:
+    table = SketchTable.concatenate([glance_at(x), sketch_array(y)])
+    merge(table, np.array([0]), sketch_array(y), np.ones(1, np.bool_))
+    merge(table, np.array([1]), glance_at(x), np.ones(1, np.bool_))
+    expected = glance_at(x).merge(sketch_array(y))
+    for row in range(2):
+        assert np.array_equal(table.counts[row], expected.counts[0])
+        assert np.array_equal(table.histogram[row], expected.histogram[0])
+        np.testing.assert_allclose(table.moments[row], expected.moments[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shift", [0, 3])
 def test_pieces_of_a_large_tensor_merge_to_the_whole(dtype: str, shift: int) -> None:
@@ -204,7 +255,7 @@ def test_hooks_on_several_threads_share_a_devices_scratch(engine: Any) -> None:
 
     def add(rows: range) -> None:
         for row in rows:
-            meter.add(step, row, tensors[row], 1, lasting=False)
+            meter.add(step, row, tensors[row], AT_ONCE)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(add, [range(first, 24, 4) for first in range(4)]))
@@ -216,15 +267,15 @@ def test_sites_that_come_while_a_step_is_on_its_way_disturb_neither(engine: Any)
     meter, first, second = new_meter(engine), new_step(), new_step()
     few = [torch.randn(3, device=DEVICE)]
     many = [torch.randn(5, device=DEVICE) for _ in range(66)]
-    meter.add(first, 0, few[0], 1, lasting=False)
+    meter.add(first, 0, few[0], AT_ONCE)
     on_its_way = meter.send_home()
     for row, tensor in enumerate(many):
-        meter.add(second, row, tensor, 1, lasting=False)
+        meter.add(second, row, tensor, AT_ONCE)
     assert received(meter, on_its_way, first) == on_a_device(few, engine)
     assert received(meter, meter.send_home(), second) == on_a_device(many, engine)
     for _ in range(4):  # and every buffer that comes back can be used again
         step = new_step()
-        meter.add(step, 65, many[65], 1, lasting=False)
+        meter.add(step, 65, many[65], AT_ONCE)
         assert received(meter, meter.send_home(), step) == on_a_device(many[65:], engine)
 
 
@@ -232,7 +283,7 @@ def test_a_step_with_more_chunks_than_may_wait_is_whole() -> None:
     x = torch.randn(10, device=DEVICE)
     meter, step = new_meter(Plain), new_step()
     for _ in range(2100):
-        meter.add(step, 0, x, 1, lasting=False)
+        meter.add(step, 0, x, AT_ONCE)
     assert_repeated(received(meter, meter.send_home(), step), x, 2100)
 
 
@@ -248,8 +299,8 @@ def assert_repeated(table: SketchTable, x: torch.Tensor, times: int) -> None:
 def test_sites_that_come_in_inference_mode_can_be_measured_outside(engine: Any) -> None:
     meter, step, x = new_meter(engine), new_step(), torch.randn(9, device=DEVICE)
     with torch.inference_mode():
-        meter.add(step, 70, x, 1, lasting=False)
-    meter.add(step, 70, x, 1, lasting=False)
+        meter.add(step, 70, x, AT_ONCE)
+    meter.add(step, 70, x, AT_ONCE)
     assert received(meter, meter.send_home(), step).counts[0, 0] == 18
 
 
@@ -271,26 +322,26 @@ def test_a_tensor_has_no_more_leaves_than_it_may() -> None:
     assert_same(x.cpu().numpy(), few.take(slice(1, 2)))
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-def test_a_step_with_more_leaves_than_may_wait_is_whole(lasting: bool) -> None:
+@pytest.mark.parametrize("how", [AT_ONCE, LASTING])
+def test_a_step_with_more_leaves_than_may_wait_is_whole(how: Reading) -> None:
     x = torch.randn(10, device=DEVICE)
     meter, step = new_meter(lambda device: Fused(device, leaves=20)), new_step()
     for add in range(51):
-        meter.add(step, add % 3, x, 1, lasting=lasting)
+        meter.add(step, add % 3, x, how)
     assert_repeated(received(meter, meter.send_home(), step), x, 17)
 
 
 def test_triton_gives_the_same_bits_again_whether_a_tensor_lasts_or_not() -> None:
     tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
     tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
-    at_once, together = (on_a_device(tensors, Fused, lasting=last) for last in (False, True))
+    at_once, together = (on_a_device(tensors, Fused, how) for how in (AT_ONCE, LASTING))
     assert at_once == together
 
 
 def test_copies_of_an_expanded_tensor_count_as_elements() -> None:
     x = torch.randn(500, device=DEVICE)
     meter, step = new_meter(Fused), new_step()
-    meter.add(step, 0, x, 7, lasting=False)
+    meter.add(step, 0, x, Reading(copies=7))
     assert_repeated(received(meter, meter.send_home(), step), x, 7)
 
 
@@ -302,10 +353,10 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
     class Flushing(Plain):
         """As a device that flushes what is small to zero."""
 
-        def add(self, row: int, flat: torch.Tensor, copies: int, *, lasting: bool) -> None:
+        def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
             if flat.dtype == torch.float32:
                 flat = torch.where(flat.abs() < 2.0**-126, 0.0, flat)
-            super().add(row, flat, copies, lasting=lasting)
+            super().add(row, flat, how)
 
     assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
 
@@ -319,15 +370,15 @@ def test_the_triton_kernels_compile_for_accelerators() -> None:
 def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once() -> None:
     x = torch.zeros(10, device=DEVICE)
     meter, step = new_meter(Fused), new_step()
-    meter.add(step, 0, torch.ones(3, device=DEVICE), 1, lasting=True)
-    meter.add(step, 1, x, 1, lasting=True)
+    meter.add(step, 0, torch.ones(3, device=DEVICE), LASTING)
+    meter.add(step, 1, x, LASTING)
     x.add_(5)
     meter.barrier()
     assert meter.stale == 1
     table = received(meter, meter.send_home(), step)
     assert table.counts[:, 0].tolist() == [3]
     step = new_step()
-    meter.add(step, 1, x, 1, lasting=True)
+    meter.add(step, 1, x, LASTING)
     x.zero_()
     table = received(meter, meter.send_home(), step)
     assert table.moments[0, MOMENTS.index("sum")] == 50
@@ -336,7 +387,7 @@ def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once() -> None:
 def test_what_lasts_and_lost_its_memory_is_left_out() -> None:
     x = torch.ones(10, device=DEVICE)
     meter, step = new_meter(Fused), new_step()
-    meter.add(step, 0, x, 1, lasting=True)
+    meter.add(step, 0, x, LASTING)
     x.untyped_storage().resize_(0)
     meter.barrier()
     assert meter.stale == 1

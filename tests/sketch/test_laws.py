@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.sketch import COUNTS, MOMENTS, SketchTable, derive, sketch_array
+from rankscope.sketch import COUNTS, MOMENTS, STATISTICS, SketchTable, derive, sketch_array
+from rankscope.sketch.derive import SENTINEL
+from rankscope.sketch.reference import glance_at
 
 DTYPES = [
     "float64",
@@ -74,11 +76,13 @@ def test_sums_and_moments_of_a_concatenation_agree_to_rounding(
         assert abs(merged[column] - exact[column]) <= 1e-12 * size + slack, name
 
 
-@given(any_array, any_array, any_array)
+any_sketch = any_array.map(sketch_array) | any_array.map(glance_at)
+
+
+@given(any_sketch, any_sketch, any_sketch)
 def test_merge_is_associative_and_commutative(
-    x: NDArray[Any], y: NDArray[Any], z: NDArray[Any]
+    a: SketchTable, b: SketchTable, c: SketchTable
 ) -> None:
-    a, b, c = sketch_array(x), sketch_array(y), sketch_array(z)
     left, right, swapped = a.merge(b).merge(c), a.merge(b.merge(c)), b.merge(a).merge(c)
     for other in (right, swapped):
         assert np.array_equal(left.counts, other.counts)
@@ -91,22 +95,22 @@ def test_merge_is_associative_and_commutative(
         assert np.all(same | ~np.isfinite(l1))
 
 
-@example(np.full(2, 1e200))  # its square is beyond float64
-@given(any_array)
-def test_the_empty_sketch_is_the_identity(x: NDArray[Any]) -> None:
-    sketch = sketch_array(x)
+@example(sketch_array(np.full(2, 1e200)))  # its square is beyond float64
+@given(any_sketch)
+def test_the_empty_sketch_is_the_identity(sketch: SketchTable) -> None:
     nothing = SketchTable.empty(1)
     for merged in (sketch.merge(nothing), nothing.merge(sketch)):
         for mine, theirs in zip(sketch.columns(), merged.columns(), strict=True):
             assert np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")
 
 
+@pytest.mark.parametrize("look", [sketch_array, glance_at])
 @given(any_array)
-def test_every_element_is_counted_once(x: NDArray[Any]) -> None:
-    table = sketch_array(x)
+def test_every_element_is_counted_once(look: Any, x: NDArray[Any]) -> None:
+    table = look(x)
     counted = dict(zip(COUNTS, table.counts[0].tolist(), strict=True))
     elsewhere = sum(
-        counted[name] for name in ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
+        counted[name] for name in ("zero", "nan", "pos_inf", "neg_inf", "under", "over", "unbinned")
     )
     assert table.histogram.sum() + elsewhere == counted["count"] == x.size
 
@@ -175,3 +179,29 @@ def test_projections_of_addends_add_to_that_of_the_sum() -> None:
 def test_only_real_numbers_are_summarised() -> None:
     with pytest.raises(TypeError, match="got dtype complex128"):
         sketch_array(np.zeros(3, np.complex128))
+
+
+@given(plain_floats)
+def test_what_a_sentinel_did_not_see_is_not_told(x: NDArray[np.float32]) -> None:
+    whole, seen = sketch_array(x), glance_at(x)
+    for statistic in STATISTICS:
+        expected = derive(whole, statistic) if statistic in (*SENTINEL, "seen_share") else [np.nan]
+        assert np.array_equal(derive(seen, statistic), expected, equal_nan=True), statistic
+
+
+@given(plain_floats, st.integers(1, 1000))
+def test_sums_of_a_sample_stand_for_all_elements(x: NDArray[np.float32], unseen: int) -> None:
+    whole, sample = sketch_array(x), sketch_array(x)
+    sample.counts[0, COUNTS.index("unseen")] = unseen
+    times = (x.size + unseen) / x.size
+    for statistic, power in (
+        ("sum", 1),
+        ("l1", 1),
+        ("l2", 0.5),
+        ("rms", 0),
+        ("mean", 0),
+        ("max", 0),
+    ):
+        expected = derive(whole, statistic) * times**power
+        assert derive(sample, statistic) == pytest.approx(expected, rel=1e-12), statistic
+    assert derive(sample, "seen_share") == pytest.approx(1 / times)

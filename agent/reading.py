@@ -1,0 +1,17 @@
+"""How a tensor is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is wanted of a tensor, and what is known of it."""
+
+    copies: int = 1
+    """How often each element counts: those of an expanded tensor are in memory once."""
+    lasting: bool = False
+    """Whether it stays in memory, unchanged, until the next `barrier`."""
+    sentinel: bool = False
+    """Whether only its extremes are wanted, and how many elements are not finite."""
