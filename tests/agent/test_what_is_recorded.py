@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rankscope.agent.torch import Schedule, tap
+from rankscope.agent.torch import tap
 from rankscope.sketch import derive, sketch_array
 from rankscope.store import open_run
 
@@ -263,37 +263,6 @@ def test_forwards_in_evaluation_mode_are_left_out(observed: Observed, train: Tra
         sketch = observed.sketches(step)["activation:0"]
         assert sketch.counts[0, 0] == 6
         assert derive(sketch, "abs_max")[0] < 100
-
-
-def test_schedules_are_kept_per_kind(observed: Observed, train: Train) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    optimizer = sgd(model)
-    schedules = {"weight": Schedule(every=3, offset=1), "activation": Schedule(ranges=((2, 3),))}
-    with observed.observe(model, optimizer, every=2, schedules=schedules) as scope:
-        train(scope, model, optimizer, [torch.ones(3, 2)] * 6)
-    assert set(observed.means("weight_gradient", "0.weight")) == {0, 2, 4}
-    assert set(observed.means("weight", "0.weight")) == {1, 4, 6}
-    assert set(observed.means("activation", "0")) == {2, 3}
-
-
-def test_staggered_sites_take_turns(observed: Observed, train: Train) -> None:
-    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(8)])
-    optimizer = sgd(model)
-    with observed.observe(model, optimizer, every=4, staggered=True) as scope:
-        train(scope, model, optimizer, [torch.ones(3, 2)] * 8)
-    steps = {
-        (kind, name): set(observed.means(kind, name)) - {8}  # the last weights are all recorded
-        for kind, name in open_run(observed.path).sites()[["kind", "name"]].to_numpy().tolist()
-    }
-    assert all(len(own) == 2 and max(own) == min(own) + 4 for own in steps.values())
-    assert len({min(own) for own in steps.values()}) == 4
-    for layer in range(8):
-        activations = steps["activation", f"{layer}"]
-        assert activations == steps["activation_gradient", f"{layer}"]
-        parameter = f"{layer}.weight"
-        assert steps["weight", parameter] == steps["weight_gradient", parameter]
-    assert len(observed.means("weight", "0.weight")) == 3
-    assert observed.steps() == list(range(9))
 
 
 def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:

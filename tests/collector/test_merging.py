@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rankscope.collector import Contribution, Merged, lay_out, merge_contributions
 from rankscope.sketch import COUNTS, MAIN, MOMENTS, SketchTable, derive, sketch_array
+from rankscope.sketch.reference import glance_at
 from rankscope.wire import MeshAxis, Site
 
 from .conftest import pack
@@ -144,6 +145,16 @@ def test_of_two_copies_that_differ_none_is_called_wrong() -> None:
     }
 
     assert merge_contributions(parts).divergences[0].odd == ()
+
+
+def test_copies_that_a_sentinel_saw_are_not_compared_with_sketches() -> None:
+    site, data = Site(kind="weight", name="w"), np.ones(3, np.float32)
+    full = contribution([site], [data], {"dp": (2, 0)})
+    layout = lay_out([site], [0], [MeshAxis(name="dp", size=2, coordinate=1)])
+    merged = merge_contributions({0: full, 1: Contribution(pack([site], glance_at(data)), layout)})
+
+    assert merged.divergences == ()
+    assert derive(merged.table, "rms") == 1
 
 
 def test_of_addends_only_the_linear_columns_are_merged() -> None:

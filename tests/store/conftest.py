@@ -24,14 +24,18 @@ Tensors = Mapping[int, NDArray[np.float32]]
 
 
 def build_record(
-    index: int, tensors: Tensors | Mapping[int, Tensors] | None = None, **changes: Any
+    index: int,
+    tensors: Tensors | Mapping[int, Tensors] | None = None,
+    *,
+    look: Callable[[NDArray[Any]], SketchTable] = sketch_array,
+    **changes: Any,
 ) -> Record:
     """A record of those tensors: {site: tensor}, or {rank: {site: tensor}}."""
     given = default_tensors(index) if tensors is None else tensors
     nested = any(isinstance(value, Mapping) for value in given.values())
     by_rank: Mapping[int, Tensors] = given if nested else {0: given}  # type: ignore[assignment]
     sites = np.array(sorted({site for one in by_rank.values() for site in one}), np.intp)
-    tables = {rank: table_of(one, sites) for rank, one in by_rank.items()}
+    tables = {rank: table_of(one, sites, look) for rank, one in by_rank.items()}
     merged = SketchTable.empty(len(sites))
     for table in tables.values():
         merged = merged.merge(table)
@@ -67,10 +71,10 @@ def default_tensors(index: int) -> Tensors:
     }
 
 
-def table_of(tensors: Tensors, sites: NDArray[np.intp]) -> SketchTable:
-    rows = [
-        sketch_array(tensors[site]) if site in tensors else SketchTable.empty(1) for site in sites
-    ]
+def table_of(
+    tensors: Tensors, sites: NDArray[np.intp], look: Callable[[NDArray[Any]], SketchTable]
+) -> SketchTable:
+    rows = [look(tensors[site]) if site in tensors else SketchTable.empty(1) for site in sites]
     return SketchTable.concatenate(rows)
 
 

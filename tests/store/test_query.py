@@ -21,7 +21,9 @@ from rankscope.sketch import (
     StoreError,
     derive,
     main_statistics,
+    sketch_array,
 )
+from rankscope.sketch.reference import glance_at
 from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
@@ -414,3 +416,44 @@ def test_a_path_that_is_no_run_says_what_it_is(
 
     with pytest.raises(NotARunError, match=f"thing {message}"):
         open_run(tmp_path / "thing")
+
+
+@pytest.fixture
+def watched(writer: RunWriter, record: Make) -> Run:
+    """Twelve records, every fourth of sketches, the others of the sentinel; one is not finite."""
+    records = [record(index, look=glance_at if index % 4 else sketch_array) for index in range(12)]
+    records[6] = record(6, {0: f32([1, np.inf]), 1: f32([2, 3])}, look=glance_at)
+    writer.commit(records, streams={})
+    return open_run(writer.path)
+
+
+def test_what_the_sentinel_saw_is_told_at_every_step(watched: Run) -> None:
+    for statistic in ("abs_max", "min", "max", "nonfinite", "count"):
+        assert watched.scalar(statistic, sites=[UP_0]).notnull().all()
+        assert watched.scalar(statistic).sizes["step"] == 12
+    assert watched.ranks("abs_max", site=UP_0).sizes["step"] == 12
+    assert watched.records()["nonfinite"].tolist() == [0] * 6 + [1] + [0] * 5
+    assert watched.records()["sketched"].tolist() == [4, 0, 0, 0] * 3
+
+
+def test_other_statistics_have_the_steps_of_sketches_and_those_that_went_wrong(
+    watched: Run,
+) -> None:
+    for statistic in ("rms", "l2", "rm8", "kurtosis", "zero_share"):
+        found = watched.scalar(statistic)
+        assert found["step"].values.tolist() == [0, 4, 6, 8]
+        assert found.notnull().all("site").values.tolist() == [True, True, False, True]
+    assert watched.ranks("rms", site=UP_0).sizes["step"] == 4
+    assert watched.exponents()["observed"].values.sum() == 12
+
+
+@pytest.mark.parametrize("view", ["merged", "min", 0])
+def test_a_heatmap_tells_what_was_left_to_the_sentinel_from_what_is_undefined(
+    watched: Run, view: Any
+) -> None:
+    found = watched.heatmap("rms", view=view)
+    assert found.column_first.tolist() == [0, 4, 6, 8]
+    assert found.observed[:, [0, 1, 3]].all()
+    assert found.observed[:, 2].tolist() == [True, False, False, False]
+    assert found.nonfinite[:, 2].tolist() == [True, False, False, False]
+    assert watched.heatmap("abs_max", view=view).observed.sum() == 11 * 4 + 2

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rankscope.sketch import SketchTable, main_statistics, sketch_array
+from rankscope.sketch.reference import glance_at
 from rankscope.store import Event, Record, RunWriter, SiteInfo
 from rankscope.store.record import RankInfo
 
@@ -35,7 +36,8 @@ class Job:
     """A small made-up training job: its numbers are random, its story is not.
 
     From `bad_step` on, rank `bad_rank` has infinities in the MLP activation of block 2, after its
-    magnitude has grown for a while; everything after it in the same step follows.
+    magnitude has grown for a while; everything after it in the same step follows. All sites are
+    sketched every `every` steps, and left to the sentinel in between.
     """
 
     def __init__(
@@ -47,13 +49,14 @@ class Job:
         bad_rank: int = 2,
         run: str = "gpt-small",
         hold: int = 6,
+        every: int = 1,
         start_ns: int = START_NS,
     ) -> None:
         self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
         self.random = np.random.default_rng(7)
         # Making a sketch takes half a millisecond: sound tensors are made once in `hold` steps.
-        self.hold, self.start_ns = hold, start_ns
-        self.kept: dict[tuple[str, int, int], SketchTable] = {}
+        self.hold, self.every, self.start_ns = hold, every, start_ns
+        self.kept: dict[tuple[str, int, int, bool], SketchTable] = {}
         self.sites = [
             SiteInfo(
                 kind=kind, name=f"blocks.{block}.{name}", dtype=dtype, shape=(8, 64), module=module,
@@ -145,7 +148,7 @@ class Job:
         growth = 2.0 ** (0.9 * grown) * spike.get((step, site.label), 1.0)
         if growth != 1 or lost:
             return self.measured(site, step, growth=growth, lost=lost)
-        key = (site.label, step // self.hold, rank)
+        key = (site.label, step // self.hold, rank, step % self.every == 0)
         if key not in self.kept:
             self.kept[key] = self.measured(site, step)
         return self.kept[key]
@@ -165,7 +168,7 @@ class Job:
             x = np.clip(x, -65504, 65504)
         sound = x.astype(site.dtype)
         sound[:lost] = np.inf
-        return sketch_array(sound)
+        return glance_at(sound) if step % self.every else sketch_array(sound)
 
     def after(self, site: SiteInfo) -> bool:
         """Whether a site comes at or after the one that goes wrong."""

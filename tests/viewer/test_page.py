@@ -318,3 +318,23 @@ def test_steps_recorded_now_and_then_are_drawn_where_they_are(new_job: Callable)
     empty = shown.column(30)
     assert empty is None
     assert (shown.state == grid.MISSING).any()
+
+
+def test_between_sketches_the_sentinel_is_shown(new_job: Callable) -> None:
+    job = new_job(bad_step=17, every=10)
+    job.commit(range(25))
+    page = open_page(job.path, kind="activation", statistic="rms")
+
+    assert "rank 2, step 17" in page.told.finding
+    assert "Last finite step: 16" in page.told.finding
+    held = sorted({int(step) for step in grid_of(page).first if step >= 0})
+    assert held == [0, 10, *range(17, 25)]
+    page.choice.statistic = "abs_max"
+    assert sorted({int(step) for step in grid_of(page).first}) == list(range(25))
+    page.choice.param.update(site="activation:blocks.0.norm1", step=12)
+    told = plain(page.told.exponents_summary)
+    assert told.startswith("At step 12 the sentinel alone looked at this site: |x| is at most")
+    assert told.endswith("The nearest is at step 10.")
+    page.choice.view = "argmax"
+    page.choice.statistic = "rms"
+    assert page.told.problem == ""

@@ -1,0 +1,127 @@
+"""In which steps a site is sketched, and what the sentinel sees in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rankscope.agent.torch import Schedule
+from rankscope.sketch import SettingError, derive
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+Train = Callable[..., list[float]]
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_schedules_are_kept_per_kind(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    schedules = {"weight": Schedule(every=3, offset=1), "activation": Schedule(ranges=((2, 3),))}
+    with observed.observe(model, optimizer, every=2, schedules=schedules) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 6)
+    assert set(observed.means("weight_gradient", "0.weight")) == {0, 2, 4}
+    assert set(observed.means("weight", "0.weight")) == {1, 4, 6}
+    assert set(observed.means("activation", "0")) == {2, 3}
+
+
+def test_staggered_sites_take_turns(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(8)])
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=4, staggered=True) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 8)
+    steps = {
+        (kind, name): set(observed.means(kind, name)) - {8}  # the last weights are all recorded
+        for kind, name in open_run(observed.path).sites()[["kind", "name"]].to_numpy().tolist()
+    }
+    assert all(len(own) == 2 and max(own) == min(own) + 4 for own in steps.values())
+    assert len({min(own) for own in steps.values()}) == 4
+    for layer in range(8):
+        activations = steps["activation", f"{layer}"]
+        assert activations == steps["activation_gradient", f"{layer}"]
+        parameter = f"{layer}.weight"
+        assert steps["weight", parameter] == steps["weight_gradient", parameter]
+    assert len(observed.means("weight", "0.weight")) == 3
+    assert observed.steps() == list(range(9))
+
+
+def test_the_sentinel_finds_the_very_step(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    batches = [torch.ones(3, 2) for _ in range(8)]
+    batches[5][1, 0] = torch.inf
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=4, sentinel=True) as scope:
+        train(scope, model, optimizer, batches)
+    run = open_run(observed.path)
+    found = run.first_nonfinite()
+    assert found is not None
+    assert (found.site, found.step, found.previous_step) == ("activation:0", 5, 4)
+    assert observed.steps() == list(range(9))
+    largest = run.scalar("abs_max", sites=["activation:0"])
+    assert largest["step"].values.tolist() == list(range(9))
+    assert np.isfinite(largest.values[:5]).all()
+    # What is not sketched has no other numbers, but a step that went wrong is never left out.
+    rms = run.scalar("rms", sites=["activation:0"])
+    assert rms["step"].values.tolist() == [0, 4, 5, 6, 7, 8]
+    assert np.isnan(rms.values[:, 0]).tolist() == [False, False, True, True, True, True]
+    assert run.records()["sketched"].tolist()[:5] == [8, 0, 0, 0, 8]
+
+
+def test_the_sentinel_looks_at_those_whose_turn_it_is_not(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)])
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=3, staggered=True, sentinel=True) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 6)
+    run = open_run(observed.path)
+    assert run.scalar("abs_max", steps=(0, 5)).notnull().all()
+    rms = run.scalar("rms", kind="activation", steps=(0, 5))
+    assert rms.notnull().sum("step").values.tolist() == [2] * 5
+    for step in range(6):
+        for label, sketch in observed.sketches(step).items():
+            glanced = bool(np.isnan(derive(sketch, "rms")[0]))
+            assert glanced == bool(sketch.is_glance()[0]) == (not sketch.histogram.any()), label
+
+
+def test_what_the_sentinel_sees_of_micro_batches_merges(observed: Observed) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    with observed.observe(model, every=2, sentinel=True, kinds=["activation"]) as scope:
+        for _ in range(2):
+            for value in (1.0, -7.0, 3.0):
+                model(torch.full((5, 1), value))
+            scope.step()
+    seen = observed.sketches(1)["activation:(root)"]
+    assert derive(seen, "count") == 15
+    assert (derive(seen, "min"), derive(seen, "max")) == (-7, 3)
+    assert seen.is_glance().all()
+    assert derive(observed.sketches(0)["activation:(root)"], "mean") == -1
+
+
+def test_without_a_sentinel_other_steps_are_not_recorded(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))  # on the CPU there is none unless it is asked for
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=4) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 8)
+    assert observed.steps() == [0, 4, 8]
+
+
+def test_a_site_that_was_left_to_the_sentinel_says_so(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, every=4, sentinel=True) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 4)
+    run = open_run(observed.path)
+    with pytest.raises(SettingError, match="left to the sentinel in step 2, which takes no histo"):
+        run.formats(site="activation:0", step=2)
+    assert run.exponents(sites=["activation:0"])["step"].values.tolist() == [0, 4]
+    assert set(run.logframe()["metadata"]["step"]) == {0, 4}
