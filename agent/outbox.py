@@ -34,6 +34,7 @@ from ..wire.messages import (
     MAX_ENTRIES,
     MAX_NAME,
     Ack,
+    Control,
     Goodbye,
     Hello,
     Message,
@@ -133,6 +134,8 @@ class Outbox:
         self._next_beat = 0.0
         self._sent = self._sent_bytes = self._resent = self._acknowledged = 0
         self._rejected = ""
+        self.control: Control | None = None
+        """What the collector said last of how to go on."""
         self._stopped = False
         self._answered = False
         """Whether an acknowledgement came since goodbye was said."""
@@ -330,6 +333,8 @@ class Outbox:
             case NeedSchema():
                 self._known.discard(message.hash)
                 self._window.rewind(message.hash)
+            case Control():
+                self.control = message
             case Reject():
                 self._refused(message, now)
             case _:

@@ -17,7 +17,8 @@ from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
-from ..wire.messages import Gap, Goodbye, Hello, MeshAxis, Schema, Site
+from ..wire.messages import Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site, State
+from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
 from .placement import Layout, lay_out
@@ -45,6 +46,7 @@ class Stream:
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
     told_received: int = -2
     told_committed: int = -2
+    told_control: Control | None = None
     ended: bool = False
 
 
@@ -69,6 +71,7 @@ class Run:
         self._wall_ns = wall_ns
         self._labels: dict[int, str] = {}
         self._joiners: dict[int, Joiner] = {}
+        self._budgets: dict[int, Budget] = {}
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
@@ -107,6 +110,9 @@ class Run:
             )
         stream.peer, stream.needs_schema, stream.ended = peer, False, False
         stream.told_received = stream.told_committed = -2
+        stream.told_control = None
+        if hello.budget:
+            self._budgets.setdefault(attempt, Budget(hello.budget))
         self._joiners[attempt].hear(hello.rank, now)
         self._introduce(attempt, hello)
         return stream
@@ -139,6 +145,7 @@ class Run:
         if missing:
             self._tell_gaps(stream, header.gaps, missing, header.step)
         joiner.feed(stream.rank, stream.name, frame, layout, now)
+        self._weigh(stream, header.step, header.health)
         return True
 
     def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
@@ -148,9 +155,11 @@ class Run:
             joiner = self._joiners[stream.attempt]
             joiner.skip(stream.rank, stream.name, sequence, text, step)
 
-    def hear(self, stream: Stream, step: int, site: str, now: float) -> None:
+    def hear(self, stream: Stream, state: State, now: float) -> None:
         """A sign of life."""
-        self._joiners[stream.attempt].hear(stream.rank, now, step=step, site=site)
+        joiner = self._joiners[stream.attempt]
+        joiner.hear(stream.rank, now, step=state.step, site=state.site)
+        self._weigh(stream, state.step, state.health)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable."""
@@ -158,6 +167,20 @@ class Run:
         stream.ended = True
         stream.told_committed = -2
         self._joiners[stream.attempt].leave(stream.rank, goodbye.reason)
+
+    def steer(self) -> Iterator[tuple[Stream, Control]]:
+        """Which streams are to be told how to go on, if some do not know it."""
+        for attempt, budget in self._budgets.items():
+            joiner = self._joiners[attempt]
+            change = budget.decide(joiner.present())
+            if change is not None:
+                joiner.tell("budget", change.rank, change.step, change.text)
+        for stream in self.streams.values():
+            budget = self._budgets.get(stream.attempt)
+            control = None if budget is None or stream.ended else budget.control
+            if control is not None and control != stream.told_control:
+                stream.told_control = control
+                yield stream, control
 
     # Commits -------------------------------------------------------------------------------------
 
@@ -241,6 +264,7 @@ class Run:
                 and joiner.everyone_is_gone(now, self._started[attempt])
             ):
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
+                self._budgets.pop(attempt, None)
 
     def close(self, now: float) -> None:
         """Commit all there is, mark the run as finished and let its store go.
@@ -260,6 +284,11 @@ class Run:
             self.writer.close()
 
     # Inside --------------------------------------------------------------------------------------
+
+    def _weigh(self, stream: Stream, step: int, health: Mapping[str, float]) -> None:
+        budget = self._budgets.get(stream.attempt)
+        if budget is not None:
+            budget.hear(stream.rank, step, health)
 
     def _refusal(self, hello: Hello, attempt: int, mesh: Mapping[str, int], now: float) -> str:
         joiner, stream = self._joiners.get(attempt), self.streams.get(hello.stream)

@@ -33,6 +33,8 @@ from .run import Run, Stream
 from .settings import CollectorSettings
 
 PRUNE_S = 5.0
+STEER_S = 0.5
+"""How often it is looked whether agents keep to their budgets."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a run that is held by another writer."""
 
@@ -94,6 +96,7 @@ class Collector:
         self._complaints = Complaints()
         self._counts = CollectorStatistics()
         self._next_prune = now + PRUNE_S
+        self._next_steer = now
 
     # Messages ------------------------------------------------------------------------------------
 
@@ -130,6 +133,11 @@ class Collector:
             if run.is_due(now):
                 self._commit(run, now)
         self._acknowledge()
+        if now >= self._next_steer:
+            self._next_steer = now + STEER_S
+            for run in self._runs.values():
+                for stream, control in run.steer():
+                    self._send(stream.peer, control)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_S
             self._prune(now)
@@ -181,7 +189,7 @@ class Collector:
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
             case State():
-                stream.run.hear(stream, message.step, message.site, now)
+                stream.run.hear(stream, message, now)
             case Goodbye():
                 stream.run.leave(stream, message)
                 self._touched[stream.name] = stream

@@ -19,6 +19,8 @@ MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+MAX_STRETCH = 1024
+"""Times by which schedules are stretched at most."""
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
 """What a run may be called: it becomes the name of a folder."""
@@ -82,6 +84,8 @@ class Hello(Message, tag="hello", frozen=True):
     device: Name = ""
     facts: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
     """Versions and settings worth keeping with the run."""
+    budget: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """Share of step time that the agent may take; 0: any."""
 
 
 class Welcome(Message, tag="welcome", frozen=True):
@@ -196,6 +200,15 @@ class NeedSchema(Message, tag="need-schema", frozen=True):
     hash: bytes
 
 
+class Control(Message, tag="control", frozen=True):
+    """How the agents of a job are to go on, all alike."""
+
+    stretch: Annotated[int, msgspec.Meta(ge=1, le=MAX_STRETCH)]
+    """How many times as rarely as its schedule says each site is sketched, sites in turn."""
+    from_step: Step
+    """The first step of which that is true."""
+
+
 class State(Message, tag="state", frozen=True):
     """A sign of life between frames, with the agent's counters and its last site."""
 
@@ -212,4 +225,4 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 
 FromAgent = Hello | Schema | FrameHeader | State | Goodbye
-FromCollector = Welcome | Reject | Ack | NeedSchema
+FromCollector = Welcome | Reject | Ack | NeedSchema | Control

@@ -42,6 +42,9 @@ DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
 LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 """Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
 
+SENTINEL_STRETCH = 16
+"""Schedules are stretched by so much before the sentinel is."""
+
 READINGS = {
     (lasting, sentinel): Reading(lasting=lasting, sentinel=sentinel)
     for lasting in (False, True)
@@ -81,8 +84,10 @@ class Recorder:
         make_meter: Callable[[torch.device], Meter],
     ) -> None:
         self.book = book
-        self._schedules, self._sentinel = schedules, sentinel
+        self._asked, self._schedules = schedules, schedules
+        self._sentinel = sentinel
         self._taking_turns = {kind: one for kind, one in schedules.items() if one.staggered}
+        self._stretch, self._next_stretch = 1, (1, 0)
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
@@ -120,6 +125,11 @@ class Recorder:
         """Whether a step is being recorded."""
         return self._open is not None
 
+    @property
+    def times_stretched(self) -> int:
+        """How many times as rarely as was asked for sites are measured."""
+        return self._stretch
+
     def observes(self, kind: str) -> bool:
         """Whether `kind` is measured in any step."""
         return kind in self._schedules
@@ -128,9 +138,19 @@ class Recorder:
         """Whether `kind` is measured in the open step, be it by the sentinel alone."""
         return self._due.get(kind, False)
 
+    def stretch(self, times: int, from_step: int) -> None:
+        """From that step on measure so many times as rarely as was asked for, sites in turn.
+
+        Sentinels are free enough to be left alone at first. May be called by any thread.
+        """
+        self._next_stretch = times, from_step
+
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
+        times, from_step = self._next_stretch
+        if times != self._stretch and step >= from_step:
+            self._change_stretch(times)
         self._sketched = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
         self._glances = self._sentinel is not None and self._sentinel.due(step)
         self._due = dict.fromkeys(self._schedules, True) if self._glances else self._sketched
@@ -174,7 +194,7 @@ class Recorder:
         row, turns = self.book.row(key), self._turns.get(key[0])
         sketched = self._sketched.get(key[0], False)
         sketched = sketched and (turns is None or turns.is_turn_of(key[1], step.step))
-        if row == UNMEASURED or not (sketched or self._glances):
+        if row == UNMEASURED or not (sketched or self._is_glanced_at(key[1], step.step)):
             return
         how = READINGS[key[0] in LASTING_KINDS, not sketched]
         try:
@@ -258,6 +278,20 @@ class Recorder:
             reports, self._reports = self._reports, []
         return reports
 
+    def _change_stretch(self, times: int) -> None:
+        self._stretch = times
+        self._schedules = self._taking_turns = {
+            kind: replace(asked, every=asked.every * times, staggered=True)
+            for kind, asked in self._asked.items()
+        }
+        if self._sentinel is not None:
+            every = max(1, times // SENTINEL_STRETCH)
+            self._sentinel = replace(self._sentinel, every=every, staggered=True)
+
+    def _is_glanced_at(self, name: str, step: int) -> bool:
+        sentinel = self._sentinel if self._glances else None
+        return sentinel is not None and sentinel.is_turn_of(name, step)
+
     def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
         if self.due(key[0]):
             with self.stopwatch:
@@ -323,6 +357,7 @@ def health_of(recorder: Recorder) -> dict[str, float]:
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
+        "stretch": float(recorder.times_stretched),
         "wall_seconds": recorder.seconds(),
         "hook_seconds": recorder.stopwatch.seconds,
     }

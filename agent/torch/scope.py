@@ -8,6 +8,7 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,6 +60,7 @@ def observe(
     staggered: bool = False,
     schedules: Mapping[str, Schedule | int] | None = None,
     sentinel: bool | None = None,
+    budget: float | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -86,6 +88,9 @@ def observe(
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
             finite, though it be sketched in few. By default where parameters are on an accelerator:
             on a CPU that takes a quarter of the time of a sketch.
+        budget: share of step time, as 0.01, that the agent may take on the training thread. Sites
+            take turns then; where a rank takes more the collector lets all ranks sketch them more
+            rarely, from the same step on, and the run's events say so.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -106,16 +111,21 @@ def observe(
         raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
     if not RUN_NAME.fullmatch(name):
         raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
+    if budget is not None and not 0 < budget <= 1:
+        raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
+    default = Schedule(every=every, staggered=staggered)
+    chosen = schedules_by_kind(default, schedules or {}, tuple(kinds))
+    if budget is not None:
+        chosen = {kind: replace(schedule, staggered=True) for kind, schedule in chosen.items()}
     return Scope(
         model,
         optimizers,
         run=name,
         to=to or os.environ.get("RANKSCOPE_TO"),
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
-        schedules=schedules_by_kind(
-            Schedule(every=every, staggered=staggered), schedules or {}, tuple(kinds)
-        ),
+        schedules=chosen,
         sentinel=_has_accelerator(model) if sentinel is None else sentinel,
+        budget=budget,
         selection=selection,
         modules=modules,
         start=start,
@@ -136,6 +146,7 @@ class Scope:
         directory: Path,
         schedules: Mapping[str, Schedule],
         sentinel: bool,
+        budget: float | None,
         selection: Selection,
         modules: Sequence[type | str] | None,
         start: int,
@@ -144,7 +155,7 @@ class Scope:
         self._model, self._optimizers = model, optimizers
         self._run, self._to, self._directory = run, to, directory
         self._schedules, self._selection, self._modules = schedules, selection, modules
-        self._sentinel = Schedule() if sentinel else None
+        self._sentinel, self._budget = Schedule() if sentinel else None, budget
         self._step, self._training_only = start, training_only
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
@@ -183,6 +194,7 @@ class Scope:
             process=os.getpid(),
             device=str(next(self._model.parameters()).device),
             facts=facts(self._model),
+            budget=self._budget or 0.0,
         )
         self._outbox = Outbox(address, hello)
         self._attach(data_axes(identity.mesh))
@@ -294,6 +306,9 @@ class Scope:
 
     def _idle(self, now: float) -> None:
         self._delivery.attend(now)
+        control = self._outbox.control
+        if control is not None:
+            self._recorder.stretch(control.stretch, control.from_step)
         self._outbox.beat(now, step=self._step, site=self._recorder.last_site, health=self.health())
 
     def _job_failed(self, error: BaseException) -> None:

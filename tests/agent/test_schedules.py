@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -125,3 +126,30 @@ def test_a_site_that_was_left_to_the_sentinel_says_so(observed: Observed, train:
         run.formats(site="activation:0", step=2)
     assert run.exponents(sites=["activation:0"])["step"].values.tolist() == [0, 4]
     assert set(run.logframe()["metadata"]["step"]) == {0, 4}
+
+
+def test_the_budget_is_held_by_stretching_schedules(observed: Observed) -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(40)])
+    optimizer = sgd(model)
+    began = time.monotonic()
+    with observed.observe(model, optimizer, budget=0.02, kinds=["weight", "activation"]) as scope:
+        while "stretch" not in scope.health() or scope.health()["stretch"] == 1:
+            assert time.monotonic() - began < 30, "nothing was stretched"
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    run = open_run(observed.path)
+    told = run.events().query("kind == 'budget'")
+    assert "above the budget" in told["text"].iloc[0] or "the budget is" in told["text"].iloc[0]
+    by_step = run.records().set_index("step")["sites"]
+    assert by_step.loc[0] == 41 + 80
+    last = by_step.loc[int(told["step"].iloc[0])]
+    assert 0 < last < 100
+    assert (run.health()[("stretch", "latest")] > 1).all()
+
+
+@pytest.mark.parametrize("budget", [0.0, -0.1, 1.5])
+def test_a_budget_is_a_share(observed: Observed, budget: float) -> None:
+    with pytest.raises(SettingError, match=r"must be a share of step time as 0\.01, got"):
+        observed.observe(nn.Linear(1, 1), budget=budget)

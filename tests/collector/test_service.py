@@ -18,6 +18,7 @@ from rankscope.sketch import AddressError, BusyError, StoreError
 from rankscope.store import open_run
 from rankscope.wire import (
     Ack,
+    Control,
     Gap,
     Goodbye,
     NeedSchema,
@@ -350,3 +351,24 @@ def test_the_log_is_quiet_when_all_is_well(
         send(box, range(3))
         assert box.close(timeout_s=10)
     assert [record.levelno for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as service,
+        Peer(service.address) as first,
+        Peer(service.address) as late,
+    ):
+        costly = {"hook_seconds": 0.0, "wall_seconds": 0.0, "stretch": 1.0}
+        first.say(hello(budget=0.01))
+        first.say(State(step=0, site="", health=costly))
+        first.say(State(step=40, site="", health={**costly, "hook_seconds": 1, "wall_seconds": 4}))
+        told = first.hear(Control)
+        assert isinstance(told, Control)
+        assert told.stretch == 4
+        assert told.from_step > 40
+        late.say(hello(budget=0.01, stream="stream-0"))  # the same rank, on a new connection
+        assert late.hear(Control) == told
+    events = open_run(tmp_path / "demo").events()
+    assert events["kind"].tolist() == ["budget"]
+    assert "Rank 0 spent 33.33% of its time in the agent" in events["text"].iloc[0]

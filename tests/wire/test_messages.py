@@ -16,6 +16,7 @@ from rankscope.wire import (
     COLUMNS,
     PROTOCOL,
     Ack,
+    Control,
     Gap,
     Goodbye,
     Hello,
@@ -56,6 +57,7 @@ FROM_COLLECTOR = [
     Reject(code="run", reason="no", retry_s=1.5),
     Ack(received=3, committed=2),
     NeedSchema(hash=b"0" * 16),
+    Control(stretch=4, from_step=120),
 ]
 
 names = st.text(max_size=20)
