@@ -46,6 +46,7 @@ def measure(
     compiled: bool,
     staggered: bool,
     sentinel: bool,
+    budget: float | None,
 ) -> None:
     """Print one row."""
     torch.set_num_threads(threads)
@@ -67,6 +68,7 @@ def measure(
             every=every,
             staggered=staggered,
             sentinel=sentinel,
+            budget=budget,
         ) as scope,
     ):
         if compiled:
@@ -91,9 +93,11 @@ def measure(
     tail = sorted(observed)[int(len(observed) * 0.99)] / sorted(plain)[int(len(plain) * 0.99)]
     half = len(memory) // 2
     grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
+    schedule = [str(every), "staggered" * staggered, "sentinel" * sentinel]
+    schedule += [f"{health['stretch']:.0f} x as rarely" if budget else ""]
     print(
         f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
-        f"{every}{', staggered' if staggered else ''}{', sentinel' if sentinel else ''} | "
+        f"{', '.join(filter(None, schedule))} | "
         f"{statistics.median(plain) * 1e3:.0f} | {statistics.median(observed) * 1e3:.0f} | "
         f"{ratio:.3f} | {mean:.3f} | {tail:.3f} | {grown:+.1f} | "
         f"{sent.dropped_frames} | {int(health['tensors_stale'])} |",
@@ -109,15 +113,18 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="of that row: torch.compile both")
     parser.add_argument("--staggered", action="store_true", help="of that row: sites take turns")
     parser.add_argument("--sentinel", action="store_true", help="of that row: at every step")
+    parser.add_argument("--budget", type=float, help="of that row: share of step time to hold")
+    parser.add_argument("--warm", type=int, default=5, help="of that row: steps before the first")
     options = parser.parse_args()
     if options.row:
         measure(
             *options.row,
             steps=options.steps,
-            warm=5,
+            warm=options.warm,
             compiled=options.compiled,
             staggered=options.staggered,
             sentinel=options.sentinel,
+            budget=options.budget,
         )
         return
     print(

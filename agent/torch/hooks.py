@@ -166,11 +166,11 @@ class ModuleHooks:
     ) -> None:
         recorder, again = self._recorder, recomputing()
         occurrence = self.next_call(name)
-        if recorder.due("input") and not again:
+        if not again and recorder.wants("input", name):
             for slot, tensor in tensors_in((*inputs, keywords) if keywords else inputs):
                 recorder.measure(("input", name, slot, occurrence), tensor, module)
-        activation = recorder.due("activation") and not again
-        gradient = recorder.due("activation_gradient") and torch.is_grad_enabled()
+        activation = not again and recorder.wants("activation", name)
+        gradient = recorder.wants("activation_gradient", name) and torch.is_grad_enabled()
         if not (activation or gradient):
             return
         for slot, tensor in tensors_in(output):

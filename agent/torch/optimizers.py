@@ -98,7 +98,7 @@ class ParameterHooks:
 
     def _note(self, key: Key, tensor: torch.Tensor, aliases: tuple[str, ...]) -> None:
         """Measure once a step, however many optimizers and updates there are."""
-        if key not in self._noted:
+        if key not in self._noted and self._recorder.wants(key[0], key[1]):
             self._noted.add(key)
             self._recorder.measure(key, tensor, aliases=aliases)
 

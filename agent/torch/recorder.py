@@ -45,12 +45,9 @@ LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 SENTINEL_STRETCH = 16
 """Schedules are stretched by so much before the sentinel is."""
 
-READINGS = {
-    (lasting, sentinel): Reading(lasting=lasting, sentinel=sentinel)
-    for lasting in (False, True)
-    for sentinel in (False, True)
-}
-"""Made once, for hooks are many."""
+SKETCHES = [Reading(lasting=lasting) for lasting in (False, True)]
+GLANCES = [Reading(lasting=lasting, sentinel=True) for lasting in (False, True)]
+"""Made once, for hooks are many; by whether the tensor lasts."""
 
 
 class Meter(Protocol):
@@ -145,6 +142,10 @@ class Recorder:
         """
         self._next_stretch = times, from_step
 
+    def wants(self, kind: str, name: str) -> bool:
+        """Whether sites of a kind and name are measured in the open step: it may be their turn."""
+        return self._how(kind, name) is not None
+
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
@@ -191,12 +192,9 @@ class Recorder:
         step = self._open
         if step is None:
             return
-        row, turns = self.book.row(key), self._turns.get(key[0])
-        sketched = self._sketched.get(key[0], False)
-        sketched = sketched and (turns is None or turns.is_turn_of(key[1], step.step))
-        if row == UNMEASURED or not (sketched or self._is_glanced_at(key[1], step.step)):
+        row, how = self.book.row(key), self._how(key[0], key[1])
+        if row == UNMEASURED or how is None:
             return
-        how = READINGS[key[0] in LASTING_KINDS, not sketched]
         try:
             if in_transform():
                 with temporarily_clear_interpreter_stack():
@@ -288,9 +286,17 @@ class Recorder:
             every = max(1, times // SENTINEL_STRETCH)
             self._sentinel = replace(self._sentinel, every=every, staggered=True)
 
-    def _is_glanced_at(self, name: str, step: int) -> bool:
-        sentinel = self._sentinel if self._glances else None
-        return sentinel is not None and sentinel.is_turn_of(name, step)
+    def _how(self, kind: str, name: str) -> Reading | None:
+        """How the sites of a kind and name are read in the open step; None: not."""
+        step = self._open
+        if step is None or not self._due.get(kind, False):
+            return None
+        turns, sentinel = self._turns.get(kind), self._sentinel if self._glances else None
+        if self._sketched.get(kind) and (turns is None or turns.is_turn_of(name, step.step)):
+            return SKETCHES[kind in LASTING_KINDS]
+        if sentinel is not None and sentinel.is_turn_of(name, step.step):
+            return GLANCES[kind in LASTING_KINDS]
+        return None
 
     def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
         if self.due(key[0]):
