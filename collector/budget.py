@@ -64,7 +64,7 @@ class Budget:
         self._given_up = False
 
     def hear(self, rank: int, step: int, health: Mapping[str, float]) -> None:
-        """Take in what a rank tells of itself."""
+        """Take in what a rank tells of itself with the frame of a step."""
         hook_s, wall_s = health.get("hook_seconds", math.nan), health.get("wall_seconds", math.nan)
         stretch = health.get("stretch", math.nan)
         if not all(math.isfinite(number) for number in (hook_s, wall_s, stretch)):

@@ -17,7 +17,7 @@ from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
-from ..wire.messages import Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site, State
+from ..wire.messages import Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
 from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
@@ -145,7 +145,9 @@ class Run:
         if missing:
             self._tell_gaps(stream, header.gaps, missing, header.step)
         joiner.feed(stream.rank, stream.name, frame, layout, now)
-        self._weigh(stream, header.step, header.health)
+        budget = self._budgets.get(stream.attempt)
+        if budget is not None:
+            budget.hear(stream.rank, header.step, header.health)
         return True
 
     def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
@@ -155,11 +157,9 @@ class Run:
             joiner = self._joiners[stream.attempt]
             joiner.skip(stream.rank, stream.name, sequence, text, step)
 
-    def hear(self, stream: Stream, state: State, now: float) -> None:
+    def hear(self, stream: Stream, step: int, site: str, now: float) -> None:
         """A sign of life."""
-        joiner = self._joiners[stream.attempt]
-        joiner.hear(stream.rank, now, step=state.step, site=state.site)
-        self._weigh(stream, state.step, state.health)
+        self._joiners[stream.attempt].hear(stream.rank, now, step=step, site=site)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable."""
@@ -284,11 +284,6 @@ class Run:
             self.writer.close()
 
     # Inside --------------------------------------------------------------------------------------
-
-    def _weigh(self, stream: Stream, step: int, health: Mapping[str, float]) -> None:
-        budget = self._budgets.get(stream.attempt)
-        if budget is not None:
-            budget.hear(stream.rank, step, health)
 
     def _refusal(self, hello: Hello, attempt: int, mesh: Mapping[str, int], now: float) -> str:
         joiner, stream = self._joiners.get(attempt), self.streams.get(hello.stream)

@@ -189,7 +189,7 @@ class Collector:
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
             case State():
-                stream.run.hear(stream, message, now)
+                stream.run.hear(stream, message.step, message.site, now)
             case Goodbye():
                 stream.run.leave(stream, message)
                 self._touched[stream.name] = stream

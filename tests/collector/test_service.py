@@ -361,8 +361,9 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
     ):
         costly = {"hook_seconds": 0.0, "wall_seconds": 0.0, "stretch": 1.0}
         first.say(hello(budget=0.01))
-        first.say(State(step=0, site="", health=costly))
-        first.say(State(step=40, site="", health={**costly, "hook_seconds": 1, "wall_seconds": 4}))
+        first.say(make_schema(SITES))
+        first.frame(0, health=costly)
+        first.frame(1, step=40, health={**costly, "hook_seconds": 1.0, "wall_seconds": 4.0})
         told = first.hear(Control)
         assert isinstance(told, Control)
         assert told.stretch == 4
