@@ -13,6 +13,9 @@ from .table import Words
 BLOCK = 8192
 """Elements a block: the key of an element is a table of this length, xor a word of its block."""
 
+SEED_STEP = 0xD1342543DE82EF95
+"""Distance of the keys of samples of one seed and the next; odd, so that no two seeds share all."""
+
 
 def element_hash(start: int, length: int) -> NDArray[np.uint32]:
     """uint32 [length]: the keys of the elements `start … start + length - 1`.
@@ -32,6 +35,18 @@ def block_key(block: Words) -> NDArray[np.uint32]:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
     return (z >> np.uint64(32)).astype(np.uint32)
+
+
+def sampled_clusters(clusters: int, stride: int, seed: int) -> NDArray[np.int64]:
+    """int64 [ceil(clusters / stride)]: of every `stride` clusters in a row one, chosen at random.
+
+    The choice follows from the numbers alone: all ranks make the same, with each seed another.
+    """
+    first = np.arange(0, clusters, stride, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        key = block_key(first + np.uint64(seed % 2**64) * np.uint64(SEED_STEP))
+    chosen = first + key % np.uint64(stride)
+    return np.minimum(chosen, np.uint64(max(clusters - 1, 0))).astype(np.int64)
 
 
 def _lowbias32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from ..sketch.derive import derive
 from ..sketch.formats import NumberFormat, number_format
 from ..sketch.ranges import overflow, subnormal, underflow
 from ..sketch.table import SketchTable
@@ -16,6 +17,8 @@ QUESTIONS = {"overflow": overflow, "underflow": underflow, "subnormal": subnorma
 
 def fit_formats(table: SketchTable, formats: Sequence[str]) -> pd.DataFrame:
     """By format, of the one row of `table`: shares with their bounds, and where the format ends.
+
+    Bounds are of the elements that were looked at: of a sample `seen_share` is below 1.
 
     Raises:
         SettingError: there is no such format.
@@ -35,6 +38,7 @@ def fit(table: SketchTable, target: NumberFormat) -> dict[str, float]:
         row[f"{question}_low"] = float(answer.low[0])
         row[f"{question}_high"] = float(answer.high[0])
     return row | {
+        "seen_share": float(derive(table, "seen_share")[0]),
         "max": target.max,
         "smallest_normal": target.smallest_normal,
         "smallest_subnormal": target.smallest_subnormal,

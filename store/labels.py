@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, UNBINNED
+from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, UNBINNED, UNSEEN
 from .record import SiteInfo
 from .selection import Chosen
 
@@ -58,7 +58,8 @@ def exponents_dataset(
     return xr.Dataset(
         {"count": ((*CELL, "exponent"), histograms)}
         | columns
-        | {"total": (CELL, seen[..., COUNT]), "observed": (CELL, counts[..., COUNT] >= 0)},
+        | {"total": (CELL, seen[..., COUNT]), "unseen": (CELL, seen[..., UNSEEN])}
+        | {"observed": (CELL, counts[..., COUNT] >= 0)},
         coords=by_step(chosen)
         | by_site(sites)
         | {"exponent": np.arange(FIRST_EXPONENT, LAST_EXPONENT + 1)},

@@ -226,7 +226,8 @@ class Run:
         """Histograms of exponents: `count` over (step, site, exponent), and what is in no bin.
 
         Bin n counts the elements with 2^n <= |x| < 2^(n+1). By (step, site) there are zero, nan,
-        pos_inf, neg_inf, under, over, total, and `observed`, without which all counts are 0.
+        pos_inf, neg_inf, under, over, total, `unseen`, which a sample left out, and `observed`,
+        without which all counts are 0.
 
         Raises:
             SettingError: there is no such site.

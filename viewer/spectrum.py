@@ -36,6 +36,8 @@ class Spectrum:
     aside: dict[str, int]
     """Elements without a bin, by `ASIDE`."""
     total: int
+    unseen: int = 0
+    """Elements that a sample left out."""
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -62,6 +64,7 @@ def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
         counts=counts[span],
         aside={name: int(one[name]) for name in ASIDE},
         total=int(one["total"]),
+        unseen=int(one["unseen"]),
     )
 
 
@@ -91,6 +94,9 @@ def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
 def describe(spectrum: Spectrum, target: NumberFormat) -> str:
     """The histogram in one sentence, for those who do not see it."""
     text = f"{words.count(spectrum.total, 'element')}"
+    if spectrum.unseen:
+        every = words.thousands(spectrum.total + spectrum.unseen)
+        text = f"A sample of {text} of {every}: extremes are bounds, sums estimates. They lie"
     if spectrum.counts.size:
         low, high = int(spectrum.exponents[0]), int(spectrum.exponents[-1]) + 1
         text += f" between {words.power(low)} and {words.power(high)}"

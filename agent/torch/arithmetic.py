@@ -395,16 +395,21 @@ def _shifted(s8: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _block_keys(start: int, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 `sketch.elements.block_key` of the blocks touched, even, and the float64 signs in it.
+    """int64 keys of the blocks touched, even, and the float64 signs in them.
 
     BLOCK divides `start`.
     """
-    z = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=device)
+    blocks = torch.arange(start // BLOCK, (start + length - 1) // BLOCK + 1, device=device)
+    keys = block_key(blocks)
+    return keys & ~1, (1 - 2 * (keys >> 31)).double()
+
+
+def block_key(z: torch.Tensor) -> torch.Tensor:
+    """int64: `sketch.elements.block_key`, of int64."""
     z = z - 7046029254386353131  # 0x9E3779B97F4A7C15 as int64
     z = (z ^ _shift_right(z, 30)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
     z = (z ^ _shift_right(z, 27)) * -7723592293110705685  # 0x94D049BB133111EB
-    keys = _shift_right(z ^ _shift_right(z, 31), 32)
-    return keys & ~1, (1 - 2 * (keys >> 31)).double()
+    return _shift_right(z ^ _shift_right(z, 31), 32)
 
 
 def _shift_right(z: torch.Tensor, bits: int) -> torch.Tensor:

@@ -20,12 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.reference import glance_at, sketch_array
-from ...sketch.table import SketchTable
+from ...sketch.table import UNSEEN, SketchTable
 from ..kernel import DTYPES, ITEM, Team, absorb, cut, sketch_items
 from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
 from .local import UNKNOWN, version_of
+from .sampling import sample_of
 from .threads import team
 
 BATCH_BYTES = 2 << 20
@@ -306,24 +307,31 @@ class CpuMeter:
         items: list[tuple[int, ...]] = []
         owners: list[int] = []
         others: list[tuple[int, SketchTable]] = []
-        tensors = [tensor.contiguous() for tensor in batch.tensors]  # they stay alive here
-        for place, tensor in enumerate(tensors):
+        unseen: list[tuple[int, int]] = []
+        ways, step = batch.readings, batch.step.step
+        pairs = zip(batch.tensors, ways, strict=True)
+        tensors = [_elements(tensor, how, step) for tensor, how in pairs]  # they stay alive here
+        for place, (tensor, how) in enumerate(zip(tensors, ways, strict=True)):
             code, elements = CODES.get(tensor.dtype), tensor.numel()
+            if how.stride > 1:
+                unseen.append((place, batch.tensors[place].numel() - elements))
             if not elements:
                 others.append((place, SketchTable.empty(1)))
             elif code is None:
-                read = glance_at if batch.readings[place].sentinel else sketch_array
+                read = glance_at if how.sentinel else sketch_array
                 others.append((place, read(tensor.detach().numpy())))
             else:
-                sentinel = batch.readings[place].sentinel
-                pieces = cut(tensor.data_ptr(), elements, code, sentinel=sentinel)
+                pieces = cut(tensor.data_ptr(), elements, code, sentinel=how.sentinel)
                 items += pieces
                 owners += [place] * len(pieces)
         table = sketch_items(np.array(items, np.int64).reshape(-1, ITEM), threads)
         if others:
             table = SketchTable.concatenate([table, *(leaf for _, leaf in others)])
-        batch.owners = np.array(owners + [place for place, _ in others], np.int64)
-        copies = np.array([how.copies for how in batch.readings], np.int64)[batch.owners]
+        owners += [place for place, _ in others]
+        for place, number in unseen:
+            table.counts[owners.index(place), UNSEEN] = number
+        batch.owners = np.array(owners, np.int64)
+        copies = np.array([how.copies for how in ways], np.int64)[batch.owners]
         batch.leaf = table.repeat(copies) if (copies > 1).any() else table
 
     def _check(self, step: StepTable | None = None) -> None:
@@ -338,3 +346,9 @@ class CpuMeter:
     def _merge(self) -> None:
         while self._unmerged:
             self._unmerged.popleft().merge()
+
+
+def _elements(tensor: torch.Tensor, how: Reading, step: int) -> torch.Tensor:
+    """What is to be read of a tensor, contiguous."""
+    whole = tensor.contiguous()
+    return sample_of(whole, how.stride, step) if how.stride > 1 else whole

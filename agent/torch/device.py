@@ -9,6 +9,7 @@ and the agent's thread asks an event whether it has arrived. The arithmetic is t
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ...sketch.table import ABS_MIN, MAX, MIN, SketchTable
+from ...sketch.table import ABS_MIN, MAX, MIN, UNSEEN, SketchTable
 from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
+from .sampling import sample_of
 
 RING = 3
 """Host buffers that may be on their way."""
@@ -44,6 +46,8 @@ class Copy:
     host: torch.Tensor
     ready: torch.cuda.Event | None
     rows: list[int]
+    unseen: dict[int, int]
+    """By row: elements that no sample held."""
 
 
 class DeviceMeter:
@@ -57,6 +61,7 @@ class DeviceMeter:
         self._words = torch.zeros(0, dtype=torch.int64, device=device)
         self._capacity = 0
         self._touched: set[int] = set()
+        self._unseen: Counter[int] = Counter()
         self._hosts: list[torch.Tensor] = []
         self._dropped = 0
         self._lock = threading.Lock()
@@ -78,12 +83,15 @@ class DeviceMeter:
 
     def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Queue the operations that merge `tensor` into its row on the device."""
-        del step  # there is one buffer, of the open step
         if self._used is not None and torch.cuda.is_current_stream_capturing():
             self._captured += 1  # a graph that is being captured would keep our buffers for good
             return
         flat = tensor.reshape(-1)
         with self._turn():
+            if how.stride > 1:
+                sample = sample_of(flat, how.stride, step.step)
+                self._unseen[row] += (flat.numel() - sample.numel()) * how.copies
+                flat = sample
             self._reserve(row + 1)
             if not self._engine.has_room(flat):
                 self._touched -= self._engine.absorb(self._columns())
@@ -109,7 +117,7 @@ class DeviceMeter:
                 rows = sorted(self._touched - self._engine.absorb(self._columns()))
                 return self._copy(rows) if rows else None
             finally:
-                self._touched = set()
+                self._touched, self._unseen = set(), Counter()
                 self._clear()
 
     def _copy(self, rows: list[int]) -> Copy | None:
@@ -122,7 +130,7 @@ class DeviceMeter:
         if self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._device))
-        return Copy(host, event, rows)
+        return Copy(host, event, rows, dict(self._unseen))
 
     def arrived(self, copy: Copy) -> bool:
         """Whether the copy can be read; asks, never waits."""
@@ -133,6 +141,7 @@ class DeviceMeter:
         words = copy.host.numpy().reshape(-1)
         rows = np.array(copy.rows, np.intp)
         table = _table(words).take(rows)
+        table.counts[:, UNSEEN] += [copy.unseen.get(row, 0) for row in copy.rows]
         step.reserve(int(rows[-1]) + 1)
         step.table.merge_at(rows, table)
         step.present[rows] = True

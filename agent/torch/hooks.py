@@ -100,9 +100,9 @@ class ModuleHooks:
         kind = type(module).__name__
         token = compiled.watched_by(_CompiledModule(self, self._recorder, name, kind))
         self._tokens.append(token)
-        with_inputs = self._recorder.observes("input")
-        with_gradients = self._recorder.observes("activation_gradient")
-        with_outputs = with_gradients or self._recorder.observes("activation")
+        with_inputs = self._recorder.timetable.observes("input")
+        with_gradients = self._recorder.timetable.observes("activation_gradient")
+        with_outputs = with_gradients or self._recorder.timetable.observes("activation")
 
         def forward(_: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
@@ -126,7 +126,7 @@ class ModuleHooks:
         """Measure a tensor that the user names, and its gradient."""
         if torch.compiler.is_compiling():
             compiled.note(tensor, self._root_token, "tap", name, gradient=True)
-        elif self._recorder.is_open and self._recorder.due("tap"):
+        elif self._recorder.is_open and self._recorder.timetable.due("tap"):
             with self._recorder.stopwatch:
                 occurrence = self.next_call("tap", name, "")
                 if not recomputing():
@@ -196,14 +196,14 @@ class _CompiledModule:
             return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(*site)
-            if self._recorder.due(kind) and not recomputing():
+            if self._recorder.timetable.due(kind) and not recomputing():
                 self._recorder.measure((*site, occurrence), tensor, self._module, borrowed=True)
         return occurrence
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
         """Measure the gradient of an output of that call."""
         site = self._gradient_site(slot)
-        if self._recorder.due(site[0]):
+        if self._recorder.timetable.due(site[0]):
             with self._recorder.stopwatch:
                 self._recorder.measure((*site, occurrence), gradient, self._module, borrowed=True)
 
@@ -237,7 +237,7 @@ class _CompiledRoot(_CompiledModule):
         return compiled.NOT_RECORDED
 
     def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:
-        return (kind, slot, "") if self._recorder.due(kind) else None
+        return (kind, slot, "") if self._recorder.timetable.due(kind) else None
 
     def _gradient_site(self, slot: str) -> tuple[str, str, str]:
         return "tap", slot, "gradient"

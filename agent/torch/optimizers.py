@@ -50,7 +50,7 @@ class ParameterHooks:
 
     def note_weights(self) -> None:
         """Measure all weights as they are now, once a step."""
-        if self._recorder.due("weight"):
+        if self._recorder.timetable.due("weight"):
             for parameter, (name, aliases) in self._parameters.items():
                 self._note(("weight", name, "", 0), parameter, aliases)
 
@@ -86,7 +86,7 @@ class ParameterHooks:
                 self._recorder.report("Gradients could not be read before the update", error)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._recorder.due("optimizer_state"):
+        if not self._recorder.timetable.due("optimizer_state"):
             return
         with self._recorder.stopwatch:
             try:
@@ -103,7 +103,7 @@ class ParameterHooks:
             self._recorder.measure(key, tensor, aliases=aliases)
 
     def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        if not self._recorder.due("weight_gradient"):
+        if not self._recorder.timetable.due("weight_gradient"):
             return
         for parameter in parameters:
             if parameter.grad is not None and parameter in self._parameters:

@@ -19,10 +19,10 @@ from torch.utils.hooks import unserializable_hook
 
 from ...wire.messages import Placement
 from ..reading import Reading
-from ..schedule import Schedule
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
 from ..stopwatch import Stopwatch
+from ..timetable import Timetable
 from .device import DeviceMeter
 from .local import (
     dtype_name,
@@ -32,22 +32,13 @@ from .local import (
     placement_of,
     untransformed,
 )
+from .sampling import LEAST as LEAST_SAMPLED
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
 DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
 """Kinds whose tensors are different samples on each data-parallel rank."""
-
-LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
-"""Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
-
-SENTINEL_STRETCH = 16
-"""Schedules are stretched by so much before the sentinel is."""
-
-SKETCHES = [Reading(lasting=lasting) for lasting in (False, True)]
-GLANCES = [Reading(lasting=lasting, sentinel=True) for lasting in (False, True)]
-"""Made once, for hooks are many; by whether the tensor lasts."""
 
 
 class Meter(Protocol):
@@ -66,8 +57,7 @@ class Recorder:
 
     Args:
         book: the sites and their rows.
-        schedules: of each kind that is observed.
-        sentinel: at which steps extremes and non-finite counts of all other sites are taken.
+        timetable: what is read in which step.
         data_axes: mesh axes along which ranks see different samples.
         make_meter: the meter of a device.
     """
@@ -75,24 +65,17 @@ class Recorder:
     def __init__(
         self,
         book: SiteBook,
-        schedules: Mapping[str, Schedule],
-        sentinel: Schedule | None,
+        timetable: Timetable,
         data_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
     ) -> None:
         self.book = book
-        self._asked, self._schedules = schedules, schedules
-        self._sentinel = sentinel
-        self._taking_turns = {kind: one for kind, one in schedules.items() if one.staggered}
-        self._stretch, self._next_stretch = 1, (1, 0)
+        self.timetable = timetable
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
         self._ring = StepRing()
         self._open: StepTable | None = None
-        self._due: dict[str, bool] = {}
-        self._sketched: dict[str, bool] = {}
-        self._turns: dict[str, Schedule] = {}
         self._reports: list[str] = []
         self._lock = threading.Lock()
         self.counters = dict.fromkeys(
@@ -100,8 +83,6 @@ class Recorder:
         )
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""
-        self._glances = False
-        """Whether the sentinel looks at what is not sketched in the open step."""
         self._begun: float | None = None
         self.last_key: Key | None = None
         self.touched = 0.0
@@ -122,53 +103,24 @@ class Recorder:
         """Whether a step is being recorded."""
         return self._open is not None
 
-    @property
-    def times_stretched(self) -> int:
-        """How many times as rarely as was asked for sites are measured."""
-        return self._stretch
-
-    def observes(self, kind: str) -> bool:
-        """Whether `kind` is measured in any step."""
-        return kind in self._schedules
-
-    def due(self, kind: str) -> bool:
-        """Whether `kind` is measured in the open step, be it by the sentinel alone."""
-        return self._due.get(kind, False)
-
-    def stretch(self, times: int, from_step: int) -> None:
-        """From that step on measure so many times as rarely as was asked for, sites in turn.
-
-        Sentinels are free enough to be left alone at first. May be called by any thread.
-        """
-        self._next_stretch = times, from_step
-
     def wants(self, kind: str, name: str) -> bool:
         """Whether sites of a kind and name are measured in the open step: it may be their turn."""
-        return self._how(kind, name) is not None
+        return self._open is not None and self.timetable.how(kind, name) is not None
 
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
-        times, from_step = self._next_stretch
-        if times != self._stretch and step >= from_step:
-            self._change_stretch(times)
-        self._sketched = {kind: schedule.due(step) for kind, schedule in self._schedules.items()}
-        self._glances = self._sentinel is not None and self._sentinel.due(step)
-        self._due = dict.fromkeys(self._schedules, True) if self._glances else self._sketched
-        self._turns = self._taking_turns
-        self._open = self._ring.take(step)
-        if self._open is None:
-            self.counters["steps_dropped"] += 1
-            self._due = {}
-        elif not any(self._due.values()):
-            self._ring.give_back(self._open)
-            self._open = None
+        self._open = None
+        if self.timetable.begin(step):
+            self._open = self._ring.take(step)
+            if self._open is None:
+                self.counters["steps_dropped"] += 1
+                self.timetable.end()
 
     def begin_final(self, step: int) -> None:
         """Open the record of the weights after the last step, whatever their schedule."""
-        self._open, self._turns, self._glances = self._ring.take(step), {}, False
-        self._due = {"weight": "weight" in self._schedules and self._open is not None}
-        self._sketched = self._due
+        self.timetable.begin_final()
+        self._open = self._ring.take(step)
 
     def forward_runs(self) -> None:
         """A forward of the observed root begins, or has just ended: the weights are those used."""
@@ -192,7 +144,7 @@ class Recorder:
         step = self._open
         if step is None:
             return
-        row, how = self.book.row(key), self._how(key[0], key[1])
+        row, how = self.book.row(key), self.timetable.how(key[0], key[1])
         if row == UNMEASURED or how is None:
             return
         try:
@@ -224,7 +176,7 @@ class Recorder:
     def end(self, training: Mapping[str, float]) -> StepTable | None:
         """Close the open step and return it; `collect` then completes it on the agent's thread."""
         step, self._open = self._open, None
-        self._due = {}
+        self.timetable.end()
         if step is not None:
             step.training = dict(training)
             step.time_ns = time.time_ns()
@@ -238,7 +190,8 @@ class Recorder:
 
     def forget(self) -> None:
         """Record nothing more, and touch nothing: in a forked child, where no thread is left."""
-        self._open, self._due = None, {}
+        self._open = None
+        self.timetable.end()
 
     def seconds(self) -> float:
         """Wall time since the first step began."""
@@ -276,30 +229,8 @@ class Recorder:
             reports, self._reports = self._reports, []
         return reports
 
-    def _change_stretch(self, times: int) -> None:
-        self._stretch = times
-        self._schedules = self._taking_turns = {
-            kind: replace(asked, every=asked.every * times, staggered=True)
-            for kind, asked in self._asked.items()
-        }
-        if self._sentinel is not None:
-            every = max(1, times // SENTINEL_STRETCH)
-            self._sentinel = replace(self._sentinel, every=every, staggered=True)
-
-    def _how(self, kind: str, name: str) -> Reading | None:
-        """How the sites of a kind and name are read in the open step; None: not."""
-        step = self._open
-        if step is None or not self._due.get(kind, False):
-            return None
-        turns, sentinel = self._turns.get(kind), self._sentinel if self._glances else None
-        if self._sketched.get(kind) and (turns is None or turns.is_turn_of(name, step.step)):
-            return SKETCHES[kind in LASTING_KINDS]
-        if sentinel is not None and sentinel.is_turn_of(name, step.step):
-            return GLANCES[kind in LASTING_KINDS]
-        return None
-
     def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
-        if self.due(key[0]):
+        if self.timetable.due(key[0]):
             with self.stopwatch:
                 self.measure(key, gradient, module)
 
@@ -331,7 +262,9 @@ class Recorder:
             elements, copies = in_memory_order(piece)
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
-            how = replace(how, copies=copies) if copies > 1 else how
+            stride = how.stride if elements.numel() >= LEAST_SAMPLED else 1
+            if (copies, stride) != (1, how.stride):
+                how = replace(how, copies=copies, stride=stride)
             self._meter(piece.device).add(step, row, elements, how)
             self.last_key, self.touched = key, time.monotonic()
 
@@ -363,7 +296,7 @@ def health_of(recorder: Recorder) -> dict[str, float]:
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
-        "stretch": float(recorder.times_stretched),
+        "stretch": float(recorder.timetable.stretch),
         "wall_seconds": recorder.seconds(),
         "hook_seconds": recorder.stopwatch.seconds,
     }

@@ -19,9 +19,11 @@ from ...sketch.errors import SettingError
 from ...wire.messages import PROTOCOL, RUN_NAME, Hello
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
+from ..reading import strides_by_kind
 from ..schedule import Schedule, schedules_by_kind
 from ..selection import RankscopeWarning, Selection
 from ..sitebook import SiteBook
+from ..timetable import Timetable
 from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
@@ -61,6 +63,7 @@ def observe(
     schedules: Mapping[str, Schedule | int] | None = None,
     sentinel: bool | None = None,
     budget: float | None = None,
+    sample: float | Mapping[str, float] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -91,6 +94,8 @@ def observe(
         budget: share of step time, as 0.01, that the agent may take on the training thread. Sites
             take turns then; where a rank takes more the collector lets all ranks sketch them more
             rarely, from the same step on, and the run's events say so.
+        sample: share of the elements of large tensors that is sketched, as 1/8, or such a share for
+            single kinds. A rarer schedule saves as much, and leaves nothing out.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -106,11 +111,6 @@ def observe(
     names = [name for name, _ in named_modules(model)]
     names += [name for name, _ in named_parameters(model).values()]
     selection.warn_of_strays(names)
-    name = run or os.environ.get("RANKSCOPE_RUN", "")
-    if not name:
-        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
-    if not RUN_NAME.fullmatch(name):
-        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
     if budget is not None and not 0 < budget <= 1:
         raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
     default = Schedule(every=every, staggered=staggered)
@@ -120,11 +120,14 @@ def observe(
     return Scope(
         model,
         optimizers,
-        run=name,
+        run=_run_name(run),
         to=to or os.environ.get("RANKSCOPE_TO"),
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
-        schedules=chosen,
-        sentinel=_has_accelerator(model) if sentinel is None else sentinel,
+        timetable=Timetable(
+            chosen,
+            sentinel=_has_accelerator(model) if sentinel is None else sentinel,
+            strides=strides_by_kind(sample, chosen),
+        ),
         budget=budget,
         selection=selection,
         modules=modules,
@@ -144,8 +147,7 @@ class Scope:
         run: str,
         to: str | None,
         directory: Path,
-        schedules: Mapping[str, Schedule],
-        sentinel: bool,
+        timetable: Timetable,
         budget: float | None,
         selection: Selection,
         modules: Sequence[type | str] | None,
@@ -154,8 +156,8 @@ class Scope:
     ) -> None:
         self._model, self._optimizers = model, optimizers
         self._run, self._to, self._directory = run, to, directory
-        self._schedules, self._selection, self._modules = schedules, selection, modules
-        self._sentinel, self._budget = Schedule() if sentinel else None, budget
+        self._timetable, self._budget = timetable, budget
+        self._selection, self._modules = selection, modules
         self._step, self._training_only = start, training_only
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
@@ -271,9 +273,8 @@ class Scope:
     def _attach(self, axes: tuple[str, ...]) -> None:
         book = SiteBook(self._selection.chooses)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
-        self._recorder = Recorder(
-            book, self._schedules, self._sentinel, axes, meter_maker(book, self._worker.submit)
-        )
+        meters = meter_maker(book, self._worker.submit)
+        self._recorder = Recorder(book, self._timetable, axes, meters)
         for device in _devices(self._model):
             self._recorder.prepare(device)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
@@ -308,7 +309,7 @@ class Scope:
         self._delivery.attend(now)
         control = self._outbox.control
         if control is not None:
-            self._recorder.stretch(control.stretch, control.from_step)
+            self._timetable.stretch_from(control.from_step, control.stretch)
         self._outbox.beat(now, step=self._step, site=self._recorder.last_site, health=self.health())
 
     def _job_failed(self, error: BaseException) -> None:
@@ -336,6 +337,15 @@ class Scope:
 def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
+
+
+def _run_name(run: str | None) -> str:
+    name = run or os.environ.get("RANKSCOPE_RUN", "")
+    if not name:
+        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
+    if not RUN_NAME.fullmatch(name):
+        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
+    return name
 
 
 def _as_list(

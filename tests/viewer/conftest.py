@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.sketch import SketchTable, main_statistics, sketch_array
+from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.reference import glance_at
 from rankscope.store import Event, Record, RunWriter, SiteInfo
 from rankscope.store.record import RankInfo
@@ -37,7 +37,8 @@ class Job:
 
     From `bad_step` on, rank `bad_rank` has infinities in the MLP activation of block 2, after its
     magnitude has grown for a while; everything after it in the same step follows. All sites are
-    sketched every `every` steps, and left to the sentinel in between.
+    sketched every `every` steps, and left to the sentinel in between; samples left `unseen`
+    elements of each out.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Job:
         run: str = "gpt-small",
         hold: int = 6,
         every: int = 1,
+        unseen: int = 0,
         start_ns: int = START_NS,
     ) -> None:
         self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
         self.random = np.random.default_rng(7)
         # Making a sketch takes half a millisecond: sound tensors are made once in `hold` steps.
         self.hold, self.every, self.start_ns = hold, every, start_ns
+        self.unseen = unseen
         self.kept: dict[tuple[str, int, int, bool], SketchTable] = {}
         self.sites = [
             SiteInfo(
@@ -168,7 +171,9 @@ class Job:
             x = np.clip(x, -65504, 65504)
         sound = x.astype(site.dtype)
         sound[:lost] = np.inf
-        return glance_at(sound) if step % self.every else sketch_array(sound)
+        sketch = glance_at(sound) if step % self.every else sketch_array(sound)
+        sketch.counts[0, COUNTS.index("unseen")] = self.unseen
+        return sketch
 
     def after(self, site: SiteInfo) -> bool:
         """Whether a site comes at or after the one that goes wrong."""

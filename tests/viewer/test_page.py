@@ -338,3 +338,15 @@ def test_between_sketches_the_sentinel_is_shown(new_job: Callable) -> None:
     page.choice.view = "argmax"
     page.choice.statistic = "rms"
     assert page.told.problem == ""
+
+
+def test_a_sample_is_told_beside_the_histogram(new_job: Callable) -> None:
+    job = new_job(bad_step=None, unseen=3584)
+    job.commit(range(3))
+    page = open_page(job.path, kind="activation", site="activation:blocks.0.norm1", step=1)
+
+    told = plain(page.told.exponents_summary)
+    assert told.startswith(
+        "A sample of 2\N{NARROW NO-BREAK SPACE}048 elements of 16\N{NARROW NO-BREAK SPACE}384"
+    )
+    assert "extremes are bounds, sums estimates. They lie between" in told

@@ -1,0 +1,116 @@
+"""Which sites are read in a step, and how: schedules, the sentinel, samples and the stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from .reading import Reading
+from .schedule import Schedule
+
+LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
+"""Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
+SENTINEL_STRETCH = 16
+"""Schedules are stretched by so much before the sentinel is, which costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the sites of one kind are read."""
+
+    schedule: Schedule
+    sketch: Reading
+    glance: Reading
+
+
+class Timetable:
+    """What is due in the step that is open; of one agent.
+
+    Args:
+        schedules: of each kind that is observed.
+        sentinel: whether all other sites are looked at, too, in every step.
+        strides: of a large tensor of that kind, of how many clusters of elements one is sketched.
+    """
+
+    def __init__(
+        self,
+        schedules: Mapping[str, Schedule],
+        *,
+        sentinel: bool = False,
+        strides: Mapping[str, int] | None = None,
+    ) -> None:
+        self._asked = {
+            kind: _Way(
+                schedule,
+                Reading(lasting=kind in LASTING_KINDS, stride=(strides or {}).get(kind, 1)),
+                Reading(lasting=kind in LASTING_KINDS, sentinel=True),
+            )
+            for kind, schedule in schedules.items()
+        }
+        self._ways = self._asked
+        self._sentinel = Schedule() if sentinel else None
+        self.stretch = 1
+        """How many times as rarely as was asked for sites are sketched."""
+        self._next_stretch = 1, 0
+        self._step = 0
+        self._sketched: dict[str, _Way] = {}
+        self._glanced: dict[str, _Way] = {}
+        self._in_turn = True
+
+    def observes(self, kind: str) -> bool:
+        """Whether sites of a kind are read in any step."""
+        return kind in self._asked
+
+    def stretch_from(self, step: int, times: int) -> None:
+        """From that step on sketch so many times as rarely as was asked for, sites in turn.
+
+        May be called by any thread.
+        """
+        self._next_stretch = times, step
+
+    def begin(self, step: int) -> bool:
+        """Turn to a step; whether anything is due in it."""
+        times, from_step = self._next_stretch
+        if times != self.stretch and step >= from_step:
+            self._change_stretch(times)
+        self._step, self._in_turn = step, True
+        self._sketched = {kind: way for kind, way in self._ways.items() if way.schedule.due(step)}
+        glances = self._sentinel is not None and self._sentinel.due(step)
+        self._glanced = self._ways if glances else {}
+        return bool(self._sketched or self._glanced)
+
+    def begin_final(self) -> None:
+        """Turn to what is recorded at the end, whatever the schedules say: the last weights."""
+        self._sketched = {kind: way for kind, way in self._asked.items() if kind == "weight"}
+        self._glanced, self._in_turn = {}, False
+
+    def end(self) -> None:
+        """Nothing is due any more."""
+        self._sketched = self._glanced = {}
+
+    def due(self, kind: str) -> bool:
+        """Whether sites of a kind may be read in this step, be it by the sentinel alone."""
+        return kind in self._sketched or kind in self._glanced
+
+    def how(self, kind: str, name: str) -> Reading | None:
+        """How the sites of a kind and name are read in this step; None: not."""
+        way = self._sketched.get(kind)
+        if way is not None and (not self._in_turn or way.schedule.is_turn_of(name, self._step)):
+            return way.sketch
+        way, sentinel = self._glanced.get(kind), self._sentinel
+        if way is not None and sentinel is not None and sentinel.is_turn_of(name, self._step):
+            return way.glance
+        return None
+
+    def _change_stretch(self, times: int) -> None:
+        self.stretch = times
+        self._ways = {
+            kind: replace(
+                way,
+                schedule=replace(way.schedule, every=way.schedule.every * times, staggered=True),
+            )
+            for kind, way in self._asked.items()
+        }
+        if self._sentinel is not None:
+            every = max(1, times // SENTINEL_STRETCH)
+            self._sentinel = Schedule(every=every, staggered=True)
