@@ -47,6 +47,7 @@ def measure(
     staggered: bool,
     sentinel: bool,
     budget: float | None,
+    sample: float | None,
 ) -> None:
     """Print one row."""
     torch.set_num_threads(threads)
@@ -69,6 +70,7 @@ def measure(
             staggered=staggered,
             sentinel=sentinel,
             budget=budget,
+            sample=sample,
         ) as scope,
     ):
         if compiled:
@@ -94,6 +96,7 @@ def measure(
     half = len(memory) // 2
     grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
     schedule = [str(every), "staggered" * staggered, "sentinel" * sentinel]
+    schedule += [f"a sample of {sample:g}" if sample else ""]
     schedule += [f"{health['stretch']:.0f} x as rarely" if budget else ""]
     print(
         f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--staggered", action="store_true", help="of that row: sites take turns")
     parser.add_argument("--sentinel", action="store_true", help="of that row: at every step")
     parser.add_argument("--budget", type=float, help="of that row: share of step time to hold")
+    parser.add_argument("--sample", type=float, help="of that row: share of large tensors")
     parser.add_argument("--warm", type=int, default=5, help="of that row: steps before the first")
     options = parser.parse_args()
     if options.row:
@@ -125,6 +129,7 @@ def main() -> None:
             staggered=options.staggered,
             sentinel=options.sentinel,
             budget=options.budget,
+            sample=options.sample,
         )
         return
     print(
