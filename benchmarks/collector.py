@@ -24,7 +24,7 @@ import numpy as np
 
 from rankscope.agent import Outbox
 from rankscope.sketch import SketchTable, sketch_array
-from rankscope.wire import Hello, MeshAxis, Site
+from rankscope.wire import PROTOCOL, Hello, MeshAxis, Site
 
 WINDOW_FRAMES = 64
 IDLE_S = 0.05
@@ -91,8 +91,8 @@ def hello(rank: int, ranks: int) -> Hello:
     """The introduction of one data-parallel rank."""
     mesh = [MeshAxis(name="dp", size=ranks, coordinate=rank)]
     return Hello(
-        protocol_min=1,
-        protocol_max=1,
+        protocol_min=PROTOCOL,
+        protocol_max=PROTOCOL,
         run="bench",
         launch="L",
         stream=f"s{rank}",

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of this vocabulary."""
 
 MAX_NAME = 1024

@@ -14,6 +14,7 @@ import zmq
 from rankscope.agent import Outbox
 from rankscope.sketch import AddressError, SettingError, SketchTable, sketch_array
 from rankscope.wire import (
+    PROTOCOL,
     Ack,
     FrameHeader,
     Goodbye,
@@ -33,8 +34,8 @@ from rankscope.wire import (
 
 SITES = [Site(kind="tap", name="t")]
 HELLO = Hello(
-    protocol_min=1,
-    protocol_max=1,
+    protocol_min=PROTOCOL,
+    protocol_max=PROTOCOL,
     run="r",
     launch="l",
     stream="s",
@@ -42,7 +43,7 @@ HELLO = Hello(
     world_size=1,
     mesh=[MeshAxis(name="dp", size=1, coordinate=0)],
 )
-WELCOME = Welcome(protocol=1, attempt=0, committed=-1, credit_frames=4, credit_bytes=1 << 20)
+WELCOME = Welcome(protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=4, credit_bytes=1 << 20)
 TABLE = SketchTable.concatenate([sketch_array(np.arange(5.0))])
 
 
@@ -216,7 +217,9 @@ def test_a_broken_connection_is_made_again_and_resumes(
 def test_a_welcome_that_knows_more_frees_more(collector: FakeCollector, box: Outbox) -> None:
     send(box, 4)
     collector.hear(box, Hello)
-    collector.say(box, Welcome(protocol=1, attempt=0, committed=2, credit_frames=4, credit_bytes=9))
+    collector.say(
+        box, Welcome(protocol=PROTOCOL, attempt=0, committed=2, credit_frames=4, credit_bytes=9)
+    )
     collector.hear(box, Schema)
 
     assert collector.sequences(box, 1) == [3]

@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import SketchTable, sketch_array
-from rankscope.wire import Hello, MeshAxis, Site
+from rankscope.wire import PROTOCOL, Hello, MeshAxis, Site
 
 SITES = [
     Site(kind="activation", name="fc", placement={"dp": "shard"}),
@@ -36,8 +36,8 @@ QUICK = CollectorSettings(
 
 def hello(rank: int = 0, world_size: int = 1, **fields: object) -> Hello:
     settings = {
-        "protocol_min": 1,
-        "protocol_max": 1,
+        "protocol_min": PROTOCOL,
+        "protocol_max": PROTOCOL,
         "run": "demo",
         "launch": "launch",
         "stream": f"stream-{rank}",

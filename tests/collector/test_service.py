@@ -17,6 +17,7 @@ from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import AddressError, BusyError, StoreError
 from rankscope.store import open_run
 from rankscope.wire import (
+    PROTOCOL,
     Ack,
     Control,
     Gap,
@@ -110,7 +111,7 @@ def test_a_duplicate_is_acknowledged_and_not_counted_twice(tmp_path: Path) -> No
     with serving(tmp_path) as service, Peer(service.address) as peer:
         peer.say(hello())
         assert peer.hear(Welcome) == Welcome(
-            protocol=1, attempt=0, committed=-1, credit_frames=32, credit_bytes=16 << 20
+            protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=32, credit_bytes=16 << 20
         )
         peer.say(make_schema(SITES))
         peer.frame(0)
@@ -211,7 +212,7 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [
-        ({"protocol_min": 2, "protocol_max": 3}, "protocol", "speaks protocol 1, the agent 2 to 3"),
+        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 2, the agent 8 to 9"),
         ({"run": "../up"}, "run", "A run's name is letters"),
         ({"run": "a/b"}, "run", "A run's name is letters"),
         ({"run": ".hidden"}, "run", "A run's name is letters"),

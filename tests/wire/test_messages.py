@@ -32,8 +32,8 @@ from rankscope.wire import (
 )
 
 HELLO = Hello(
-    protocol_min=1,
-    protocol_max=1,
+    protocol_min=PROTOCOL,
+    protocol_max=PROTOCOL,
     run="gpt",
     launch="l",
     stream="s",
@@ -53,7 +53,7 @@ FROM_AGENT = [
     Goodbye(last=9, reason="done"),
 ]
 FROM_COLLECTOR = [
-    Welcome(protocol=1, attempt=0, committed=-1, credit_frames=4, credit_bytes=100),
+    Welcome(protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=4, credit_bytes=100),
     Reject(code="run", reason="no", retry_s=1.5),
     Ack(received=3, committed=2),
     NeedSchema(hash=b"0" * 16),
@@ -235,4 +235,4 @@ def test_a_schema_with_foreign_columns_is_refused() -> None:
 
 
 def test_there_is_one_protocol_version() -> None:
-    assert PROTOCOL == 1
+    assert PROTOCOL == 2
