@@ -157,7 +157,9 @@ class SketchTable:
     def is_glance(self) -> NDArray[np.bool_]:
         """bool [rows]: whether a sentinel alone looked at the tensor; its other numbers are 0."""
         unbinned = self.counts[:, UNBINNED]
-        return (unbinned > 0) & (unbinned == self.finite())
+        # Where nothing is finite, a sketch is told by its checksum, which a sentinel takes not.
+        alone = (unbinned > 0) | (self.checksum == 0)
+        return alone & (unbinned == self.finite()) & (self.counts[:, COUNT] > 0)
 
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""
