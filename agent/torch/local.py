@@ -33,6 +33,19 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
 
 
+def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """What a wrapper of tensors is made of, by attribute; nothing for other tensors.
+
+    So a quantised tensor, as torchao makes it, has its elements and its scales. What is still on
+    its way from another rank is left alone: to read it would wait.
+    """
+    wrapper = getattr(tensor, "_local_tensor", tensor)
+    flatten = getattr(wrapper, "__tensor_flatten__", None)
+    if type(wrapper) in PLAIN or flatten is None or type(wrapper).__name__ in ON_THEIR_WAY:
+        return []
+    return [(name, getattr(wrapper, name)) for name in flatten()[0]]
+
+
 def in_transform() -> bool:
     """Whether a transform of `torch.func` runs, in which tensors are wrapped."""
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
@@ -69,6 +82,8 @@ def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:
     return piece.as_strided(sizes, strides), copies
 
 
+ON_THEIR_WAY = ("AsyncCollectiveTensor",)
+"""Tensors that a collective has not filled yet."""
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """The types that hold their own elements."""
 
@@ -82,6 +97,7 @@ READABLE = frozenset(
         torch.float8_e4m3fnuz,
         torch.float8_e5m2,
         torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
     }
 )
 """The dtypes that are summarised."""

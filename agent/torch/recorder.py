@@ -28,6 +28,7 @@ from .local import (
     dtype_name,
     in_memory_order,
     in_transform,
+    inner_tensors,
     local_tensor,
     placement_of,
     untransformed,
@@ -254,7 +255,7 @@ class Recorder:
         """Give a tensor to its device's meter; `row` is None at the first of its site."""
         piece = local_tensor(tensor)
         if piece is None:
-            self.counters["tensors_unsupported"] += 1
+            self._add_parts(key, tensor, module, aliases, borrowed)
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases)
@@ -267,6 +268,27 @@ class Recorder:
                 how = replace(how, copies=copies, stride=stride)
             self._meter(piece.device).add(step, row, elements, how)
             self.last_key, self.touched = key, time.monotonic()
+
+    def _add_parts(
+        self,
+        key: Key,
+        tensor: torch.Tensor,
+        module: str,
+        aliases: tuple[str, ...],
+        borrowed: bool,
+    ) -> None:
+        """Measure what a wrapper of tensors is made of; of others count that they were not read."""
+        kind, name, slot, occurrence = key
+        parts = [
+            (f"{slot}.{attribute}" if slot else attribute, part)
+            for attribute, part in inner_tensors(tensor)
+            if local_tensor(part) is not None or inner_tensors(part)
+        ]
+        for of_part, part in parts:
+            self.measure(
+                (kind, name, of_part, occurrence), part, module, aliases, borrowed=borrowed
+            )
+        self.counters["tensors_unsupported"] += not parts
 
     def _new_site(
         self,

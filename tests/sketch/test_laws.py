@@ -21,7 +21,7 @@ DTYPES = [
     "float32",
     "float16",
     "bfloat16",
-    *(name for name in dir(ml_dtypes) if name.startswith("float8_e") and "e8m0" not in name),
+    *(name for name in dir(ml_dtypes) if name.startswith("float8_e")),
 ]
 
 

@@ -1,0 +1,109 @@
+"""Tensors that are made of tensors: a quantised weight has its elements and its scales."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_map
+
+from rankscope.sketch import derive
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+BLOCK = 32
+
+
+class Quantised(torch.Tensor):
+    """Elements in float8 and a power of two for each block of 32, as torchao's MXTensor."""
+
+    @staticmethod
+    def __new__(cls: type[Quantised], qdata: torch.Tensor, scale: torch.Tensor) -> Quantised:
+        return torch.Tensor._make_wrapper_subclass(cls, qdata.shape, dtype=torch.float32)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+
+    def __init__(self, qdata: torch.Tensor, scale: torch.Tensor) -> None:
+        self.qdata, self.scale = qdata, scale
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Quantised:
+        blocks = x.view(-1, BLOCK)
+        exponent = blocks.abs().amax(1).log2().floor() - 8
+        scaled = (blocks / torch.exp2(exponent)[:, None]).to(torch.float8_e4m3fn)
+        return cls(scaled.view(x.shape), torch.exp2(exponent).to(torch.float8_e8m0fnu))
+
+    def plain(self) -> torch.Tensor:
+        blocks = self.qdata.float().view(-1, BLOCK) * self.scale.float()[:, None]
+        return blocks.view(self.shape)
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["qdata", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], *_: Any) -> Quantised:
+        return Quantised(parts["qdata"], parts["scale"])
+
+    # `Any`: whatever operation torch runs.
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.aten.detach.default:
+            copy = Quantised(args[0].qdata, args[0].scale)
+            return return_and_correct_aliasing(function, args, kwargs or {}, copy)
+        unwrapped = tree_map(lambda x: x.plain() if isinstance(x, Quantised) else x, (args, kwargs))
+        return function(*unwrapped[0], **(unwrapped[1] or {}))
+
+
+def test_a_quantised_weight_is_recorded_with_its_real_scales(observed: Observed) -> None:
+    torch.manual_seed(0)
+    first = nn.Linear(64, 8)
+    frozen = Quantised.of(first.weight.detach() * 2.0**-20)
+    first.weight = nn.Parameter(frozen, requires_grad=False)
+    model = nn.Sequential(first, nn.Linear(8, 8))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        for _ in range(2):
+            model(torch.randn(3, 64)).sum().backward()
+            optimizer.step()
+            scope.step()
+    sites = open_run(observed.path).sites(kind="weight")
+    assert sites["dtype"].to_dict() == {
+        "weight:0.weight[qdata]": "float8_e4m3fn",
+        "weight:0.weight[scale]": "float8_e8m0fnu",
+        "weight:0.bias": "float32",
+        "weight:1.weight": "float32",
+        "weight:1.bias": "float32",
+    }
+    scale = observed.sketches(1)["weight:0.weight[scale]"]
+    assert derive(scale, "count") == 64 * 8 / BLOCK
+    assert derive(scale, "max") == frozen.scale.double().max().item()
+    elements = observed.sketches(1)["weight:0.weight[qdata]"]
+    assert derive(elements, "abs_max") == frozen.qdata.double().abs().max().item()
+    assert scope.health()["tensors_unsupported"] == 0
+    assert scope.health()["hook_errors"] == 0
+
+
+def test_a_wrapper_of_integers_alone_is_counted_as_not_read(observed: Observed) -> None:
+    model = nn.Linear(2, 2)
+    wrapped = Quantised(torch.ones(2, 32, dtype=torch.int8), torch.ones(2, dtype=torch.int8))
+    with observed.observe(model, kinds=["tap"]) as scope:
+        scope.tap("codes", wrapped)
+        scope.tap("plain", torch.ones(3))
+        scope.step()
+    assert observed.labels() == ["tap:plain"]
+    assert scope.health()["tensors_unsupported"] == 1
+
+
+def test_nested_tensors_are_recorded_by_their_values(observed: Observed) -> None:
+    jagged = pytest.importorskip("torch.nested").nested_tensor(
+        [torch.ones(3, 2), torch.full((5, 2), 3.0)], layout=torch.jagged
+    )
+    with observed.observe(nn.Linear(2, 2), kinds=["tap"]) as scope:
+        scope.tap("jagged", jagged)
+        scope.step()
+    assert derive(observed.sketches(0)["tap:jagged[_values]"], "mean") == (3 + 15) / 8
