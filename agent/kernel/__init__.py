@@ -1,6 +1,6 @@
 """The CPU kernels: sketches of tensors in the host's memory, compiled by numba."""
 
 from .dtypes import DTYPES
-from .items import ITEM, Team, absorb, cut, sketch_items, warm
+from .items import Team, absorb, cut, sketch_items, warm
 
-__all__ = ["DTYPES", "ITEM", "Team", "absorb", "cut", "sketch_items", "warm"]
+__all__ = ["DTYPES", "Team", "absorb", "cut", "sketch_items", "warm"]

@@ -16,11 +16,12 @@ DTYPES = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
+    "float64",
 )
 """What the kernels read; the index is the `code` of a work item."""
 
-FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-"""Codes; those above are of one byte."""
+FLOAT32, BFLOAT16, FLOAT16, FLOAT64 = 0, 1, 2, len(DTYPES) - 1
+"""Codes; those between the last two are of one byte."""
 SIZES = np.array([dtype_named(name).itemsize for name in DTYPES], np.int64)
 """Bytes of an element, by code."""
 VALUES_16 = np.array([0, 256 * len(DTYPES), 256 * len(DTYPES) + 65536], np.int64)

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...sketch.table import COUNT, MAX, MIN, NAN, NEG_INF, POS_INF, UNBINNED
 from .compiling import address_of, compiled
-from .dtypes import FLOAT16, FLOAT32, VALUES_16
+from .doubles import glance_at_doubles
+from .dtypes import FLOAT16, FLOAT32, FLOAT64, VALUES_16
 
 INFINITIES = np.array([0x7F800000, 0x7F80, 0x7C00], np.int64)
 """The bits of infinity in float32, bfloat16 and float16; those of NaN are above."""
@@ -26,6 +27,9 @@ INFINITIES = np.array([0x7F800000, 0x7F80, 0x7C00], np.int64)
 def glance(item, values, tables, word, counts, moments):
     """One work item into its row."""
     address, start, length, code = item[0], item[1], item[2], item[3]
+    if code == FLOAT64:
+        glance_at_doubles(item, counts, moments)
+        return
     counts[COUNT] = length
     if code == FLOAT32:
         words = numba.carray(address_of(address + 4 * start), (length,), np.uint32)
@@ -52,6 +56,8 @@ def _extremes(unsigned, signed, sign, infinity, counts):
     As signed integers positive numbers are in order, and above all negative ones; as unsigned ones
     negative numbers are above, the larger their magnitude.
     """
+    if not unsigned.size:
+        return infinity, -infinity
     least, most = signed[0], signed[0]
     lowest, highest = unsigned[0], unsigned[0]
     for i in range(unsigned.size):

@@ -43,7 +43,8 @@ from ...sketch.table import (
     SketchTable,
 )
 from .compiling import SOURCES, address_of, compiled, take_next
-from .dtypes import FIRST_NORMAL, FLOAT32, SIZES, VALUES, WIDENED
+from .doubles import sketch_doubles
+from .dtypes import FIRST_NORMAL, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
 from .glance import glance
 from .moments import chunk_moments, merge_moments
 from .passes import (
@@ -183,6 +184,8 @@ def _sketch_from(sources):
             item, row = items[i], (counts[i], moments[i], histogram[i])
             if item[4]:
                 glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
+            elif item[3] == FLOAT64:
+                checksum[i] = sketch_doubles(item, within, keys, chunks[5], *row)
             elif takes_values(item[3], item[2]):
                 checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
             else:
@@ -291,16 +294,16 @@ def absorb(
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
-    nothing = sketch_items(np.zeros((1, ITEM), np.int64))
+    nothing = sketch_items(np.array(cut(0, 0, FLOAT32), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), nothing, np.ones(1, np.bool_))
 
 
 def cut(
     address: int, elements: int, code: int, *, sentinel: bool = False
 ) -> Sequence[tuple[int, int, int, int, int]]:
-    """The work items of one contiguous tensor."""
+    """The work items of one contiguous tensor; of none without elements there is one, too."""
     piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY and not sentinel else PIECE
     return [
         (address, start, min(piece, elements - start), code, int(sentinel))
-        for start in range(0, elements, piece)
+        for start in range(0, max(elements, 1), piece)
     ]

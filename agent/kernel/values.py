@@ -38,7 +38,7 @@ from ...sketch.table import (
     ZERO,
 )
 from .compiling import compiled, prefetch, reordered
-from .dtypes import FIRST_NORMAL, FLOAT16, SIZES, VALUES_16
+from .dtypes import BFLOAT16, FIRST_NORMAL, FLOAT16, FLOAT64, SIZES, VALUES_16
 from .moments import exponent
 from .passes import checksum_of, load_words
 
@@ -62,7 +62,7 @@ WHICH = np.stack([_which_table(LANES_8, 8), _which_table(LANES_16, 16)])
 @compiled
 def takes_values(code, length):
     """Whether an item of so many elements is summarised here."""
-    return code > FLOAT16 or (code != 0 and length >= MANY)
+    return FLOAT16 < code < FLOAT64 or (code in (BFLOAT16, FLOAT16) and length >= MANY)
 
 
 @compiled

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...sketch.reference import glance_at, sketch_array
 from ...sketch.table import UNSEEN, SketchTable
-from ..kernel import DTYPES, ITEM, Team, absorb, cut, sketch_items
+from ..kernel import DTYPES, Team, absorb, cut, sketch_items
 from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
@@ -304,32 +303,22 @@ class CpuMeter:
 
     @staticmethod
     def _sketch(batch: Batch, threads: Team | None) -> None:
-        items: list[tuple[int, ...]] = []
-        owners: list[int] = []
-        others: list[tuple[int, SketchTable]] = []
-        unseen: list[tuple[int, int]] = []
         ways, step = batch.readings, batch.step.step
         pairs = zip(batch.tensors, ways, strict=True)
         tensors = [_elements(tensor, how, step) for tensor, how in pairs]  # they stay alive here
+        items: list[tuple[int, ...]] = []
+        owners: list[int] = []
+        unseen: list[tuple[int, int]] = []
         for place, (tensor, how) in enumerate(zip(tensors, ways, strict=True)):
-            code, elements = CODES.get(tensor.dtype), tensor.numel()
             if how.stride > 1:
-                unseen.append((place, batch.tensors[place].numel() - elements))
-            if not elements:
-                others.append((place, SketchTable.empty(1)))
-            elif code is None:
-                read = glance_at if how.sentinel else sketch_array
-                others.append((place, read(tensor.detach().numpy())))
-            else:
-                pieces = cut(tensor.data_ptr(), elements, code, sentinel=how.sentinel)
-                items += pieces
-                owners += [place] * len(pieces)
-        table = sketch_items(np.array(items, np.int64).reshape(-1, ITEM), threads)
-        if others:
-            table = SketchTable.concatenate([table, *(leaf for _, leaf in others)])
-        owners += [place for place, _ in others]
-        for place, number in unseen:
-            table.counts[owners.index(place), UNSEEN] = number
+                unseen.append((len(owners), batch.tensors[place].numel() - tensor.numel()))
+            code = CODES[tensor.dtype]
+            pieces = cut(tensor.data_ptr(), tensor.numel(), code, sentinel=how.sentinel)
+            items += pieces
+            owners += [place] * len(pieces)
+        table = sketch_items(np.array(items, np.int64), threads)
+        for row, number in unseen:
+            table.counts[row, UNSEEN] = number
         batch.owners = np.array(owners, np.int64)
         copies = np.array([how.copies for how in ways], np.int64)[batch.owners]
         batch.leaf = table.repeat(copies) if (copies > 1).any() else table

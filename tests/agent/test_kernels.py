@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.agent.kernel import DTYPES, ITEM, absorb, cut, sketch_items
+from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing, StepTable
 from rankscope.agent.torch.arithmetic import Plain
@@ -60,7 +60,7 @@ any_array = st.sampled_from(DTYPES).flatmap(words)
 def by_numba(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
     code = DTYPES.index(x.dtype.name)
     items = np.array(cut(x.ctypes.data, x.size, code, sentinel=sentinel), np.int64)
-    leaf = sketch_items(items.reshape(-1, ITEM))
+    leaf = sketch_items(items)
     table = SketchTable.empty(1)
     absorb(table, np.zeros(len(leaf), np.int64), leaf, np.ones(len(leaf), np.bool_))
     return table
@@ -135,16 +135,13 @@ def assert_same(x: NDArray[Any], table: SketchTable) -> None:
     assert table.moments[0, s8] == pytest.approx(reference.moments[0, s8], rel=1e-12)
 
 
+@pytest.mark.parametrize("make", makers)
 @given(any_array)
-def test_the_numba_kernel_agrees_on_any_bits(x: NDArray[Any]) -> None:
-    assert_same(x, by_numba(x))
-
-
-@pytest.mark.parametrize("make", makers[1:])
-@given(st.sampled_from([*DTYPES, "float64"]).flatmap(words))
-def test_kernels_of_devices_agree_on_any_bits(make: Any, x: NDArray[Any]) -> None:
+def test_kernels_agree_on_any_bits(make: Any, x: NDArray[Any]) -> None:
+    if make is not by_numba and not x.size:
+        return  # a device has no row for it
     if x.dtype != np.float64 or np.all(np.abs(np.nan_to_num(x, posinf=0, neginf=0)) < 1e70):
-        assert_same(x, make(x)) if x.size else None
+        assert_same(x, make(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -161,16 +158,14 @@ def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any)
 @pytest.mark.parametrize("make", makers)
 @given(any_array)
 def test_the_sentinel_sees_extremes_and_what_is_not_finite(make: Any, x: NDArray[Any]) -> None:
-    if x.size:
+    if x.size or make is by_numba:
         assert_equal(make(x, sentinel=True), glance_at(x))
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("make", makers)
 @pytest.mark.parametrize("shift", [-3, 0, 3])
 def test_the_sentinel_sees_every_element_of_many_chunks(dtype: str, make: Any, shift: int) -> None:
-    if make is by_numba and dtype == "float64":
-        return
     x = np.random.default_rng(5).uniform(-1, 1, 20_001).astype(np.float32) + shift
     assert_equal(
         make(x.astype(dtype_of(dtype)), sentinel=True), glance_at(x.astype(dtype_of(dtype)))
@@ -211,7 +206,7 @@ def test_pieces_of_a_large_tensor_merge_to_the_whole(dtype: str, shift: int) -> 
     assert_same(x, by_numba(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if dtype_of(name).itemsize < 4])
 def test_every_value_of_a_narrow_dtype_is_counted(dtype: str) -> None:
     size = dtype_of(dtype).itemsize
     every = np.arange(1 << (8 * size), dtype=f"u{size}").view(dtype_of(dtype))
@@ -304,7 +299,7 @@ def test_sites_that_come_in_inference_mode_can_be_measured_outside(engine: Any) 
     assert received(meter, meter.send_home(), step).counts[0, 0] == 18
 
 
-@pytest.mark.parametrize("make", makers[1:])
+@pytest.mark.parametrize("make", makers)
 def test_float64_that_overflows_is_not_told_as_constant(make: Any) -> None:
     table = make(np.array([1.7e308, 1.7e308]))
     assert not np.isfinite(table.moments[0, MOMENTS.index("m2")])
