@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,6 +12,8 @@ from zlib import crc32
 from ..sketch.errors import SettingError
 from ..wire.messages import Kind
 
+MAX_STRIDE = 1024
+"""A sample has at least so small a part of the elements."""
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -77,3 +79,26 @@ def schedules_by_kind(
         kind: replace(default, every=schedule) if isinstance(schedule, int) else schedule
         for kind, schedule in chosen.items()
     }
+
+
+def strides_by_kind(
+    sample: float | Mapping[str, float] | None, kinds: Sequence[str]
+) -> dict[str, int]:
+    """Of each kind, of how many clusters of elements one is read: `sample` is the share.
+
+    Raises:
+        SettingError: a share cannot be used, or is for a kind that is not observed.
+    """
+    shares = (
+        sample
+        if isinstance(sample, Mapping)
+        else dict.fromkeys(kinds, 1.0 if sample is None else sample)
+    )
+    for kind, share in shares.items():
+        if kind not in kinds:
+            raise SettingError(f"`sample` names {kind!r}; observed are {', '.join(kinds)}.")
+        if share != 1 and not 1 / MAX_STRIDE <= share <= 1 / 2:
+            raise SettingError(
+                f"`sample` must be a share of the elements from 1/{MAX_STRIDE} to 1/2, got {share}."
+            )
+    return {kind: round(1 / share) for kind, share in shares.items()}

@@ -11,7 +11,7 @@ from .schedule import Schedule
 LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 """Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
 SENTINEL_STRETCH = 16
-"""Schedules are stretched by so much before the sentinel is, which costs little."""
+"""So many times less than schedules the sentinel is stretched: it costs less than they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Timetable:
         self._next_stretch = 1, 0
         self._step = 0
         self._sketched: dict[str, _Way] = {}
-        self._glanced: dict[str, _Way] = {}
+        self._glances = False
         self._in_turn = True
 
     def observes(self, kind: str) -> bool:
@@ -75,42 +75,47 @@ class Timetable:
             self._change_stretch(times)
         self._step, self._in_turn = step, True
         self._sketched = {kind: way for kind, way in self._ways.items() if way.schedule.due(step)}
-        glances = self._sentinel is not None and self._sentinel.due(step)
-        self._glanced = self._ways if glances else {}
-        return bool(self._sketched or self._glanced)
+        self._glances = self._sentinel is not None
+        return bool(self._sketched) or self._glances
 
     def begin_final(self) -> None:
         """Turn to what is recorded at the end, whatever the schedules say: the last weights."""
         self._sketched = {kind: way for kind, way in self._asked.items() if kind == "weight"}
-        self._glanced, self._in_turn = {}, False
+        self._glances = self._in_turn = False
 
     def end(self) -> None:
         """Nothing is due any more."""
-        self._sketched = self._glanced = {}
+        self._sketched, self._glances = {}, False
 
     def due(self, kind: str) -> bool:
         """Whether sites of a kind may be read in this step, be it by the sentinel alone."""
-        return kind in self._sketched or kind in self._glanced
+        return kind in (self._ways if self._glances else self._sketched)
 
     def how(self, kind: str, name: str) -> Reading | None:
         """How the sites of a kind and name are read in this step; None: not."""
         way = self._sketched.get(kind)
         if way is not None and (not self._in_turn or way.schedule.is_turn_of(name, self._step)):
             return way.sketch
-        way, sentinel = self._glanced.get(kind), self._sentinel
+        way, sentinel = self._ways.get(kind), self._sentinel if self._glances else None
         if way is not None and sentinel is not None and sentinel.is_turn_of(name, self._step):
             return way.glance
         return None
 
     def _change_stretch(self, times: int) -> None:
         self.stretch = times
-        self._ways = {
-            kind: replace(
-                way,
-                schedule=replace(way.schedule, every=way.schedule.every * times, staggered=True),
-            )
-            for kind, way in self._asked.items()
-        }
+        self._ways = (
+            self._asked
+            if times == 1
+            else {
+                kind: replace(
+                    way,
+                    schedule=replace(
+                        way.schedule, every=way.schedule.every * times, staggered=True
+                    ),
+                )
+                for kind, way in self._asked.items()
+            }
+        )
         if self._sentinel is not None:
-            every = max(1, times // SENTINEL_STRETCH)
+            every = max(1, times // SENTINEL_STRETCH)  # of one, all are in turn at every step
             self._sentinel = Schedule(every=every, staggered=True)

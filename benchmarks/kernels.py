@@ -27,13 +27,20 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(taken)
 
 
-def items_of(tensors: list[torch.Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def items_of(
+    tensors: list[torch.Tensor], *, sentinel: bool = False
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The work items of contiguous tensors."""
     return np.array(
         [
             item
             for tensor in tensors
-            for item in cut(tensor.data_ptr(), tensor.numel(), DTYPES.index(str(tensor.dtype)[6:]))
+            for item in cut(
+                tensor.data_ptr(),
+                tensor.numel(),
+                DTYPES.index(str(tensor.dtype)[6:]),
+                sentinel=sentinel,
+            )
         ],
         np.int64,
     )
@@ -74,19 +81,22 @@ def main() -> None:
         "bfloat16": [large.bfloat16()],
         "float16": [large.half()],
         "float8_e4m3fn": [large.to(torch.float8_e4m3fn)],
+        "float64": [large.double()],
         "300 x 65,536 float32": [torch.randn(65536) for _ in range(300)],
         "300 x 1,000 float32": [torch.randn(1000) for _ in range(300)],
     }
     fallback = Arithmetic(torch.device("cpu"))
     print(
-        "| case | ns an element | x one read pass | fallback / ours | separate reductions / ours |"
+        "| case | ns an element | x one read pass | sentinel x read pass | fallback / ours "
+        "| separate reductions / ours |"
     )
-    print("|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|")
     for name, tensors in cases.items():
-        items = items_of(tensors)
+        items, glances = items_of(tensors), items_of(tensors, sentinel=True)
         words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
         ours = best(lambda i=items: sketch_items(i), options.repeats)
         read = best(lambda w=words: [word.sum() for word in w], options.repeats)
+        seen = best(lambda i=glances: sketch_items(i), options.repeats)
         ratio = ""
         if tensors[0].dtype == torch.float32:
             theirs = best(lambda t=tensors: [separate_reductions(x) for x in t], 1)
@@ -94,8 +104,8 @@ def main() -> None:
         elements = sum(tensor.numel() for tensor in tensors)
         slow = best(lambda t=tensors: by_torch(fallback, t), 1)
         print(
-            f"| {name} | {ours / elements * 1e9:.2f} | {ours / read:.1f} | {slow / ours:.0f} "
-            f"| {ratio} |",
+            f"| {name} | {ours / elements * 1e9:.2f} | {ours / read:.1f} | {seen / read:.1f} "
+            f"| {slow / ours:.0f} | {ratio} |",
             flush=True,
         )
 

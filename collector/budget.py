@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from ..wire.messages import MAX_STRETCH, Control
 
+LEAST_BUDGET = 1e-4
+"""A smaller share cannot be measured."""
 WINDOW_S, WINDOW_STEPS = 3.0, 8
 """A share is taken over so much time, and so many steps, on every rank."""
 FASTEST = 4
@@ -22,7 +24,11 @@ CALM = 0.75
 CALM_WINDOWS = 10
 """So many windows in a row must have been that calm before schedules are tightened again."""
 USELESS = 0.9
-"""A stretch that leaves more than this part of the share was of no use."""
+"""A stretch that leaves more than this part of the share was of no use …"""
+USELESS_FROM = 64
+"""… once schedules were stretched so far that the sentinel was, too."""
+MOST_S, MOST_STEPS = 1e9, 2**62
+"""More seconds or steps than these nobody trains."""
 NOTICE_S, NOTICE_STEPS = 2.0, 3
 """How long before a change the ranks are told of it, at least."""
 
@@ -65,13 +71,13 @@ class Budget:
 
     def hear(self, rank: int, step: int, health: Mapping[str, float]) -> None:
         """Take in what a rank tells of itself with the frame of a step."""
-        hook_s, wall_s = health.get("hook_seconds", math.nan), health.get("wall_seconds", math.nan)
-        stretch = health.get("stretch", math.nan)
-        if not all(math.isfinite(number) for number in (hook_s, wall_s, stretch)):
+        hook_s, wall_s = health.get("hook_seconds", -1.0), health.get("wall_seconds", -1.0)
+        stretch = health.get("stretch", 0.0)
+        if not (0 <= hook_s <= MOST_S and 0 <= wall_s <= MOST_S and abs(step) < MOST_STEPS):
             return
-        if self.control is None and self._stretch < stretch <= MAX_STRETCH:
-            self._stretch = int(stretch)  # an earlier collector of this attempt told the ranks so
-            self._first, self._last = {}, {}
+        if self.control is None and stretch > self._stretch and stretch in range(MAX_STRETCH + 1):
+            # An earlier collector of this attempt told some ranks so; now all are.
+            self._change(int(stretch), step + NOTICE_STEPS)
         if stretch == self._stretch:
             before = self._last.get(rank)
             if before is not None and (wall_s < before.wall_s or step < before.step):
@@ -80,7 +86,11 @@ class Budget:
             self._first.setdefault(rank, self._last[rank])
 
     def decide(self, ranks: Collection[int]) -> Change | None:
-        """Look at the shares of these ranks, once a window has passed on all; change `control`."""
+        """Look at the shares of these ranks, once a window has passed on all; change `control`.
+
+        Ranks that tell nothing, or go on with another stretch, are left out.
+        """
+        ranks = [rank for rank in ranks if rank in self._last]
         if not ranks or any(not self._is_whole(rank) for rank in ranks):
             return None
         worst, share = max(((rank, self._share(rank)) for rank in ranks), key=lambda pair: pair[1])
@@ -95,7 +105,8 @@ class Budget:
 
     def _loosen(self, rank: int, share: float, from_step: int) -> Change:
         stretch = self._stretch
-        useless = self._before is not None and share > USELESS * self._before[1]
+        before = self._before
+        useless = before and before[0] >= USELESS_FROM and share > USELESS * before[1]
         if useless or stretch == MAX_STRETCH:
             self._given_up = True
             return Change(
@@ -105,22 +116,24 @@ class Budget:
                 f"of {self.share:.1%}, and stretching schedules further is of no use: observe "
                 "fewer modules or kinds.",
             )
-        wanted = math.ceil(stretch * share / (CALM * self.share))
+        wanted = math.ceil(min(stretch * share / (CALM * self.share), MAX_STRETCH))
         self._before = (stretch, share)
-        return self._change(
-            rank, share, from_step, min(max(wanted, stretch + 1), FASTEST * stretch, MAX_STRETCH)
-        )
+        longer = min(max(wanted, stretch + 1), FASTEST * stretch, MAX_STRETCH)
+        return self._told(rank, share, from_step, longer)
 
     def _tighten(self, rank: int, share: float, from_step: int) -> Change | None:
         stretch = self._stretch
         shorter = max(math.ceil(stretch * share / (CALM * self.share)), stretch // 2, 1)
         self._before, self._given_up = None, False
-        return self._change(rank, share, from_step, shorter) if shorter < stretch else None
+        return self._told(rank, share, from_step, shorter) if shorter < stretch else None
 
-    def _change(self, rank: int, share: float, from_step: int, stretch: int) -> Change:
+    def _change(self, stretch: int, from_step: int) -> None:
         self.control = Control(stretch=stretch, from_step=from_step)
         self._stretch, self._calm = stretch, 0
         self._first, self._last = {}, {}
+
+    def _told(self, rank: int, share: float, from_step: int, stretch: int) -> Change:
+        self._change(stretch, from_step)
         often = (
             f"{stretch} times as rarely as asked for" if stretch > 1 else "as often as asked for"
         )

@@ -200,10 +200,10 @@ def _divergences(
     """The copies that differ; those of ranks whose step had not ended are not compared."""
     if not plan.copies:
         return ()
-    order, group, checksum, counts = plan.order, plan.group, thin.checksum, thin.counts
+    order, group, checksum = plan.order, plan.group, thin.checksum
     unfinished = np.asarray([part.frame.header.partial for part in parts])
     # Nor those that were left to the sentinel, which takes no checksum.
-    compared = ~unfinished[plan.part[order]] & (counts[order, UNBINNED] == 0)
+    compared = ~unfinished[plan.part[order]] & (thin.measured()[order] > 0)
     if not compared.all():
         order, group = order[compared], group[compared]
     odd = (group[1:] == group[:-1]) & (checksum[order[1:]] != checksum[order[:-1]])

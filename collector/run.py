@@ -18,7 +18,7 @@ from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.messages import Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
-from .budget import Budget
+from .budget import LEAST_BUDGET, Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
 from .placement import Layout, lay_out
@@ -111,7 +111,7 @@ class Run:
         stream.peer, stream.needs_schema, stream.ended = peer, False, False
         stream.told_received = stream.told_committed = -2
         stream.told_control = None
-        if hello.budget:
+        if hello.budget >= LEAST_BUDGET:
             self._budgets.setdefault(attempt, Budget(hello.budget))
         self._joiners[attempt].hear(hello.rank, now)
         self._introduce(attempt, hello)

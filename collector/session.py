@@ -135,9 +135,7 @@ class Collector:
         self._acknowledge()
         if now >= self._next_steer:
             self._next_steer = now + STEER_S
-            for run in self._runs.values():
-                for stream, control in run.steer():
-                    self._send(stream.peer, control)
+            self._steer(now)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_S
             self._prune(now)
@@ -305,6 +303,15 @@ class Collector:
         if committed:
             self._touched |= run.streams
             self._compact(run, now)
+
+    def _steer(self, now: float) -> None:
+        try:
+            for run in self._runs.values():
+                for stream, control in run.steer():
+                    self._send(stream.peer, control)
+        except Exception:  # a fault of ours: what agents cost must not end what stores their frames
+            self._counts.faults += 1
+            self._complaints.say("fault", f"Agents could not be steered.\n{format_exc()}", now)
 
     def _compact(self, run: Run, now: float) -> None:
         self._acknowledge()

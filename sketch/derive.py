@@ -30,6 +30,7 @@ from .table import (
     S8,
     SUBNORMAL,
     SUM,
+    UNBINNED,
     UNSEEN,
     ZERO,
     Floats,
@@ -75,8 +76,9 @@ class Columns:
 
     @cached_property
     def finite(self) -> Floats:
-        """n: how many finite elements the sums are over."""
-        return self._table.measured().astype(np.float64)
+        """n: how many elements are finite; NaN where some of them were left to the sentinel."""
+        whole = self._table.counts[:, UNBINNED] == 0
+        return np.where(whole, self._table.finite(), np.nan)
 
     @cached_property
     def divisor(self) -> Floats:
@@ -95,14 +97,10 @@ class Columns:
 
     @cached_property
     def whole(self) -> Floats:
-        """How many times as many elements there are as the sums are over.
-
-        1 unless the sketch is of a sample; NaN where sums were not taken.
-        """
+        """How many times as many elements there are as the sums are over: 1 unless of a sample."""
         seen = self.count(COUNT)
-        share = self.finite / np.maximum(self._table.finite(), 1)
-        total = (seen + self.count(UNSEEN)) / np.maximum(seen, 1.0)
-        return np.where(self._table.finite() > 0, total / share, 1.0)
+        times = np.where(seen > 0, (seen + self.count(UNSEEN)) / np.maximum(seen, 1.0), 1.0)
+        return np.where(np.isnan(self.finite), np.nan, times)
 
     @cached_property
     def magnitude(self) -> Floats:
@@ -188,6 +186,12 @@ def abs_max(columns: Columns) -> Floats:
     return np.where(np.isfinite(columns.moment(MAX)), columns.magnitude, np.nan)
 
 
+def abs_min(columns: Columns) -> Floats:
+    """Smallest non-zero |x|; a sentinel does not look for it."""
+    value = columns.moment(ABS_MIN)
+    return np.where(np.isfinite(value) & ~np.isnan(columns.finite), value, np.nan)
+
+
 def nonfinite(columns: Columns) -> Floats:
     """How many elements are NaN or infinite."""
     return columns.count(NAN) + columns.count(POS_INF) + columns.count(NEG_INF)
@@ -221,7 +225,7 @@ STATISTICS: dict[str, Callable[[Columns], Floats]] = {
     "mean": mean,
     "std": std,
     "abs_max": abs_max,
-    "abs_min": _extreme(ABS_MIN),
+    "abs_min": abs_min,
     "mean_abs": mean_abs,
     "min": _extreme(MIN),
     "max": _extreme(MAX),

@@ -43,10 +43,10 @@ def sampled_clusters(clusters: int, stride: int, seed: int) -> NDArray[np.int64]
     The choice follows from the numbers alone: all ranks make the same, with each seed another.
     """
     first = np.arange(0, clusters, stride, dtype=np.uint64)
+    held = np.minimum(np.uint64(stride), np.uint64(clusters) - first)  # the last may be fewer
     with np.errstate(over="ignore"):
         key = block_key(first + np.uint64(seed % 2**64) * np.uint64(SEED_STEP))
-    chosen = first + key % np.uint64(stride)
-    return np.minimum(chosen, np.uint64(max(clusters - 1, 0))).astype(np.int64)
+    return (first + key % held).astype(np.int64)
 
 
 def _lowbias32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -155,11 +155,11 @@ class SketchTable:
         return self.finite() - self.counts[:, UNBINNED]
 
     def is_glance(self) -> NDArray[np.bool_]:
-        """bool [rows]: whether a sentinel alone looked at the tensor; its other numbers are 0."""
-        unbinned = self.counts[:, UNBINNED]
-        # Where nothing is finite, a sketch is told by its checksum, which a sentinel takes not.
-        alone = (unbinned > 0) | (self.checksum == 0)
-        return alone & (unbinned == self.finite()) & (self.counts[:, COUNT] > 0)
+        """bool [rows]: whether some finite elements were left to the sentinel.
+
+        Of a tensor without any the sentinel tells as much as a sketch.
+        """
+        return self.counts[:, UNBINNED] > 0
 
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""

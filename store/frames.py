@@ -16,6 +16,7 @@ from .selection import (
     BAD,
     COMPLETE,
     FINAL,
+    GLANCED,
     PARTIAL,
     RANKS,
     ROWS,
@@ -27,6 +28,9 @@ from .selection import (
     ranks_in,
 )
 from .state import Attempt
+
+GAUGES = ("stretch",)
+"""What agents tell beside their counters, and is not to be added up."""
 
 
 def records_frame(
@@ -45,6 +49,7 @@ def records_frame(
             "final": rows[:, FINAL].astype(bool),
             "sites": rows[:, ROWS],
             "sketched": rows[:, SKETCHED],
+            "glanced": rows[:, GLANCED],
             "nonfinite": rows[:, BAD],
             "ranks": rows[:, RANKS],
             "missing": [missing_ranks(row, attempts) for row in rows],
@@ -114,7 +119,8 @@ def health_frame(
     Args:
         numbers: float64 [records, ranks, names], NaN where a record lacks one.
         attempts: int64 [records]
-        names: Of the counters, which grow from 0 within each attempt.
+        names: Of the counters, which grow from 0 within each attempt; those of `GAUGES` do not,
+            and have no total.
     """
     columns = pd.MultiIndex.from_product([names, ["latest", "total"]], names=["counter", "value"])
     ranks = pd.RangeIndex(numbers.shape[1], name="rank")
@@ -126,7 +132,7 @@ def health_frame(
         if by_attempt:
             ends = np.stack(by_attempt)
             frame[(name, "latest")] = latest(ends)
-            seen = np.isfinite(ends).any(axis=0)
+            seen = np.isfinite(ends).any(axis=0) & (name not in GAUGES)
             frame[(name, "total")] = np.where(seen, np.nansum(ends, axis=0), np.nan)
     return frame
 

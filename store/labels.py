@@ -50,7 +50,7 @@ def exponents_dataset(
         counts: int64 [steps, sites, COUNTS], negative where nothing was observed.
         histograms: int64 [steps, sites, BINS]
     """
-    glanced = (counts[..., UNBINNED] > 0) & (histograms.sum(axis=-1) == 0)
+    glanced = counts[..., UNBINNED] > 0
     counts = np.where(glanced[..., None], -1, counts)  # left to the sentinel: no histogram
     seen = np.maximum(counts, 0)
     names = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")

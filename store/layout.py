@@ -36,12 +36,13 @@ COLUMNS = (
     "rows",
     "ranks",
     "sketched",
+    "glanced",
     "nonfinite",
 )
 """First columns of the array `records`; 64-bit words after them are a mask of the ranks present.
 
-`rows` are the sites observed, `sketched` those of them that were not left to the sentinel, and
-`nonfinite` those with NaN or infinity."""
+`rows` are the sites observed; of them `sketched` have elements in the histogram, `glanced` were
+left to the sentinel, and `nonfinite` have NaN or infinity."""
 
 RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""

@@ -94,7 +94,8 @@ def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[n
         record.final,
         len(record.sites),
         len(record.ranks),
-        np.count_nonzero(~record.merged.is_glance()),
+        np.count_nonzero(record.merged.measured() > 0),
+        np.count_nonzero(record.merged.is_glance()),
         np.count_nonzero(bad),
     )
     words = row[len(COLUMNS) :].view(np.uint64)

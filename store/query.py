@@ -103,9 +103,9 @@ class Run:
     def records(self, *, all_attempts: bool = False) -> pd.DataFrame:
         """By record: step, attempt, time (UTC), complete, partial, final, and what it holds.
 
-        `sites` is how many sites were observed, `sketched` those of them that were not left to the
-        sentinel, `nonfinite` those with NaN or infinity; `ranks` is how many ranks it holds,
-        `missing` lists the others of its attempt.
+        `sites` is how many sites were observed; of them `sketched` have elements in a histogram,
+        `glanced` were left to the sentinel, and `nonfinite` have NaN or infinity. `ranks` is how
+        many ranks it holds, `missing` lists the others of its attempt.
         """
         reader = self._reader
         return records_frame(reader.facts(), reader.meta.attempts, all_attempts=all_attempts)

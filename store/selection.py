@@ -19,7 +19,9 @@ Indices = NDArray[np.int64]
 Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
-STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS, SKETCHED, BAD = range(len(COLUMNS))
+STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL, ROWS, RANKS, SKETCHED, GLANCED, BAD = range(
+    len(COLUMNS)
+)
 
 NEAR_GAP = 64
 """Two wanted places less than this apart are read in one go: they mostly share a chunk."""
@@ -74,10 +76,10 @@ def choose_records(
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
     last = ordered[is_last]
-    rows, bad = facts[:, ROWS], facts[:, BAD]
-    if sketched:  # a step without any site is no step of the sentinel's
-        last = last[(facts[last, SKETCHED] > 0) | (rows[last] == 0) | (bad[last] > 0)]
-    glanced = bool((facts[last, SKETCHED] < rows[last]).any())
+    if sketched:
+        found = (facts[last, SKETCHED] > 0) | (facts[last, BAD] > 0)
+        last = last[found | (facts[last, GLANCED] == 0)]
+    glanced = bool((facts[last, GLANCED] > 0).any())
     return Chosen(last, facts[last, STEP], facts[last, ATTEMPT], glanced)
 
 

@@ -21,7 +21,8 @@ AT_ONCE = 1 << 21
 
 SKETCHED = "zero_share"
 """A main statistic that every tensor with finite elements has, unless it was left to the sentinel.
-"""
+
+So a tensor without elements is told as not observed here: it has none of these statistics."""
 
 View = str | int
 """`merged`, one rank, or `min`, `max`, `argmin`, `argmax` over ranks."""

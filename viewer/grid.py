@@ -209,8 +209,8 @@ def recorded_steps(records: pd.DataFrame, statistic: str) -> NDArray[np.int64]:
     """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`."""
     steps = np.asarray(records["step"], np.int64)
     if statistic not in SENTINEL:
-        sketched = (records["sketched"] > 0) | (records["sites"] == 0)
-        steps = steps[np.asarray(sketched | (records["nonfinite"] > 0), np.bool_)]
+        found = (records["sketched"] > 0) | (records["nonfinite"] > 0)
+        steps = steps[np.asarray(found | (records["glanced"] == 0), np.bool_)]
     return np.unique(steps)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from bokeh.events import RangesUpdate, Reset
 from bokeh.models import Range1d
+from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.errors import RankscopeError
@@ -77,8 +78,8 @@ class Page:
             fig.on_event(RangesUpdate, self._zoomed)
             fig.on_event(Reset, self._reset)
         self.heatmap.on_cell(self.select)
-        for lines_figure in (self.training, self.ranks):
-            lines_figure.on_step(self._step_at)
+        self.training.on_step(lambda x: self._step_at(x, self._steps()))
+        self.ranks.on_step(lambda x: self._step_at(x, self._drawn_steps()))
         for side in ("inner_width", "inner_height"):
             self.heatmap.figure.on_change(side, self._measured)
 
@@ -156,13 +157,14 @@ class Page:
             self.choice.param.update(site=found.site, step=found.step)
 
     def move(self, by: int) -> None:
-        """Select the next recorded step, or the one before."""
-        steps = self._steps()
+        """Select the next step that has the statistic, or the one before."""
+        steps = self._drawn_steps()
         if not len(steps):
             return
         at = len(steps) - 1
         if self.choice.step is not None:
-            at = int(np.searchsorted(steps, self.choice.step)) + by
+            side = "right" if by > 0 else "left"
+            at = int(np.searchsorted(steps, self.choice.step, side)) + (by - 1 if by > 0 else by)
         self.choice.step = int(steps[np.clip(at, 0, len(steps) - 1)])
 
     def clear(self) -> None:
@@ -173,8 +175,7 @@ class Page:
         """Show all steps, and new ones as they come."""
         self.choice.zoom = None
 
-    def _step_at(self, x: float) -> None:
-        steps = self._steps()
+    def _step_at(self, x: float, steps: NDArray[np.int64]) -> None:
         if len(steps):
             self.choice.step = int(steps[np.abs(steps - x).argmin()])
 
@@ -248,7 +249,7 @@ class Page:
         limits = self._stick(shown)
         self.heatmap.figure.height = int(np.clip(len(shown.names) * 16, 160, 400)) + 46
         self.heatmap.show(shown, limits, statistic=choice.statistic)
-        self._follow(shown)
+        self._follow()
         self._outline()
         what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
         told = {
@@ -274,7 +275,7 @@ class Page:
             view=choice.view,
             scale=choice.scale,
             steps=self._zoom(),
-            recorded=grid.recorded_steps(self.follower.records(), choice.statistic),
+            recorded=self._drawn_steps(),
             width=width,
             height=height,
         )
@@ -295,9 +296,9 @@ class Page:
         self._limits = (key, limits)
         return limits
 
-    def _follow(self, shown: grid.Grid) -> None:
+    def _follow(self) -> None:
         """Set the visible steps, where they are not what the user zoomed to already."""
-        start, end = self._zoom() or (shown.left, shown.right)
+        start, end = self._zoom() or self._whole()
         if (self.steps.start, self.steps.end) != (start, end):
             self.steps.update(start=start, end=end)
         left, right = self._whole()
@@ -349,12 +350,18 @@ class Page:
             events=markup.events(self.run.events(), now_s=self._now()),
         )
 
-    def _steps(self) -> np.ndarray:
+    def _steps(self) -> NDArray[np.int64]:
         return np.unique(np.asarray(self.follower.records()["step"], np.int64))
 
+    def _drawn_steps(self) -> NDArray[np.int64]:
+        """The steps that may have the chosen statistic."""
+        return grid.recorded_steps(self.follower.records(), self.choice.statistic)
+
     def _whole(self) -> tuple[float, float]:
-        """The range that holds all steps."""
+        """The range that holds all steps, be they in the heatmap or left to the sentinel."""
         shown, steps = self.heatmap.grid, self._steps()
+        left, right = (float(steps[0]), float(steps[-1])) if len(steps) else (0.0, 0.0)
+        left, right = left - 0.5, right + 0.5
         if self.choice.zoom is None and shown is not None:
-            return shown.left, shown.right
-        return (float(steps[0]) - 0.5, float(steps[-1]) + 0.5) if len(steps) else (-0.5, 0.5)
+            return min(left, shown.left), max(right, shown.right)
+        return left, right

@@ -85,7 +85,7 @@ class Hello(Message, tag="hello", frozen=True):
     facts: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
     """Versions and settings worth keeping with the run."""
     budget: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """Share of step time that the agent may take; 0: any."""
+    """Share of step time that the agent may take; below 0.0001: any."""
 
 
 class Welcome(Message, tag="welcome", frozen=True):

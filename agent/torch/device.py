@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -91,7 +91,7 @@ class DeviceMeter:
             if how.stride > 1:
                 sample = sample_of(flat, how.stride, step.step)
                 self._unseen[row] += (flat.numel() - sample.numel()) * how.copies
-                flat = sample
+                flat, how = sample, replace(how, lasting=False)  # a copy that nobody else keeps
             self._reserve(row + 1)
             if not self._engine.has_room(flat):
                 self._touched -= self._engine.absorb(self._columns())

@@ -126,7 +126,7 @@ class ModuleHooks:
         """Measure a tensor that the user names, and its gradient."""
         if torch.compiler.is_compiling():
             compiled.note(tensor, self._root_token, "tap", name, gradient=True)
-        elif self._recorder.is_open and self._recorder.timetable.due("tap"):
+        elif self._recorder.wants("tap", name):
             with self._recorder.stopwatch:
                 occurrence = self.next_call("tap", name, "")
                 if not recomputing():

@@ -75,6 +75,8 @@ class Recorder:
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
+        self._whole: set[int] = set()
+        """Rows of sites that are too small for a sample; all of a site's tensors are read alike."""
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._reports: list[str] = []
@@ -259,11 +261,13 @@ class Recorder:
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases)
+            if piece.numel() < LEAST_SAMPLED:
+                self._whole.add(row)
         if row != UNMEASURED:
             elements, copies = in_memory_order(piece)
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
-            stride = how.stride if elements.numel() >= LEAST_SAMPLED else 1
+            stride = 1 if row in self._whole else how.stride
             if (copies, stride) != (1, how.stride):
                 how = replace(how, copies=copies, stride=stride)
             self._meter(piece.device).add(step, row, elements, how)

@@ -13,7 +13,7 @@ from ...sketch.elements import SEED_STEP, sampled_clusters
 from .arithmetic import block_key
 
 LEAST = 1 << 16
-"""Elements of the smallest tensor of which a sample is taken."""
+"""A site is sampled if its first tensor had so many elements."""
 LINE_BYTES = 64
 CLUSTER = 16
 """Elements of a cluster, at least."""
@@ -41,4 +41,4 @@ def _clusters(count: int, stride: int, seed: int, device: torch.device) -> torch
     first = torch.arange(0, count, stride, device=device)
     offset = seed * SEED_STEP % 2**64
     keys = block_key(first + (offset - 2**64 if offset >= 2**63 else offset))
-    return torch.clamp(first + keys % stride, max=max(count - 1, 0))
+    return first + keys % (count - first).clamp(max=stride)

@@ -19,8 +19,7 @@ from ...sketch.errors import SettingError
 from ...wire.messages import PROTOCOL, RUN_NAME, Hello
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
-from ..reading import strides_by_kind
-from ..schedule import Schedule, schedules_by_kind
+from ..schedule import Schedule, schedules_by_kind, strides_by_kind
 from ..selection import RankscopeWarning, Selection
 from ..sitebook import SiteBook
 from ..timetable import Timetable
@@ -84,13 +83,13 @@ def observe(
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
         kinds: what is observed; `input` is left out by default.
-        every: distance of the recorded steps.
+        every: distance of the steps in which sites are sketched.
         staggered: record every step, but at each another part of the sites, and each site every
             `every` steps: no step takes longer than the others.
         schedules: a `Schedule`, or its `every`, for single kinds.
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
-            finite, though it be sketched in few. By default where parameters are on an accelerator:
-            on a CPU that takes a quarter of the time of a sketch.
+            finite, though it be sketched in few. By default where parameters are on an accelerator
+            and no sample is taken; on a CPU it takes a quarter of the time of a sketch.
         budget: share of step time, as 0.01, that the agent may take on the training thread. Sites
             take turns then; where a rank takes more the collector lets all ranks sketch them more
             rarely, from the same step on, and the run's events say so.
@@ -111,8 +110,13 @@ def observe(
     names = [name for name, _ in named_modules(model)]
     names += [name for name, _ in named_parameters(model).values()]
     selection.warn_of_strays(names)
-    if budget is not None and not 0 < budget <= 1:
+    if budget is not None and not 0.0001 <= budget <= 1:
         raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
+    if sentinel and sample is not None:
+        raise SettingError(
+            "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
+            "it would not be seen."
+        )
     default = Schedule(every=every, staggered=staggered)
     chosen = schedules_by_kind(default, schedules or {}, tuple(kinds))
     if budget is not None:
@@ -125,8 +129,8 @@ def observe(
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
         timetable=Timetable(
             chosen,
-            sentinel=_has_accelerator(model) if sentinel is None else sentinel,
-            strides=strides_by_kind(sample, chosen),
+            sentinel=sentinel or (sentinel is None and sample is None and _has_accelerator(model)),
+            strides=strides_by_kind(sample, list(chosen)),
         ),
         budget=budget,
         selection=selection,

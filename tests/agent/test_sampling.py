@@ -41,9 +41,10 @@ def test_of_every_stratum_one_cluster_is_chosen(clusters: int, stride: int, seed
 
 
 def test_every_element_has_the_same_chance() -> None:
-    chosen = np.stack([sampled_clusters(800, 8, step) for step in range(4000)])
-    times = np.bincount(chosen.reshape(-1), minlength=800)
-    assert abs(times - 500).max() < 5 * np.sqrt(500)
+    chosen = np.stack([sampled_clusters(805, 8, step) for step in range(4000)])
+    times = np.bincount(chosen.reshape(-1), minlength=805)
+    assert abs(times[:800] - 500).max() < 5 * np.sqrt(500)
+    assert abs(times[800:] - 800).max() < 5 * np.sqrt(800)  # the last stratum is shorter
     assert len({one.tobytes() for one in chosen}) == len(chosen)  # and each step another sample
 
 
@@ -132,6 +133,27 @@ def test_samples_of_replicas_are_the_same(observed: Observed) -> None:
     assert sums[0][0] != sums[0][1]
 
 
+@pytest.mark.parametrize(("sizes", "share"), [((131_072, 60_000), 1 / 8), ((60_000, 131_072), 1)])
+def test_all_tensors_of_a_site_are_read_alike(
+    observed: Observed, sizes: tuple[int, int], share: float
+) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    with observed.observe(model, sample=1 / 8, kinds=["activation"]) as scope:
+        for size in sizes:  # micro-batches, on both sides of what is large
+            model(torch.full((size, 1), 1.0 if size > 1e5 else 100.0))
+        scope.step()
+    run = open_run(observed.path)
+    told = {name: float(run.scalar(name).values[0, 0]) for name in ("mean", "sum", "seen_share")}
+    exact = {"mean": 6131072 / 191072, "sum": 6131072.0, "seen_share": share}
+    assert told == pytest.approx(exact, rel=0.001)
+
+
+def test_a_sentinel_beside_samples_is_refused(observed: Observed) -> None:
+    with pytest.raises(SettingError, match="`sentinel` and `sample` exclude each other"):
+        observed.observe(nn.Linear(1, 1), sample=1 / 8, sentinel=True)
+
+
 @pytest.mark.parametrize("stride", [8, 64])
 @pytest.mark.parametrize("case", ["rows of unequal scale", "few active rows"])
 def test_a_sample_comes_near_though_rows_differ(case: str, stride: int) -> None:
@@ -157,8 +179,10 @@ def test_a_sample_comes_near_though_rows_differ(case: str, stride: int) -> None:
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (0.0, "a share of the elements as 1/8, got 0"),
-        (2.0, "a share of the elements as 1/8, got 2"),
+        (0.0, "a share of the elements from 1/1024 to 1/2, got 0"),
+        (1e-310, "from 1/1024 to 1/2, got 1e-310"),
+        (0.7, "from 1/1024 to 1/2, got 0.7"),
+        (2.0, "from 1/1024 to 1/2, got 2"),
         ({"weights": 0.5}, "`sample` names 'weights'; observed are activation"),
     ],
 )

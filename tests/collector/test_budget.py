@@ -86,12 +86,12 @@ def test_schedules_are_tightened_when_steps_take_longer() -> None:
     assert "as often as asked for" in job.changes[-1].text
 
 
-def test_what_stretching_cannot_help_is_told_once_and_keeps_what_there_is() -> None:
+def test_what_stretching_cannot_help_is_told_once_and_left_at_that() -> None:
     job = Job(lambda stretch: 0.005 + 0.002 / stretch)
     job.train(300)
     assert "of no use" in job.changes[-1].text
     assert sum("of no use" in change.text for change in job.changes) == 1
-    assert job.stretch <= 64
+    assert job.stretch <= 256
 
 
 def test_a_collector_that_was_started_again_goes_on_where_it_was() -> None:
@@ -112,11 +112,49 @@ def test_a_rank_that_was_started_again_does_not_stop_the_others() -> None:
     assert job.share() <= 0.01
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -5.0, 1e300])
+def test_a_sentinel_that_costs_most_is_stretched_in_the_end() -> None:
+    job = Job(lambda stretch: 0.0005 / stretch + 0.005 / max(1, stretch // 16))
+    job.train(200)
+    assert job.share() <= 0.01
+    assert not any("of no use" in change.text for change in job.changes)
+
+
+def test_ranks_that_go_on_unlike_each_other_are_brought_together() -> None:
+    budget, step = Budget(0.01), 500
+    for _ in range(3):  # an earlier collector told rank 1 alone
+        step += 1
+        for rank, stretch in ((0, 4.0), (1, 8.0)):
+            budget.hear(rank, step, {"hook_seconds": 0, "wall_seconds": step, "stretch": stretch})
+    assert budget.control is not None
+    assert budget.control.stretch == 4
+    assert budget.control.from_step > 501
+
+
+def test_a_rank_that_tells_nothing_does_not_stop_the_others() -> None:
+    job = Job(lambda stretch: 0.02 / stretch)
+    job.ranks = range(2)
+    everyone = job.budget.decide
+    job.budget.decide = lambda ranks: everyone([*ranks, 7])  # type: ignore[method-assign]
+    job.train(30)
+    assert job.share() <= 0.01
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -5.0, 1.5, 1e300, 1e308])
 @pytest.mark.parametrize("name", ["hook_seconds", "wall_seconds", "stretch"])
 def test_nonsense_from_the_network_changes_nothing(name: str, bad: float) -> None:
     job = Job(lambda _: 0.0005)
-    for step in range(200):
+    for step in (*range(200), 2**63 - 2, -(2**63)):
+        job.hook_s, job.wall_s = step * 0.0005, step * 0.1
         job.budget.hear(0, step, {**job.health(0), name: bad})
         job.budget.hear(0, step, {})
         assert job.budget.decide([0]) is None
+
+
+def test_no_cost_is_too_large_to_be_answered() -> None:
+    budget = Budget(1e-4)
+    for step in range(12):
+        health = {"hook_seconds": step * 9e7, "wall_seconds": step * 9e7, "stretch": 1.0}
+        budget.hear(0, step, health)
+    assert budget.decide([0]) is not None
+    assert budget.control is not None
+    assert budget.control.stretch == 4

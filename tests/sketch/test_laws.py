@@ -205,3 +205,13 @@ def test_sums_of_a_sample_stand_for_all_elements(x: NDArray[np.float32], unseen:
         expected = derive(whole, statistic) * times**power
         assert derive(sample, statistic) == pytest.approx(expected, rel=1e-12), statistic
     assert derive(sample, "seen_share") == pytest.approx(1 / times)
+
+
+@given(plain_floats, plain_floats)
+def test_where_some_were_left_to_the_sentinel_only_what_it_sees_is_told(
+    x: NDArray[np.float32], y: NDArray[np.float32]
+) -> None:
+    mixed, whole = glance_at(x).merge(sketch_array(y)), sketch_array(np.concatenate([x, y]))
+    for statistic in STATISTICS:
+        expected = derive(whole, statistic) if statistic in (*SENTINEL, "seen_share") else [np.nan]
+        assert np.array_equal(derive(mixed, statistic), expected, equal_nan=True), statistic

@@ -457,3 +457,24 @@ def test_a_heatmap_tells_what_was_left_to_the_sentinel_from_what_is_undefined(
     assert found.observed[:, 2].tolist() == [True, False, False, False]
     assert found.nonfinite[:, 2].tolist() == [True, False, False, False]
     assert watched.heatmap("abs_max", view=view).observed.sum() == 11 * 4 + 2
+
+
+def test_a_tensor_without_elements_makes_no_step_a_sketched_one(
+    writer: RunWriter, record: Make
+) -> None:
+    tensors = {0: f32([]), 1: f32([2, 3])}
+    for index in range(6):
+        look = glance_at if index % 3 else sketch_array
+        writer.commit([record(index, tensors, look=look)], streams={})
+    run = open_run(writer.path)
+    assert run.scalar("rms")["step"].values.tolist() == [0, 3]
+    assert run.exponents()["step"].values.tolist() == [0, 3]
+    assert (
+        run.records()[["sites", "sketched", "glanced"]].to_numpy().tolist()
+        == [
+            [2, 1, 0],
+            [2, 0, 1],
+            [2, 0, 1],
+        ]
+        * 2
+    )

@@ -348,3 +348,21 @@ def test_a_sample_is_told_beside_the_histogram(new_job: Callable) -> None:
     told = plain(page.told.exponents_summary)
     assert told.startswith("A sample of 2 048 elements of 16 384")
     assert "extremes are bounds, sums estimates. They lie between" in told
+
+
+def test_the_page_shows_all_steps_though_few_were_sketched(new_job: Callable) -> None:
+    job = new_job(bad_step=None, every=10)
+    job.commit(range(25))
+    page = open_page(job.path, kind="activation", statistic="rms")
+
+    assert (page.steps.start, page.steps.end) == (-5, 25)  # columns of ten steps
+    page.choice.param.update(site="activation:blocks.0.norm1", step=12)
+    page.move(1)
+    assert page.choice.step == 20
+    page.choice.step = 12
+    page.move(-1)
+    assert page.choice.step == 10
+    tap(page.ranks.figure, 18.9, 0.0)
+    assert page.choice.step == 20
+    tap(page.training.figure, 18.9, 3.0)
+    assert page.choice.step == 19
