@@ -78,6 +78,7 @@ def measure(
         for _ in range(warm):
             watched.step()
             scope.step()
+        before = scope.health()["hook_seconds"]
         for _ in range(steps):
             seconds, loss = timed(bare)
             plain.append(seconds)
@@ -90,6 +91,7 @@ def measure(
             memory.append(resident_bytes())
         sent = scope.statistics()
         health = scope.health()
+    hooks_ms = (health["hook_seconds"] - before) / steps * 1e3
     ratio = statistics.median(a / b for a, b in zip(observed, plain, strict=True))
     mean = statistics.fmean(observed) / statistics.fmean(plain)
     tail = sorted(observed)[int(len(observed) * 0.99)] / sorted(plain)[int(len(plain) * 0.99)]
@@ -102,7 +104,7 @@ def measure(
         f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
         f"{', '.join(filter(None, schedule))} | "
         f"{statistics.median(plain) * 1e3:.0f} | {statistics.median(observed) * 1e3:.0f} | "
-        f"{ratio:.3f} | {mean:.3f} | {tail:.3f} | {grown:+.1f} | "
+        f"{ratio:.3f} | {mean:.3f} | {tail:.3f} | {hooks_ms:.2f} | {grown:+.1f} | "
         f"{sent.dropped_frames} | {int(health['tensors_stale'])} |",
         flush=True,
     )
@@ -134,7 +136,9 @@ def main() -> None:
         return
     print(
         "| torch threads | mode | every | bare ms | observed ms | median of pairs | "
-        "ratio of means | ratio of p99 | MiB grown | dropped | stale |\n" + 11 * "|---" + "|"
+        "ratio of means | ratio of p99 | hooks ms | MiB grown | dropped | stale |\n"
+        + 12 * "|---"
+        + "|"
     )
     rows = ("1 1", "2 1", "1 10", "2 10", "1 1 --compiled", "2 1 --compiled")
     for row in rows:
