@@ -63,7 +63,7 @@ def _number(name: str) -> int:
 
 
 def schedules_by_kind(
-    default: Schedule, by_kind: Mapping[str, Schedule | int], kinds: tuple[str, ...]
+    default: Schedule, by_kind: Mapping[str, Schedule | int], kinds: Sequence[str]
 ) -> dict[str, Schedule]:
     """The schedule of each kind: its own, or the default one; a number stands for its `every`.
 

@@ -40,6 +40,8 @@ from .compiling import address_of, compiled, reordered
 from .moments import exponent, merge_moments
 
 SMALLEST_NORMAL = 2.0**-1022
+FURTHEST = 1000
+"""Exponent of the largest factor that scales eighth powers: a normal number, as its inverse is."""
 FIELD = np.uint64(0x7FF)
 """Of the exponent, after a shift by 52."""
 FIRST_FIELD = 1023 + FIRST_EXPONENT
@@ -139,17 +141,16 @@ def _chunk_moments(x, within, key, finite, chunk):
             if size > 0:
                 chunk[ABS_MIN] = min(chunk[ABS_MIN], size)
     top = exponent(max(-chunk[MIN], chunk[MAX]))
-    chunk[M2], chunk[M3], chunk[M4], chunk[S8] = _power_sums(
-        x, chunk[SUM] / finite, max(-top, -1100) if top > -1200 else 0
-    )
+    shift = -top if top > -1200 else 0
+    near = max(min(shift, FURTHEST), -FURTHEST)
+    sums = _power_sums(x, chunk[SUM] / finite, math.ldexp(1.0, near))
+    chunk[M2], chunk[M3], chunk[M4] = sums[0], sums[1], sums[2]
+    chunk[S8] = math.ldexp(sums[3], 8 * (shift - near))
 
 
 @reordered
-def _power_sums(x, mean, shift):
-    """Σd², Σd³, Σd⁴ about the mean, and Σ(x·2^shift)⁸."""
-    # In two steps: the numbers that are subnormal need more than one factor can hold.
-    half = shift // 2
-    first, second = math.ldexp(1.0, half), math.ldexp(1.0, shift - half)
+def _power_sums(x, mean, unit):
+    """Σd², Σd³, Σd⁴ about the mean, and Σ(x·unit)⁸."""
     s2 = s3 = s4 = s8 = 0.0
     for i in range(x.size):
         value = x[i]
@@ -159,7 +160,7 @@ def _power_sums(x, mean, shift):
             s2 += square
             s3 += square * d
             s4 += square * square
-            u = value * first * second
+            u = value * unit
             u *= u
             u *= u
             s8 += u * u

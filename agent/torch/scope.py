@@ -110,27 +110,18 @@ def observe(
     names = [name for name, _ in named_modules(model)]
     names += [name for name, _ in named_parameters(model).values()]
     selection.warn_of_strays(names)
-    if budget is not None and not 0.0001 <= budget <= 1:
-        raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
-    if sentinel and sample is not None:
-        raise SettingError(
-            "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
-            "it would not be seen."
-        )
-    default = Schedule(every=every, staggered=staggered)
-    chosen = schedules_by_kind(default, schedules or {}, tuple(kinds))
-    if budget is not None:
-        chosen = {kind: replace(schedule, staggered=True) for kind, schedule in chosen.items()}
     return Scope(
         model,
         optimizers,
         run=_run_name(run),
         to=to or os.environ.get("RANKSCOPE_TO"),
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
-        timetable=Timetable(
-            chosen,
-            sentinel=sentinel or (sentinel is None and sample is None and _has_accelerator(model)),
-            strides=strides_by_kind(sample, list(chosen)),
+        timetable=_timetable(
+            schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),
+            sentinel=sentinel,
+            budget=budget,
+            sample=sample,
+            has_accelerator=any(p.device.type != "cpu" for p in model.parameters()),
         ),
         budget=budget,
         selection=selection,
@@ -343,6 +334,28 @@ def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
 
 
+def _timetable(
+    schedules: Mapping[str, Schedule],
+    *,
+    sentinel: bool | None,
+    budget: float | None,
+    sample: float | Mapping[str, float] | None,
+    has_accelerator: bool,
+) -> Timetable:
+    if budget is not None and not 0.0001 <= budget <= 1:
+        raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
+    if sentinel and sample is not None:
+        raise SettingError(
+            "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
+            "it would not be seen."
+        )
+    if budget is not None:
+        schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
+    if sentinel is None:
+        sentinel = has_accelerator and sample is None
+    return Timetable(schedules, sentinel=sentinel, strides=strides_by_kind(sample, list(schedules)))
+
+
 def _run_name(run: str | None) -> str:
     name = run or os.environ.get("RANKSCOPE_RUN", "")
     if not name:
@@ -365,10 +378,6 @@ def _as_list(
                 f"`optimizer` must be a torch optimizer or several, got {type(one)}."
             )
     return chosen
-
-
-def _has_accelerator(model: torch.nn.Module) -> bool:
-    return any(parameter.device.type != "cpu" for parameter in model.parameters())
 
 
 def _devices(model: torch.nn.Module) -> set[torch.device]:

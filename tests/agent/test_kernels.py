@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -136,6 +136,8 @@ def assert_same(x: NDArray[Any], table: SketchTable) -> None:
 
 
 @pytest.mark.parametrize("make", makers)
+@example(np.array([5e-324, -1e-300]))
+@example(np.array([1e69, 5e-324]))
 @given(any_array)
 def test_kernels_agree_on_any_bits(make: Any, x: NDArray[Any]) -> None:
     if make is not by_numba and not x.size:
