@@ -335,6 +335,10 @@ def test_between_sketches_the_sentinel_is_shown(new_job: Callable) -> None:
     told = plain(page.told.exponents_summary)
     assert told.startswith("At step 12 the sentinel alone looked at this site: |x| is at most")
     assert told.endswith("The nearest is at step 10.")
+    assert not any(zone.visible for zone in page.selection.exponents.zones)
+    page.choice.step = 10
+    assert all(zone.visible for zone in page.selection.exponents.zones)
+    page.choice.step = 12
     page.choice.view = "argmax"
     page.choice.statistic = "rms"
     assert page.told.problem == ""

@@ -163,6 +163,8 @@ class ExponentsFigure:
             for source in (self.bars, self.aside):
                 empty: look.Data = {str(name): [] for name in source.data}
                 source.data = empty
+            for annotation in (*self.zones, *self.edges, *self.names, *self.away):
+                annotation.visible = False
             return
         floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
         self.shares.update(start=floor_share, end=2.0)  # first: an empty bar ends at the floor
@@ -213,7 +215,7 @@ class ExponentsFigure:
         self.figure.x_range.update(start=start, end=end, reset_start=start, reset_end=end)
         bounds = ((top, None), (tiny, normal), (None, tiny))
         for zone, (left, right) in zip(self.zones, bounds, strict=True):
-            zone.update(left=left, right=right)
+            zone.update(left=left, right=right, visible=True)
         texts = (f"max {words.as_power(target.max)}", f"smallest normal {words.power(normal)}",
                  f"smallest subnormal {words.power(tiny)}")  # fmt: skip
         for edge, label, at, text in zip(
@@ -224,5 +226,5 @@ class ExponentsFigure:
             label.update(x=at, y=2.0, text=text, visible=inside)
         below = f"← smallest normal {words.power(normal)}" if normal < start else ""
         above = f"max {words.as_power(target.max)} →" if top > end else ""
-        self.away[0].update(text=below, x=start)
-        self.away[1].update(text=above, x=end)
+        self.away[0].update(text=below, x=start, visible=True)
+        self.away[1].update(text=above, x=end, visible=True)
