@@ -22,6 +22,13 @@ class _Way:
     sketch: Reading
     glance: Reading
 
+    def stretched(self, times: int) -> _Way:
+        """The same so many times as rarely, sites in turn."""
+        if times == 1:
+            return self
+        every = self.schedule.every * times
+        return replace(self, schedule=replace(self.schedule, every=every, staggered=True))
+
 
 class Timetable:
     """What is due in the step that is open; of one agent.
@@ -103,19 +110,7 @@ class Timetable:
 
     def _change_stretch(self, times: int) -> None:
         self.stretch = times
-        self._ways = (
-            self._asked
-            if times == 1
-            else {
-                kind: replace(
-                    way,
-                    schedule=replace(
-                        way.schedule, every=way.schedule.every * times, staggered=True
-                    ),
-                )
-                for kind, way in self._asked.items()
-            }
-        )
+        self._ways = {kind: way.stretched(times) for kind, way in self._asked.items()}
         if self._sentinel is not None:
             every = max(1, times // SENTINEL_STRETCH)  # of one, all are in turn at every step
             self._sentinel = Schedule(every=every, staggered=True)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from ..wire.messages import MAX_STRETCH, Control
 
-LEAST_BUDGET = 1e-4
-"""A smaller share cannot be measured."""
 WINDOW_S, WINDOW_STEPS = 3.0, 8
 """A share is taken over so much time, and so many steps, on every rank."""
 FASTEST = 4

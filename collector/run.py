@@ -17,8 +17,8 @@ from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
-from ..wire.messages import Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
-from .budget import LEAST_BUDGET, Budget
+from ..wire.messages import LEAST_BUDGET, Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
+from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
 from .placement import Layout, lay_out

@@ -77,10 +77,18 @@ def choose_records(
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
     last = ordered[is_last]
     if sketched:
-        found = (facts[last, SKETCHED] > 0) | (facts[last, BAD] > 0)
-        last = last[found | (facts[last, GLANCED] == 0)]
+        last = last[may_hold_all(*facts[last][:, [SKETCHED, GLANCED, BAD]].T)]
     glanced = bool((facts[last, GLANCED] > 0).any())
     return Chosen(last, facts[last, STEP], facts[last, ATTEMPT], glanced)
+
+
+def may_hold_all(sketched: Indices, glanced: Indices, nonfinite: Indices) -> NDArray[np.bool_]:
+    """bool [records]: which may hold more than a sentinel sees, or hold what is not finite.
+
+    Args:
+        sketched, glanced, nonfinite: int64 [records]: how many of its sites are so.
+    """
+    return (sketched > 0) | (glanced == 0) | (nonfinite > 0)
 
 
 def step_limits(steps: Steps) -> tuple[int, int]:

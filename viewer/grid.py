@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..sketch.derive import SENTINEL
 from ..store.pooling import Heatmap
 from ..store.query import Run
+from ..store.selection import may_hold_all
 from . import words
 from .columns import (
     MISSING,
@@ -209,8 +210,8 @@ def recorded_steps(records: pd.DataFrame, statistic: str) -> NDArray[np.int64]:
     """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`."""
     steps = np.asarray(records["step"], np.int64)
     if statistic not in SENTINEL:
-        found = (records["sketched"] > 0) | (records["nonfinite"] > 0)
-        steps = steps[np.asarray(found | (records["glanced"] == 0), np.bool_)]
+        counts = (records[name].to_numpy() for name in ("sketched", "glanced", "nonfinite"))
+        steps = steps[may_hold_all(*counts)]
     return np.unique(steps)
 
 

@@ -19,6 +19,8 @@ MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+LEAST_BUDGET = 1e-4
+"""A smaller share of step time cannot be measured."""
 MAX_STRETCH = 1024
 """Times by which schedules are stretched at most."""
 
@@ -85,7 +87,7 @@ class Hello(Message, tag="hello", frozen=True):
     facts: Annotated[dict[Name, Name], msgspec.Meta(max_length=64)] = {}
     """Versions and settings worth keeping with the run."""
     budget: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """Share of step time that the agent may take; below 0.0001: any."""
+    """Share of step time that the agent may take; below `LEAST_BUDGET`: any."""
 
 
 class Welcome(Message, tag="welcome", frozen=True):

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 from ...sketch.elements import BLOCK
+from ...sketch.formats import smallest_normal
 from ...sketch.table import (
     ABS_MIN,
     BINS,
@@ -39,7 +40,7 @@ from ...sketch.table import (
 from .compiling import address_of, compiled, reordered
 from .moments import exponent, merge_moments
 
-SMALLEST_NORMAL = 2.0**-1022
+SMALLEST_NORMAL = smallest_normal(np.dtype(np.float64))
 FURTHEST = 1000
 """Exponent of the largest factor that scales eighth powers: a normal number, as its inverse is."""
 FIELD = np.uint64(0x7FF)
@@ -77,15 +78,21 @@ def glance_at_doubles(item, counts, moments):
         value = x[i]
         if abs(value) < math.inf:
             low, high = min(low, value), max(high, value)
-        elif value > 0:
-            counts[POS_INF] += 1
-        elif value < 0:
-            counts[NEG_INF] += 1
         else:
-            counts[NAN] += 1
+            _count_nonfinite(value, counts)
     counts[COUNT] = length
     counts[UNBINNED] = length - counts[NAN] - counts[POS_INF] - counts[NEG_INF]
     moments[MIN], moments[MAX] = low, high
+
+
+@compiled
+def _count_nonfinite(value, counts):
+    if value > 0:
+        counts[POS_INF] += 1
+    elif value < 0:
+        counts[NEG_INF] += 1
+    else:
+        counts[NAN] += 1
 
 
 @compiled
@@ -117,12 +124,8 @@ def _count(x, bits, counts, histogram):
                 counts[OVER] += 1
             else:
                 histogram[place] += 1
-        elif value > 0:
-            counts[POS_INF] += 1
-        elif value < 0:
-            counts[NEG_INF] += 1
         else:
-            counts[NAN] += 1
+            _count_nonfinite(value, counts)
     return finite
 
 

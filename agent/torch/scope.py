@@ -16,7 +16,7 @@ from typing import Self
 import torch
 
 from ...sketch.errors import SettingError
-from ...wire.messages import PROTOCOL, RUN_NAME, Hello
+from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind, strides_by_kind
@@ -342,7 +342,7 @@ def _timetable(
     sample: float | Mapping[str, float] | None,
     has_accelerator: bool,
 ) -> Timetable:
-    if budget is not None and not 0.0001 <= budget <= 1:
+    if budget is not None and not LEAST_BUDGET <= budget <= 1:
         raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
     if sentinel and sample is not None:
         raise SettingError(
