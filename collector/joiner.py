@@ -358,6 +358,7 @@ class Joiner:
             by_rank=merged.by_rank if keep else {},
             training={rank: header.training for rank, header in headers.items()},
             health={rank: header.health for rank, header in headers.items()},
+            quantities=merged.quantities,
         )
         batch.records.append(record)
         batch.released += held.released

@@ -23,6 +23,7 @@ from ..sketch.table import (
     SUM,
     UNBINNED,
     UNSEEN,
+    Ints,
     SketchTable,
 )
 from ..store.record import SPREAD
@@ -53,6 +54,8 @@ class Merged:
     spread: NDArray[np.float32]
     by_rank: Mapping[int, NDArray[np.float32]]
     divergences: tuple[Divergence, ...]
+    quantities: Mapping[int, Ints]
+    """By index into the run's quantities."""
 
 
 def merge_contributions(
@@ -75,6 +78,7 @@ def merge_contributions(
             spread_over_ranks(by_rank, ranks),
             dict(zip(ranks, by_rank, strict=True)),
             _divergences(plan, thin, ranks, parts),
+            _counted(parts),
         )
 
 
@@ -123,6 +127,24 @@ def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> Ske
     if plan.partial_sites.size:
         _keep_linear(plan, thin.counts, rows)
     return SketchTable(rows.counts, rows.moments, rows.checksum, histogram)
+
+
+def _counted(parts: Sequence[Contribution]) -> dict[int, Ints]:
+    """The counts of all quantities, of each cell once; of addends nothing follows for the whole."""
+    whole = dict[int, Ints]()
+    taken = set[tuple[int, int]]()
+    for part in parts:
+        header, layout = part.frame.header, part.layout
+        for window, counts in zip(header.quantities, part.frame.windows, strict=True):
+            known = layout.quantities[window.quantity]
+            if known.index is None or layout.partial[known.site]:
+                continue
+            cell = (known.index, int(layout.cell[known.site]))
+            if cell not in taken:
+                taken.add(cell)
+                total = whole.setdefault(known.index, np.zeros(known.shape, np.int64)).reshape(-1)
+                total[window.first : window.first + window.length] += counts.astype(np.int64)
+    return whole
 
 
 def _add_windows(

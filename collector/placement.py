@@ -27,15 +27,35 @@ class Layout:
     """int64 [sites]: the same over the axes where it is sharded; differs from `cell` by addends."""
     partial: NDArray[np.bool_]
     """bool [sites]: whether the rank holds an addend of what is not reduced yet."""
+    quantities: Sequence[CountedAt] = ()
+    """Of the schema's quantities, in order."""
 
 
-def lay_out(sites: Sequence[Site], indices: Sequence[int], mesh: Sequence[MeshAxis]) -> Layout:
+@dataclass(frozen=True, slots=True)
+class CountedAt:
+    """One quantity of a rank's schema, as the whole run knows it."""
+
+    site: int
+    """Index into the schema's sites."""
+    index: int | None
+    """Index into the run's quantities; None where the run has no room for it."""
+    shape: tuple[int, ...]
+    """Of its counts."""
+
+
+def lay_out(
+    sites: Sequence[Site],
+    indices: Sequence[int],
+    mesh: Sequence[MeshAxis],
+    quantities: Sequence[CountedAt] = (),
+) -> Layout:
     """The layout of a rank that stands at the coordinates in `mesh`.
 
     Args:
         sites: those of the rank's schema.
         indices: of the same sites within the run.
         mesh: all axes; a site is replicated along those that its placement does not name.
+        quantities: those of the rank's schema.
     """
     weights = _weights(mesh)
     cell = [_number(site.placement, weights, ("shard", "partial")) for site in sites]
@@ -46,6 +66,7 @@ def lay_out(sites: Sequence[Site], indices: Sequence[int], mesh: Sequence[MeshAx
         np.asarray(cell, np.int64),
         np.asarray(piece, np.int64),
         np.asarray(addend, np.int64) > 0,
+        quantities,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ..sketch.errors import StoreError
+from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
@@ -21,7 +22,7 @@ from ..wire.messages import LEAST_BUDGET, Control, Gap, Goodbye, Hello, MeshAxis
 from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
-from .placement import Layout, lay_out
+from .placement import CountedAt, Layout, lay_out
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Stream:
     told_received: int = -2
     told_committed: int = -2
     told_control: Control | None = None
+    told_refused: Sequence[tuple[int, str]] = ()
+    """Quantities for which the run has no room, of which an event tells."""
     ended: bool = False
 
 
@@ -128,7 +131,8 @@ class Run:
             return "A schema names a site twice."
         indices = self.writer.add_sites(infos)
         self._labels.update(zip(indices, (info.label for info in infos), strict=True))
-        stream.schemas[schema.hash] = (schema, lay_out(schema.sites, indices, stream.mesh))
+        counted = self._count_at(stream, schema, indices)
+        stream.schemas[schema.hash] = (schema, lay_out(schema.sites, indices, stream.mesh, counted))
         stream.needs_schema = False
         while len(stream.schemas) > self.settings.max_schemas:
             stream.schemas.popitem(last=False)
@@ -336,6 +340,24 @@ class Run:
             facts=hello.facts,
         )
         self._unwritten.add(attempt)
+
+    def _count_at(self, stream: Stream, schema: Schema, indices: Sequence[int]) -> list[CountedAt]:
+        """Where the run keeps a schema's quantities; what it has no room for is told."""
+        asked = [(indices[one.site], one.name) for one in schema.quantities]
+        places = self.writer.add_quantities(asked)
+        refused = sorted({one for one, place in zip(asked, places, strict=True) if place is None})
+        if refused and stream.told_refused != refused:
+            stream.told_refused = refused
+            site, name = refused[0]
+            text = (
+                f"{len(refused)} quantities of rank {stream.rank} are not stored, {name} of "
+                f"{self._labels[site]} the first: a run has room for {MAX_NUMBERS} counts."
+            )
+            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
+        return [
+            CountedAt(one.site, place, quantity_named(one.name).shape)
+            for one, place in zip(schema.quantities, places, strict=True)
+        ]
 
     def _write_attempts(self) -> None:
         for attempt in sorted(self._unwritten & self._joiners.keys()):

@@ -16,7 +16,14 @@ from .errors import (
     StoreError,
 )
 from .formats import FORMATS, NumberFormat, number_format
-from .ranges import Bounded, overflow, quantile, subnormal, underflow
+from .quantities import (
+    BlockExponents,
+    CastCounts,
+    FineExponents,
+    Quantity,
+    quantity_named,
+)
+from .ranges import Bounded, fit, overflow, quantile, subnormal, underflow
 from .reference import sketch_array
 from .table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS, SketchTable
 
@@ -31,21 +38,27 @@ __all__ = [
     "MOMENTS",
     "STATISTICS",
     "AddressError",
+    "BlockExponents",
     "Bounded",
     "BusyError",
+    "CastCounts",
+    "FineExponents",
     "NotARunError",
     "NumberFormat",
     "ProtocolError",
+    "Quantity",
     "RankscopeError",
     "SettingError",
     "SketchTable",
     "StoreError",
     "derive",
     "element_hash",
+    "fit",
     "main_statistics",
     "number_format",
     "overflow",
     "quantile",
+    "quantity_named",
     "sketch_array",
     "subnormal",
     "underflow",

@@ -30,6 +30,14 @@ FORMATS = (
     "float4_e2m1fn",
 )
 """The formats that can be asked for by name."""
+BLOCK_FORMATS = (
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float6_e3m2fn",
+    "float6_e2m3fn",
+    "float4_e2m1fn",
+)
+"""Those of the elements of blocks that share a scale (MX, NVFP4, block-scaled float8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +58,14 @@ class NumberFormat:
 
     @property
     def overflow_threshold(self) -> float:
-        """The smallest |x| that rounds past `max`: half a unit in the last place beyond it."""
-        return self.max + 2.0 ** (floor_log2(self.max) - self.mantissa - 1)
+        """The smallest |x| that rounds past `max`, to nearest even.
+
+        That is half a unit in the last place beyond it, or just above where `max` is even: in
+        float8_e4m3fn 464 becomes 448, for the mantissa above that of 448 is NaN's.
+        """
+        unit = 2.0 ** (floor_log2(self.max) - self.mantissa)
+        halfway = self.max + unit / 2
+        return halfway if self.max / unit % 2 == 1 else float(np.nextafter(halfway, np.inf))
 
     @property
     def flush_threshold(self) -> float:

@@ -1,6 +1,7 @@
 """What a histogram of exponents can answer: quantiles, and how a tensor would fit a number format.
 
 A bin only says that 2^e <= |x| < 2^(e+1), so each answer comes with the bounds that it guarantees.
+Finer counts, where there are some of a tensor, narrow them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from math import frexp
 import numpy as np
 
 from .errors import SettingError
-from .formats import NumberFormat
+from .formats import NumberFormat, floor_log2
+from .quantities import (
+    EDGE,
+    FIRST_BLOCK_EXPONENT,
+    INSIDE,
+    LOST,
+    NONZERO,
+    BlockExponents,
+    CastCounts,
+    FineExponents,
+    Quantity,
+)
 from .table import (
     ABS_MIN,
     FIRST_EXPONENT,
@@ -20,6 +32,7 @@ from .table import (
     UNDER,
     ZERO,
     Floats,
+    Ints,
     SketchTable,
 )
 
@@ -88,17 +101,49 @@ def overflow(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bou
 def underflow(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bounded:
     """Share of finite non-zero elements whose x·2^shift becomes 0 in `target`, to nearest even."""
     threshold = np.nextafter(np.ldexp(target.flush_threshold, -shift), np.inf)
-    kept = _share_from(table, threshold)
+    lost = _rest(_share_from(table, threshold))
     smallest = table.moments[:, ABS_MIN]
-    lost = Bounded(1 - kept.value, 1 - kept.high, 1 - kept.low)
     return _where((smallest >= threshold) | (_nonzero(table) == 0), lost, 0.0)
 
 
 def subnormal(table: SketchTable, target: NumberFormat, *, shift: int = 0) -> Bounded:
     """Share of the finite non-zero elements that `target` can hold only as a subnormal, or as 0."""
-    normal = _share_from(table, np.ldexp(target.smallest_normal, -shift))
-    lost = Bounded(1 - normal.value, 1 - normal.high, 1 - normal.low)
+    lost = _rest(_share_from(table, np.ldexp(target.smallest_normal, -shift)))
     return _where(_nonzero(table) == 0, lost, 0.0)
+
+
+QUESTIONS = {"overflow": overflow, "underflow": underflow, "subnormal": subnormal}
+"""What can be asked of a table and a format, see `fit`."""
+
+
+def fit(quantity: Quantity, counts: Ints, target: NumberFormat) -> dict[str, Bounded]:
+    """The shares of `QUESTIONS`, of [1] row, that the counts of a quantity tell of a format.
+
+    Those of `BlockExponents` are of a tensor whose blocks are scaled so that they fill the format:
+    the power of two at their largest magnitude to that of the largest number, or the one to the
+    other. The scales themselves are taken to be exact.
+
+    Returns:
+        Nothing for `CastCounts` of another format.
+    """
+    match quantity:
+        case CastCounts():
+            return {} if quantity.format != target.name else _counted(counts)
+        case FineExponents():
+            unit, first = 1.0, FIRST_EXPONENT
+        case BlockExponents(scale="power"):
+            unit, first = 2.0 ** -floor_log2(target.max), FIRST_BLOCK_EXPONENT
+        case BlockExponents():
+            unit, first = 1 / target.max, FIRST_BLOCK_EXPONENT
+    total = int(counts.sum())
+    kept = np.nextafter(target.flush_threshold, np.inf)
+    over, normal = target.overflow_threshold, target.smallest_normal
+    value, low, high = _fine_count(counts, first, unit * over)
+    shares = {"overflow": _share(value, low, high, total)}
+    for question, threshold in (("underflow", kept), ("subnormal", normal)):
+        value, low, high = (total - n for n in _fine_count(counts, first, unit * threshold))
+        shares[question] = _share(value, high, low, total)
+    return shares
 
 
 def _nonzero(table: SketchTable) -> Floats:
@@ -131,3 +176,47 @@ def _where(
     return Bounded(
         *(np.where(decided, value, part) for part in (other.value, other.low, other.high))
     )
+
+
+def _rest(share: Bounded) -> Bounded:
+    """What is not in a share."""
+    return Bounded(1 - share.value, 1 - share.high, 1 - share.low)
+
+
+def _counted(counts: Ints) -> dict[str, Bounded]:
+    """The shares of `CastCounts`."""
+    lost = {question: counts[place] for question, place in LOST.items()}
+    return {question: _share(n, n, n, counts[NONZERO]) for question, n in lost.items()}
+
+
+def _share(value: float, low: float, high: float, total: float) -> Bounded:
+    """Numbers of elements, of so many, as one row."""
+    return Bounded(*(np.array([number / max(total, 1)]) for number in (value, low, high)))
+
+
+def _fine_count(counts: Ints, first: int, threshold: float) -> tuple[float, float, float]:
+    """How many elements of fine counts have |x| >= threshold: the estimate, and its bounds.
+
+    Args:
+        first: the exponent of row 1.
+    """
+    rows, parts, _ = counts.shape
+    flat = counts.reshape(-1, 2)
+    exponent = floor_log2(threshold) if np.isfinite(threshold) else first + rows
+    row = exponent - first + 1
+    if row >= rows:
+        return 0, 0, 0
+    if row < 1:  # all that is known of row 0 is that it lies below the others
+        return flat.sum(), flat[parts:].sum(), flat.sum()
+    place, just_below = (
+        (edge / 2.0**exponent - 1) * parts for edge in (threshold, np.nextafter(threshold, 0.0))
+    )
+    at = row * parts + int(place)
+    inside, beyond = flat[at, INSIDE], flat[at + 1 :].sum()
+    if place == int(place):
+        certain = beyond + inside + flat[at, EDGE]
+    elif just_below == int(just_below):  # what lies at the edge is below, all else above
+        certain = beyond + inside
+    else:
+        return beyond + inside * (1 - place % 1), beyond, beyond + inside
+    return certain, certain, certain

@@ -7,7 +7,7 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .record import SPREAD, Event, RankInfo, Record, SiteInfo
+from .record import SPREAD, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .writer import RunWriter
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "FirstNonfinite",
     "Heatmap",
+    "QuantityInfo",
     "RankInfo",
     "Record",
     "Run",

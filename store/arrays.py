@@ -75,6 +75,7 @@ class Arrays:
             "column": self.at("tail", "records").shape[1],
             "training": self.at("tail", "training").shape[2],
             "health": self.at("tail", "health").shape[2],
+            "number": self.at("tail", "quantities").shape[1],
         }
 
     def grow(self, dims: Dims) -> None:

@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from ..sketch.derive import derive
 from ..sketch.formats import NumberFormat, number_format
-from ..sketch.ranges import overflow, subnormal, underflow
-from ..sketch.table import SketchTable
+from ..sketch.quantities import Quantity
+from ..sketch.ranges import QUESTIONS, Bounded, fit
+from ..sketch.table import Ints, SketchTable
 
-QUESTIONS = {"overflow": overflow, "underflow": underflow, "subnormal": subnormal}
 
-
-def fit_formats(table: SketchTable, formats: Sequence[str]) -> pd.DataFrame:
+def fit_formats(
+    table: SketchTable, counts: Mapping[Quantity, Ints], formats: Sequence[str]
+) -> pd.DataFrame:
     """By format, of the one row of `table`: shares with their bounds, and where the format ends.
 
     Bounds are of the elements that were looked at: of a sample `seen_share` is below 1.
 
+    Args:
+        counts: what was counted of the tensor beside; the answer with the narrowest bounds counts.
+
     Raises:
         SettingError: there is no such format.
     """
-    rows = [fit(table, number_format(name)) for name in formats]
+    rows = [_row(table, counts, number_format(name)) for name in formats]
     return pd.DataFrame(rows, index=pd.Index(list(formats), name="format", dtype=object))
 
 
-def fit(table: SketchTable, target: NumberFormat) -> dict[str, float]:
-    """The row of one format."""
+def fit_row(shares: Mapping[str, Bounded]) -> dict[str, float]:
+    """By question the share and its bounds, of one row."""
     row: dict[str, float] = {}
-    for question, share in QUESTIONS.items():
-        # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
-        with np.errstate(all="ignore"):
-            answer = share(table, target)
+    for question, answer in shares.items():
         row[question] = float(answer.value[0])
         row[f"{question}_low"] = float(answer.low[0])
         row[f"{question}_high"] = float(answer.high[0])
-    return row | {
+    return row
+
+
+def _row(
+    table: SketchTable, counts: Mapping[Quantity, Ints], target: NumberFormat
+) -> dict[str, float]:
+    # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
+    with np.errstate(all="ignore"):
+        best = {question: share(table, target) for question, share in QUESTIONS.items()}
+        for quantity, found in counts.items():
+            for question, answer in fit(quantity, found, target).items():
+                if _width(answer) < _width(best[question]):
+                    best[question] = answer
+    return fit_row(best) | {
         "seen_share": float(derive(table, "seen_share")[0]),
         "max": target.max,
         "smallest_normal": target.smallest_normal,
         "smallest_subnormal": target.smallest_subnormal,
     }
+
+
+def _width(answer: Bounded) -> float:
+    return float(answer.high[0] - answer.low[0])

@@ -16,7 +16,7 @@ from ..sketch.derive import MAIN
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 from .record import SPREAD
 
-FORMAT = "rankscope/2"
+FORMAT = "rankscope/3"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -48,9 +48,11 @@ RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""
 
 MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
+NUMBER_CHUNK = 4096
+"""Counts of quantities in a chunk: most runs have none, and then no chunk."""
 
 Dims = Mapping[str, int]
-"""Sizes of the axes that grow: site, rank, column, training, health."""
+"""Sizes of the axes that grow: site, rank, column, training, health, number."""
 
 FIXED: Dims = {
     "count": len(COUNTS),
@@ -118,6 +120,8 @@ def limit(axis: str, sizes: Dims) -> int:
             return min(max(-(-size // 32) * 32, MIN_SITE_CHUNK), MAX_SITE_CHUNK)
         case "rank":
             return min(size, 8)
+        case "number":
+            return NUMBER_CHUNK
         case "training" | "health" | "column":
             return -(-size // 16) * 16
         case _:
@@ -181,6 +185,14 @@ ARRAYS: Mapping[str, Layout] = {
             history=(64, 64, BINS),
             recent=False,
             tail_sites=256,
+        ),
+        Layout(
+            name="quantities",
+            dtype="int64",
+            fill=-1,
+            axes=("number",),
+            history=(64, NUMBER_CHUNK),
+            recent=False,
         ),
         Layout(
             name="ranks",

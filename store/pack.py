@@ -32,6 +32,7 @@ def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
         "column": len(COLUMNS) + mask_words(ranks),
         "training": max(len(meta.training), 1),
         "health": max(len(meta.health), 1),
+        "number": meta.numbers,
     }
 
 
@@ -57,6 +58,8 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
         )
         pack_numbers(blocks["training"][row], record.training, meta.training)
         pack_numbers(blocks["health"][row], record.health, meta.health)
+        for index, counts in record.quantities.items():
+            blocks["quantities"][row, meta.quantities[index].numbers] = counts.reshape(-1)
         start = stop
     return blocks
 

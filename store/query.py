@@ -17,7 +17,9 @@ import zarr
 from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
+from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import SketchTable
+from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
 from .frames import attempts_frame, events_frame, health_frame, records_frame, sites_frame
@@ -267,7 +269,8 @@ class Run:
     ) -> pd.DataFrame:
         """How one tensor would fit number formats: by format the shares that overflow, underflow, …
 
-        Each share comes with the bounds that the histogram guarantees.
+        Each share comes with the bounds that the histogram guarantees, or what was counted beside
+        the sketch: most answers from `FineExponents` are exact, all from `CastCounts`.
 
         Raises:
             SettingError: the site was not observed in that step, or there is no such format.
@@ -280,7 +283,66 @@ class Run:
                 f"{site} was left to the sentinel in step {step}, which takes no histogram; "
                 "`scalar` without NaN tells the steps in which it was sketched."
             )
-        return fit_formats(table, formats)
+        return fit_formats(table, counts_at(self._reader, site, step, attempt), formats)
+
+    def quantities(
+        self, kind: str | Collection[str] | None = None, name: str | None = None
+    ) -> pd.DataFrame:
+        """What was counted of tensors beside their sketches: site, quantity, shape of its counts.
+
+        Raises:
+            SettingError: no site matches.
+        """
+        reader = self._reader
+        return quantities_frame(reader, choose_sites(reader.meta.sites, kind=kind, name=name))
+
+    def quantity(
+        self,
+        quantity: Quantity | str,
+        *,
+        site: str,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> xr.DataArray:
+        """The counts of a quantity of one site, int64, over step and the quantity's own axes.
+
+        There are only the steps in which it was counted. Of `FineExponents` and `BlockExponents`
+        the axes are `exponent`, `part` (where in its binade a part begins, from 1) and `at`
+        (inside, edge); the lowest exponent holds all below, too. Of `CastCounts` it is `lost`.
+
+        Args:
+            quantity: as it was given to `observe`, or its name.
+            site: label of the site.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: there is no such quantity or site, or it was not counted there.
+        """
+        reader = self._reader
+        wanted = quantity_named(quantity) if isinstance(quantity, str) else quantity
+        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
+        return quantity_array(reader, wanted, site, chosen)
+
+    def block_formats(
+        self,
+        *,
+        site: str,
+        step: int,
+        formats: Sequence[str] | None = None,
+        attempt: int | None = None,
+    ) -> pd.DataFrame:
+        """How one tensor would fit formats whose elements share a scale by block.
+
+        By quantity (each `BlockExponents` that was counted of it) and format of the elements:
+        shares that overflow (are clipped), become zero, or are subnormal, with their bounds.
+        Blocks of 32 with `scale="power"` are those of MX, of 16 with "amax" those of NVFP4.
+
+        Raises:
+            SettingError: the step was not recorded, there is no such site or format.
+        """
+        counts = counts_at(self._reader, site, step, attempt)
+        return fit_blocks(counts, formats)
 
     def heatmap(
         self,

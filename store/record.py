@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.table import SketchTable
+from ..sketch.labels import site_label
+from ..sketch.quantities import Quantity, quantity_named
+from ..sketch.table import Ints, SketchTable
 
 SPREAD = ("min", "max", "argmin", "argmax")
 """Last axis of the spread: the extremes over ranks of a main statistic, and whose they are."""
@@ -35,9 +38,29 @@ class SiteInfo:
     @property
     def label(self) -> str:
         """The unique name of the site within its run."""
-        slot = f"[{self.slot}]" if self.slot else ""
-        occurrence = f"#{self.occurrence}" if self.occurrence else ""
-        return f"{self.kind}:{self.name}{slot}{occurrence}"
+        return site_label(self.kind, self.name, self.slot, self.occurrence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantityInfo:
+    """What is counted of a site's tensor beside its sketch."""
+
+    site: int
+    """Index into the run's sites."""
+    name: str
+    """See `sketch.quantities`."""
+    start: int
+    """Where its counts begin on the axis `number`."""
+
+    @property
+    def quantity(self) -> Quantity:
+        """What it counts."""
+        return quantity_named(self.name)
+
+    @property
+    def numbers(self) -> slice:
+        """Its part of the axis `number`."""
+        return slice(self.start, self.start + math.prod(self.quantity.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +106,8 @@ class Record:
     """Training statistics by rank."""
     health: Mapping[int, Mapping[str, float]]
     """The agents' counters by rank."""
+    quantities: Mapping[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index into the run's quantities: what was counted, merged over cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS
-from .record import RankInfo, Record, SiteInfo
+from .record import QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -95,10 +95,17 @@ class Meta:
     sites: tuple[SiteInfo, ...] = ()
     """In the order of the site axis."""
     attempts: tuple[Attempt, ...] = ()
+    quantities: tuple[QuantityInfo, ...] = ()
+    """In the order of the axis `number`."""
     training: tuple[str, ...] = ()
     """Names along the last axis of the array `training`."""
     health: tuple[str, ...] = ()
     """Names along the last axis of the array `health`."""
+
+    @property
+    def numbers(self) -> int:
+        """How long the axis `number` is."""
+        return self.quantities[-1].numbers.stop if self.quantities else 0
 
     @property
     def world_size(self) -> int:
@@ -110,6 +117,7 @@ class Meta:
         return {
             "sites": [asdict(site) | {"placement": dict(site.placement)} for site in self.sites],
             "attempts": [asdict(attempt) for attempt in self.attempts],
+            "quantities": [asdict(one) for one in self.quantities],
             "training": list(self.training),
             "health": list(self.health),
         }
@@ -120,6 +128,10 @@ class Meta:
         return cls(
             sites=tuple(map(site_from_json, values.get("sites", ()))),
             attempts=tuple(map(attempt_from_json, values.get("attempts", ()))),
+            quantities=tuple(
+                QuantityInfo(**known_fields(QuantityInfo, one))
+                for one in values.get("quantities", ())
+            ),
             training=tuple(values.get("training", ())),
             health=tuple(values.get("health", ())),
         )

@@ -46,7 +46,7 @@ def problem_of(record: Record, meta: Meta) -> str | None:
         return f"needs its sites as one axis of integers, got {sites.dtype} {sites.shape}."
     if rows and (sites[0] < 0 or sites[-1] >= len(meta.sites) or np.any(np.diff(sites) <= 0)):
         return f"needs sites strictly increasing below {len(meta.sites)}, see `add_sites`."
-    return wrong_shape(record, rows) or wrong_ranks(record)
+    return wrong_shape(record, rows) or wrong_quantity(record, meta) or wrong_ranks(record)
 
 
 def wrong_shape(record: Record, rows: int) -> str | None:
@@ -66,6 +66,20 @@ def wrong_shape(record: Record, rows: int) -> str | None:
             return f"needs {name} as {dtype} {shape}, got {column.dtype} {column.shape}."
     if rows and (int(counts.min()) < 0 or int(histogram.min()) < 0):
         return "has a negative count."
+    return None
+
+
+def wrong_quantity(record: Record, meta: Meta) -> str | None:
+    """Which counts are of no quantity of the run, or have another shape."""
+    for index, counts in record.quantities.items():
+        if not 0 <= index < len(meta.quantities):
+            return f"needs quantities below {len(meta.quantities)}, got {index}."
+        info = meta.quantities[index]
+        if counts.shape != info.quantity.shape or counts.dtype != np.int64:
+            expected = f"int64 {info.quantity.shape}"
+            return f"needs {info.name} as {expected}, got {counts.dtype} {counts.shape}."
+        if int(counts.min()) < 0:
+            return f"has a negative count in {info.name}."
     return None
 
 

@@ -14,13 +14,14 @@ from typing import Self
 import icechunk
 
 from ..sketch.errors import NotARunError, StoreError
+from ..sketch.quantities import MAX_NUMBERS
 from . import compaction
 from .arrays import Arrays
 from .cleaning import Cleaner
 from .lock import WriterLock
 from .naming import holds_repository, is_vacant, what_is_at
 from .pack import consecutive, dims_for
-from .record import Event, RankInfo, Record, SiteInfo
+from .record import Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -137,6 +138,26 @@ class RunWriter:
             self._meta = replace(self._meta, sites=(*self._meta.sites, *new.values()))
         return [self._index[site.label] for site in sites]
 
+    def add_quantities(self, quantities: Sequence[tuple[int, str]]) -> list[int | None]:
+        """The index of each quantity, by its site's index and its name; unknown ones are appended.
+
+        They become durable with the next commit.
+
+        Returns:
+            None for those for which the run has no room: it holds `MAX_NUMBERS` counts.
+
+        Raises:
+            SettingError: there is no such quantity.
+        """
+        known = {(info.site, info.name): at for at, info in enumerate(self._meta.quantities)}
+        for site, name in quantities:
+            start = self._meta.numbers
+            info = QuantityInfo(site=site, name=name, start=start)
+            if (site, name) not in known and info.numbers.stop <= MAX_NUMBERS:
+                known[site, name] = len(self._meta.quantities)
+                self._meta = replace(self._meta, quantities=(*self._meta.quantities, info))
+        return [known.get(key) for key in quantities]
+
     def set_attempt(
         self, attempt: int, world_size: int, mesh: Mapping[str, int], ranks: Sequence[RankInfo]
     ) -> None:
@@ -181,6 +202,7 @@ class RunWriter:
             return append_events(arrays, state, events)
 
         self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
+        self._meta = meta
 
     def compact_if_due(self) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits."""
@@ -206,7 +228,7 @@ class RunWriter:
         def move(arrays: Arrays, state: State) -> State:
             return replace(compaction.move_all(arrays, state), finished=True)
 
-        self._transact(move, "Finished")
+        self._transact(move, "Finished", self._meta)
         self._cleaner.clean(FINISH_RETENTION_S)
 
     def close(self) -> None:
@@ -250,8 +272,12 @@ class RunWriter:
         meta: Meta | None = None,
         streams: Mapping[str, int] | None = None,
     ) -> None:
-        """Apply a change and commit it with all attributes, or leave everything as it was."""
-        meta = self._meta if meta is None else meta
+        """Apply a change and commit it with all attributes, or leave everything as it was.
+
+        Without `meta` what the run says of itself stays as it is stored: the arrays may not have
+        room yet for sites that were added since.
+        """
+        meta = self._stored_meta if meta is None else meta
         streams = self._streams if streams is None else dict(streams)
         try:
             session = self._repository.writable_session(BRANCH)
@@ -266,7 +292,7 @@ class RunWriter:
         except (OSError, icechunk.IcechunkError) as error:
             raise StoreError(f"Cannot write to {self.path}: {first_line(error)}") from error
         self._arrays, self._state, self._streams = arrays, state, dict(streams)
-        self._meta = self._stored_meta = meta
+        self._stored_meta = meta
         self._cleaner.committed()
 
 

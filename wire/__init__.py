@@ -18,11 +18,13 @@ from .codec import (
     make_schema,
     open_frame,
 )
+from .counts import quantity_of, unfold
 from .messages import (
     PROTOCOL,
     Ack,
     Column,
     Control,
+    CountWindow,
     FrameHeader,
     Gap,
     Goodbye,
@@ -35,6 +37,7 @@ from .messages import (
     Reject,
     Schema,
     Site,
+    SiteQuantity,
     State,
     Welcome,
 )
@@ -48,6 +51,7 @@ __all__ = [
     "Address",
     "Column",
     "Control",
+    "CountWindow",
     "Frame",
     "FrameHeader",
     "Gap",
@@ -62,6 +66,7 @@ __all__ = [
     "Reject",
     "Schema",
     "Site",
+    "SiteQuantity",
     "State",
     "Welcome",
     "decode",
@@ -71,4 +76,6 @@ __all__ = [
     "make_schema",
     "open_frame",
     "parse_address",
+    "quantity_of",
+    "unfold",
 ]

@@ -1,8 +1,9 @@
 """Messages to bytes and back, with every size bounded before it is allocated.
 
 A frame is two parts: its header, and a blob of columns back to back, little-endian, in the order
-of `COLUMNS`. Histograms travel as windows: of each row the bins from the first to the last non-zero
-one. Whatever is wrong with bytes from outside ends in a `ProtocolError`, in no other exception.
+of `COLUMNS`, and after them the counts of quantities. Histograms and counts travel as windows: from
+the first to the last that is not zero. Whatever is wrong with bytes from outside ends in a
+`ProtocolError`, in no other exception.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.errors import ProtocolError
-from ..sketch.table import BINS, COUNTS, MOMENTS, SketchTable
+from ..sketch.table import BINS, COUNTS, MOMENTS, Ints, SketchTable
+from .counts import (
+    MAX_COUNT,
+    check_counted,
+    check_quantities,
+    count_windows,
+    narrowed,
+    quantity_of,
+    unfold,
+)
 from .messages import (
     MAX_SITES,
     Column,
@@ -29,13 +39,11 @@ from .messages import (
     Message,
     Schema,
     Site,
+    SiteQuantity,
 )
 
 MAX_HEADER_BYTES = 32 << 20
 MAX_BLOB_BYTES = 256 << 20
-MAX_COUNT = 2**47
-"""Largest count of one row: such counts of 65,536 ranks add up without overflow."""
-
 COLUMNS = (
     Column(name="site", dtype="u4", width=1, merge="sum"),
     Column(name="counts", dtype="i8", width=len(COUNTS), merge="sum"),
@@ -70,6 +78,8 @@ class Frame:
     """uint32 [rows]: index into the schema's sites, strictly increasing."""
     table: SketchTable
     """One row a site."""
+    quantities: dict[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index into the schema's quantities: what was counted, in the shape of the quantity."""
     training: dict[str, float] = field(default_factory=dict[str, float])
     health: dict[str, float] = field(default_factory=dict[str, float])
     reports: list[str] = field(default_factory=list[str])
@@ -99,11 +109,14 @@ class PackedFrame:
     """uint16 [rows]: and how long it is."""
     bins: NDArray[Any]
     """unsigned: the windows of all rows, back to back."""
+    windows: tuple[NDArray[Any], ...] = ()
+    """unsigned: the counts of each of the header's quantities."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the blob that this keeps alive."""
-        return len(self.sites) * _ROW_BYTES + self.bins.nbytes
+        counted = sum(window.nbytes for window in self.windows)
+        return len(self.sites) * _ROW_BYTES + self.bins.nbytes + counted
 
     def window_places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """intp [bins]: where each element of `bins` belongs in a flat [rows, BINS] histogram.
@@ -129,11 +142,14 @@ class PackedFrame:
         )
 
 
-def make_schema(sites: Sequence[Site]) -> Schema:
-    """The schema of frames over these sites; its hash is over columns and sites."""
-    body = _encoder.encode((COLUMNS, tuple(sites)))
+def make_schema(sites: Sequence[Site], quantities: Sequence[SiteQuantity] = ()) -> Schema:
+    """The schema of frames over these sites and quantities; its hash is over all it says."""
+    body = _encoder.encode((COLUMNS, tuple(sites), tuple(quantities)))
     return Schema(
-        hash=blake2b(body, digest_size=16).digest(), columns=list(COLUMNS), sites=list(sites)
+        hash=blake2b(body, digest_size=16).digest(),
+        columns=list(COLUMNS),
+        sites=list(sites),
+        quantities=list(quantities),
     )
 
 
@@ -168,6 +184,7 @@ def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> A
 def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
     """Header and blob of `frame`, whose sites are those of the schema with hash `schema`."""
     first, width, bins = _windows(frame.table.histogram)
+    windows, counted = count_windows(frame.quantities)
     columns = (
         frame.sites.astype("<u4"),
         frame.table.counts.astype("<i8", copy=False),
@@ -176,6 +193,7 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
         first,
         width,
         bins,
+        *counted,
     )
     blob = b"".join(
         np.ascontiguousarray(column).data.cast("B") for column in columns if column.size
@@ -195,6 +213,7 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
         health=frame.health,
         reports=frame.reports,
         gaps=frame.gaps,
+        quantities=windows,
     )
     return _encoder.encode(header), blob
 
@@ -207,17 +226,20 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
     """
     rows = header.rows
     bin_bytes = header.bins * np.dtype(header.bin_dtype).itemsize
-    expected = rows * _ROW_BYTES + bin_bytes
+    counted = sum(part.length * np.dtype(part.dtype).itemsize for part in header.quantities)
+    expected = rows * _ROW_BYTES + bin_bytes + counted
     if expected > MAX_BLOB_BYTES or len(blob) != expected:
         raise ProtocolError(
-            f"A frame of {rows} rows and {header.bins} bins takes {expected} bytes "
+            f"A frame of {rows} rows, {header.bins} bins and {len(header.quantities)} quantities "
+            f"takes {expected} bytes "
             f"(at most {MAX_BLOB_BYTES}), got {len(blob)}."
         )
     if crc32(blob) != header.crc32:
         raise ProtocolError("A frame's checksum does not match: it was damaged on the way.")
-    site, counts, moments, checksum, first, width, bins = _split(header, blob)
+    site, counts, moments, checksum, first, width, bins, *windows = _split(header, blob)
     _check_rows(site, counts, len(schema.sites))
     _check_windows(first, width, bins)
+    check_counted(header.quantities, windows, schema)
     return PackedFrame(
         header=header,
         sites=site,
@@ -227,6 +249,7 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
         first_bin=first,
         bin_count=width,
         bins=bins,
+        windows=tuple(windows),
     )
 
 
@@ -243,6 +266,10 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         time_ns=header.time_ns,
         sites=packed.sites.astype(np.uint32),
         table=packed.table(),
+        quantities={
+            part.quantity: unfold(part, window, quantity_of(schema, part.quantity).shape)
+            for part, window in zip(header.quantities, packed.windows, strict=True)
+        },
         training=header.training,
         health=header.health,
         reports=header.reports,
@@ -254,8 +281,11 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
 
 def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
     columns, offset = list[NDArray[Any]](), 0
-    lengths = (*(header.rows * column.width for column in COLUMNS[:-1]), header.bins)
-    for length, dtype in zip(lengths, (*_DTYPES, np.dtype(f"<{header.bin_dtype}")), strict=True):
+    lengths = [*(header.rows * column.width for column in COLUMNS[:-1]), header.bins]
+    lengths += [part.length for part in header.quantities]
+    unsigned = [header.bin_dtype, *(part.dtype for part in header.quantities)]
+    dtypes = [*_DTYPES, *(np.dtype(f"<{name}") for name in unsigned)]
+    for length, dtype in zip(lengths, dtypes, strict=True):
         columns.append(np.frombuffer(blob, dtype, length, offset))
         offset += length * dtype.itemsize
     return columns
@@ -274,10 +304,7 @@ def _windows(
     width[some] = filled[end[some] - 1] - base[some] - first[some] + 1
     places = np.repeat(base + first - (np.cumsum(width) - width), width)
     places += np.arange(len(places))
-    values = flat[places]
-    largest = int(values.max(initial=0))
-    size = next(size for size in (1, 2, 4, 8) if largest < 1 << (8 * size))
-    return first.astype("<u2"), width.astype("<u2"), values.astype(f"<u{size}")
+    return first.astype("<u2"), width.astype("<u2"), narrowed(flat[places])
 
 
 def _check_windows(first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any]) -> None:
@@ -305,5 +332,6 @@ def _check_schema(schema: Schema) -> None:
         raise ProtocolError(f"A schema's columns are not those of this protocol: {names[:200]}.")
     if len(schema.sites) > MAX_SITES:
         raise ProtocolError(f"A schema of {len(schema.sites)} sites is above {MAX_SITES}.")
-    if make_schema(schema.sites).hash != schema.hash:
+    check_quantities(schema)
+    if make_schema(schema.sites, schema.quantities).hash != schema.hash:
         raise ProtocolError("A schema's hash does not match its contents.")

@@ -12,13 +12,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-PROTOCOL = 2
+from ..sketch.quantities import MAX_NUMBERS
+
+PROTOCOL = 3
 """The version of this vocabulary."""
 
 MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+MAX_QUANTITIES = 4096
+"""Of one rank, all sites together."""
 LEAST_BUDGET = 1e-4
 """A smaller share of step time cannot be measured."""
 MAX_STRETCH = 1024
@@ -144,12 +148,22 @@ class Site(Message, frozen=True):
     """Other names of the same tensor (tied weights)."""
 
 
+class SiteQuantity(Message, frozen=True):
+    """What is counted of a site's tensor beside its sketch."""
+
+    site: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SITES)]
+    """Index into the schema's sites."""
+    name: Name
+    """As of `sketch.quantities`: it says what is counted, and in which shape."""
+
+
 class Schema(Message, tag="schema", frozen=True):
     """What the frames that carry `hash` hold; sent before the first of them."""
 
     hash: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     columns: Annotated[list[Column], msgspec.Meta(max_length=64)]
     sites: Annotated[list[Site], msgspec.Meta(max_length=MAX_SITES)]
+    quantities: Annotated[list[SiteQuantity], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
 
 
 class Gap(Message, frozen=True):
@@ -159,6 +173,16 @@ class Gap(Message, frozen=True):
     last_step: Step
     frames: Count
     cause: Name
+
+
+class CountWindow(Message, frozen=True):
+    """The counts of one quantity from the first to the last that is not zero, in C order."""
+
+    quantity: Annotated[int, msgspec.Meta(ge=0, lt=MAX_QUANTITIES)]
+    """Index into the schema's quantities."""
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBERS)]
+    length: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBERS)]
+    dtype: Literal["u1", "u2", "u4", "u8"]
 
 
 class FrameHeader(Message, tag="frame", frozen=True):
@@ -185,6 +209,8 @@ class FrameHeader(Message, tag="frame", frozen=True):
     reports: Texts = []
     """Sentences about what went wrong inside the agent."""
     gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    quantities: Annotated[list[CountWindow], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
+    """Their counts follow the columns in the blob, in order."""
 
 
 class Ack(Message, tag="ack", frozen=True):

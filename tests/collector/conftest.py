@@ -15,6 +15,7 @@ from rankscope.wire import (
     MeshAxis,
     PackedFrame,
     Site,
+    SiteQuantity,
     decode,
     encode_frame,
     make_schema,
@@ -22,9 +23,14 @@ from rankscope.wire import (
 )
 
 
-def pack(sites: Sequence[Site], table: SketchTable, **fields: object) -> PackedFrame:
+def pack(
+    sites: Sequence[Site],
+    table: SketchTable,
+    counted: Sequence[SiteQuantity] = (),
+    **fields: object,
+) -> PackedFrame:
     """A frame over `sites` as it comes out of the wire."""
-    schema = make_schema(sites)
+    schema = make_schema(sites, counted)
     rows = np.arange(len(sites), dtype=np.uint32)
     settings = {"sequence": 0, "step": 0, "time_ns": 1, **fields}
     header, blob = encode_frame(Frame(sites=rows, table=table, **settings), schema.hash)  # pyright: ignore[reportArgumentType]

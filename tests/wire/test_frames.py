@@ -12,13 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rankscope.sketch import BINS, COUNTS, MOMENTS, ProtocolError, SketchTable, sketch_array
+from rankscope.sketch import (
+    BINS,
+    COUNTS,
+    MOMENTS,
+    BlockExponents,
+    CastCounts,
+    FineExponents,
+    ProtocolError,
+    SketchTable,
+    sketch_array,
+)
+from rankscope.sketch.quantities import MAX_NUMBERS
+from rankscope.sketch.table import Ints
 from rankscope.wire import (
     COLUMNS,
     Frame,
     FrameHeader,
     Gap,
     Site,
+    SiteQuantity,
     decode,
     decode_frame,
     encode,
@@ -27,7 +40,23 @@ from rankscope.wire import (
     open_frame,
 )
 
-SCHEMA = make_schema([Site(kind="tap", name=f"t{i}") for i in range(8)])
+SITES = [Site(kind="tap", name=f"t{i}") for i in range(8)]
+QUANTITIES = (FineExponents(1), BlockExponents(1, 16, "amax", 2), CastCounts("float8_e5m2"))
+SCHEMA = make_schema(
+    SITES,
+    [SiteQuantity(site=site, name=one.name) for site in (1, 5) for one in QUANTITIES],
+)
+
+
+@st.composite
+def counted(draw: st.DrawFn) -> dict[int, Ints]:
+    """Counts of some of the schema's quantities."""
+    chosen = draw(st.sets(st.integers(0, 5)))
+    counts = {index: np.zeros(QUANTITIES[index % 3].shape, np.int64) for index in chosen}
+    for of_one in counts.values():
+        places = draw(st.lists(st.integers(0, of_one.size - 1), max_size=4))
+        of_one.reshape(-1)[places] = draw(st.sampled_from([1, 200, 60_000, 2**31, 2**47]))
+    return counts
 
 
 @st.composite
@@ -53,6 +82,7 @@ def frames(draw: st.DrawFn) -> Frame:
         time_ns=draw(st.integers(0, 2**63 - 1)),
         sites=np.array(sites, np.uint32),
         table=draw(tables(len(sites))),
+        quantities=draw(counted()),
         training=draw(numbers),
         health=draw(numbers),
         reports=draw(st.lists(st.text(max_size=9), max_size=2)),
@@ -67,7 +97,12 @@ def a_frame(rows: int = 3) -> tuple[FrameHeader, bytes]:
         [sketch_array(np.arange(row, row + 9.0)) for row in range(rows)]
     )
     frame = Frame(
-        sequence=4, step=5, time_ns=6, sites=np.arange(rows, dtype=np.uint32), table=table
+        sequence=4,
+        step=5,
+        time_ns=6,
+        sites=np.arange(rows, dtype=np.uint32),
+        table=table,
+        quantities={5: np.array([1, 2, 0, 3000])},
     )
     header, blob = encode_frame(frame, SCHEMA.hash)
     return decode(header, "agent"), blob
@@ -83,6 +118,9 @@ def test_a_frame_survives_bit_for_bit(frame: Frame) -> None:
     for name in ("sequence", "step", "time_ns", "training", "health", "reports", "gaps"):
         assert getattr(back, name) == getattr(frame, name)
     assert (back.partial, back.final) == (frame.partial, frame.final)
+    assert back.quantities.keys() == frame.quantities.keys()
+    for index, counts in frame.quantities.items():
+        assert np.array_equal(back.quantities[index], counts)
 
 
 @given(frames())
@@ -110,7 +148,11 @@ def test_plain_msgpack_and_numpy_are_enough_to_read_a_frame() -> None:
 
     assert fields[0] == "frame"
     assert read["counts"][:, 0].tolist() == [9, 9, 9]
-    assert np.frombuffer(blob[offset:], "<" + fields[7]).sum() == 9 * 3 - 1
+    end = offset + fields[6] * np.dtype(fields[7]).itemsize
+    assert np.frombuffer(blob[offset:end], "<" + fields[7]).sum() == 9 * 3 - 1
+    [[quantity, first, length, dtype]] = fields[-1]
+    assert (quantity, first, length) == (5, 0, 4)
+    assert np.frombuffer(blob[end:], "<" + dtype).tolist() == [1, 2, 0, 3000]
 
 
 @given(st.data())
@@ -197,3 +239,55 @@ def test_a_step_beyond_int64_is_refused() -> None:
 
     with pytest.raises(ProtocolError):
         decode(encode(msgspec.structs.replace(header, step=2**63)), "agent")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"quantity": 6}, "strictly increasing below 6"),
+        ({"quantity": 2, "first": 1}, "do not fit a quantity of 4 numbers"),
+        ({"length": 3}, "takes"),
+        ({"dtype": "u8"}, "takes"),
+    ],
+)
+def test_counts_that_are_of_no_quantity_are_refused(change: dict[str, Any], text: str) -> None:
+    header, blob = a_frame()
+    window = msgspec.structs.replace(header.quantities[0], **change)
+
+    with pytest.raises(ProtocolError, match=text):
+        open_frame(msgspec.structs.replace(header, quantities=[window]), blob, SCHEMA)
+
+
+def test_a_quantity_that_counts_too_much_is_refused() -> None:
+    sites, table = np.zeros(0, np.uint32), SketchTable.empty(0)
+    counts = {2: np.array([0, 0, 0, 2**47 + 1])}
+    frame = Frame(sequence=0, step=0, time_ns=0, sites=sites, table=table, quantities=counts)
+    header, blob = encode_frame(frame, SCHEMA.hash)
+
+    with pytest.raises(ProtocolError, match=r"counts more than 2\^47"):
+        open_frame(decode(header, "agent"), blob, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("quantities", "text"),
+    [
+        ([SiteQuantity(site=8, name="fine_exponents:4")], "of site 8; it has 8"),
+        ([SiteQuantity(site=0, name="rank_me")], "no quantity 'rank_me'"),
+        ([SiteQuantity(site=0, name="cast_counts:float9")], "no number format 'float9'"),
+        ([SiteQuantity(site=0, name="fine_exponents:4")] * 2, "twice"),
+        (
+            [SiteQuantity(site=i, name=f"fine_exponents:{k}") for i in range(8) for k in (3, 4)]
+            + [
+                SiteQuantity(site=i, name=f"block_exponents:1x{size}:amax:4")
+                for i in range(8)
+                for size in range(1, 20)
+            ],
+            f"above the limit of {MAX_NUMBERS}",
+        ),
+    ],
+)
+def test_a_schema_with_quantities_that_cannot_be_is_refused(
+    quantities: list[SiteQuantity], text: str
+) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        decode(encode(make_schema(SITES, quantities)), "agent")
