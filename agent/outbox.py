@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zmq.utils.monitor import recv_monitor_message
 
 from ..sketch.errors import ProtocolError, SettingError
-from ..sketch.table import SketchTable
+from ..sketch.table import Ints, SketchTable
 from ..wire.address import parse_address
 from ..wire.codec import (
     MAX_BLOB_BYTES,
@@ -41,6 +41,7 @@ from ..wire.messages import (
     NeedSchema,
     Reject,
     Site,
+    SiteQuantity,
     State,
     Welcome,
 )
@@ -141,9 +142,9 @@ class Outbox:
         """Whether an acknowledgement came since goodbye was said."""
         self.set_sites(())
 
-    def set_sites(self, sites: Sequence[Site]) -> None:
-        """Frames from now on are over these sites."""
-        schema = make_schema(sites)
+    def set_sites(self, sites: Sequence[Site], quantities: Sequence[SiteQuantity] = ()) -> None:
+        """Frames from now on are over these sites, and what is counted of them beside."""
+        schema = make_schema(sites, quantities)
         used = self._window.schemas()
         self._schemas = {name: body for name, body in self._schemas.items() if name in used}
         self._schemas[schema.hash] = encode(schema)
@@ -158,6 +159,7 @@ class Outbox:
         table: SketchTable,
         training: Mapping[str, float],
         health: Mapping[str, float],
+        quantities: Mapping[int, Ints] | None = None,
         reports: Sequence[str] = (),
         partial: bool = False,
         final: bool = False,
@@ -166,6 +168,7 @@ class Outbox:
 
         Args:
             sites: which of the sites of `set_sites`, strictly increasing; one row of `table` each.
+            quantities: counts by index into the quantities of `set_sites`.
         """
         if self._is_inert():
             return
@@ -178,6 +181,7 @@ class Outbox:
             table=table,
             training=dict(training),
             health=dict(health),
+            quantities=dict(quantities or {}),
             reports=[report[:MAX_NAME] for report in reports[:MAX_ENTRIES]],
             gaps=list(gaps),
             partial=partial,

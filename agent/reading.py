@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..sketch.quantities import Quantity
+
+Counted = tuple[tuple[int, Quantity], ...]
+"""What is counted of a tensor beside its sketch, and under which of the schema's quantities."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -17,3 +22,5 @@ class Reading:
     """Whether only its extremes are wanted, and how many elements are not finite."""
     stride: int = 1
     """Of so many clusters of elements one is read, see `sampling`."""
+    counted: Counted = ()
+    """What is counted beside the sketch; then the tensor is contiguous, or expanded."""

@@ -1,14 +1,15 @@
-"""Which names are observed: patterns that apply to every kind alike."""
+"""Which names are observed, and what is counted of them: patterns that users give."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ..sketch.errors import SettingError
+from ..sketch.quantities import Quantity
 
 
 class RankscopeWarning(UserWarning):
@@ -42,15 +43,58 @@ class Selection:
         """Warn of each pattern that is found in none of `names`, and list near ones."""
         known = list(names)
         for option, patterns in (("include", self.include), ("exclude", self.exclude)):
-            for pattern in patterns:
-                if not any(pattern.search(name) for name in known):
-                    near = get_close_matches(pattern.pattern, known, n=3, cutoff=0.3) or known[:3]
-                    warnings.warn(
-                        f"{option}={pattern.pattern!r} matches no module or parameter; "
-                        f"near names are {', '.join(near)}.",
-                        RankscopeWarning,
-                        stacklevel=4,
+            _warn_of_strays(option, patterns, known, "module or parameter")
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What is counted of which sites beside their sketches."""
+
+    asked: tuple[tuple[re.Pattern[str], tuple[Quantity, ...]], ...]
+    """Patterns that are searched for in a site's label, and what is counted where they are found"""
+
+    @classmethod
+    def of(cls, quantities: Mapping[str, Quantity | Sequence[Quantity]] | None) -> Counting:
+        """From regular expressions and what is asked for.
+
+        Raises:
+            SettingError: a pattern is no regular expression, or what is asked for no quantity.
+        """
+        asked: list[tuple[re.Pattern[str], tuple[Quantity, ...]]] = []
+        for pattern, some in (quantities or {}).items():
+            chosen = tuple(some) if isinstance(some, Sequence) else (some,)
+            for one in chosen:
+                # Users without a type checker may pass anything.
+                if not isinstance(one, Quantity):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise SettingError(
+                        f"quantities[{pattern!r}] must be FineExponents, BlockExponents or "
+                        f"CastCounts, got {one!r}."
                     )
+            asked += [(found, chosen) for found in _compile("quantities", pattern)]
+        return cls(tuple(asked))
+
+    def of_site(self, label: str) -> tuple[Quantity, ...]:
+        """What is counted of a site, each once."""
+        found = [one for pattern, some in self.asked if pattern.search(label) for one in some]
+        return tuple(dict.fromkeys(found))
+
+    def warn_of_strays(self, labels: Iterable[str]) -> None:
+        """Warn of each pattern that was found in none of the sites' labels, and list near ones."""
+        _warn_of_strays("quantities", [pattern for pattern, _ in self.asked], list(labels), "site")
+
+
+def _warn_of_strays(
+    option: str, patterns: Iterable[re.Pattern[str]], known: Sequence[str], what: str
+) -> None:
+    for pattern in patterns:
+        if not any(pattern.search(name) for name in known):
+            near = get_close_matches(pattern.pattern, known, n=3, cutoff=0.3) or known[:3]
+            warnings.warn(
+                f"{option}={pattern.pattern!r} matches no {what}; near names are "
+                f"{', '.join(near) or 'none'}.",
+                RankscopeWarning,
+                stacklevel=5,
+            )
 
 
 def _compile(option: str, patterns: str | Sequence[str] | None) -> tuple[re.Pattern[str], ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..wire.messages import Kind, Placement, Site
+from ..sketch.labels import site_label
+from ..sketch.quantities import MAX_NUMBERS, Quantity
+from ..wire.messages import MAX_QUANTITIES, Kind, Placement, Site, SiteQuantity
+from .reading import Counted
 
 MAX_SITES = 20_000
 """Sites of one rank; what comes beyond is not measured, and counted."""
@@ -21,11 +25,19 @@ class SiteBook:
     """Rows by (kind, name, slot, occurrence), in the order of first execution."""
 
     chooses: Callable[[str], bool]
+    counts: Callable[[str], Sequence[Quantity]] = lambda _: ()
+    """What is counted of the site with a label, beside its sketch."""
     sites: list[Site] = field(default_factory=list[Site])
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
     synchronous: set[int] = field(default_factory=set[int])
     """Rows whose tensor is changed in place after it was seen: read at once from then on."""
+    quantities: list[SiteQuantity] = field(default_factory=list[SiteQuantity])
+    counted: dict[int, Counted] = field(default_factory=dict[int, Counted])
+    """By row: what is counted there, with its index into `quantities`."""
+    refused_quantities: int = 0
+    """Quantities beyond `MAX_QUANTITIES`, or `MAX_NUMBERS` counts."""
+    _numbers: int = 0
     _rows: dict[Key, int] = field(default_factory=dict[Key, int])
 
     def row(self, key: Key) -> int | None:
@@ -65,7 +77,26 @@ class SiteBook:
                     aliases=list(aliases),
                 )
             )
+            self._count(self._rows[key], site_label(kind, name, slot, occurrence))
         return self._rows[key]
+
+    def labels(self) -> list[str]:
+        """Of all sites."""
+        return [site_label(one.kind, one.name, one.slot, one.occurrence) for one in self.sites]
+
+    def _count(self, row: int, label: str) -> None:
+        """Note what is counted of a new site, as far as there is room."""
+        counted = list[tuple[int, Quantity]]()
+        for quantity in self.counts(label):
+            numbers = self._numbers + math.prod(quantity.shape)
+            if numbers > MAX_NUMBERS or len(self.quantities) >= MAX_QUANTITIES:
+                self.refused_quantities += 1
+                continue
+            self._numbers = numbers
+            counted.append((len(self.quantities), quantity))
+            self.quantities.append(SiteQuantity(site=row, name=quantity.name))
+        if counted:
+            self.counted[row] = tuple(counted)
 
     def disable(self, key: Key) -> None:
         """Measure this site no more."""

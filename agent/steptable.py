@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.table import SketchTable
+from ..sketch.table import Ints, SketchTable
 
 LEAST, MOST = 4, 32
 RING_BYTES = 16 << 20
@@ -30,6 +30,8 @@ class StepTable:
     time_ns: int = 0
     partial: bool = False
     final: bool = False
+    counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index into the schema's quantities: what was counted."""
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` sites; what is there stays."""
@@ -51,6 +53,11 @@ class StepTable:
             self.reserve(int(rows.max()) + 1)
             into(self.table, rows, leaf, keep)
             self.present[rows[keep]] = True
+
+    def count(self, index: int, counts: Ints) -> None:
+        """Add to what was counted under a quantity."""
+        known = self.counts.get(index)
+        self.counts[index] = counts.copy() if known is None else known + counts
 
 
 class StepRing:
@@ -80,7 +87,7 @@ class StepRing:
         """Empty a table for its next use."""
         table.table.clear()
         table.present.fill(False)
-        table.training = {}
+        table.training, table.counts = {}, {}
         table.time_ns = 0
         table.partial = table.final = False
         self._free.append(table)

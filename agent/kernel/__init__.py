@@ -2,5 +2,6 @@
 
 from .dtypes import DTYPES
 from .items import Team, absorb, cut, sketch_items, warm
+from .quantities import count
 
-__all__ = ["DTYPES", "Team", "absorb", "cut", "sketch_items", "warm"]
+__all__ = ["DTYPES", "Team", "absorb", "count", "cut", "sketch_items", "warm"]

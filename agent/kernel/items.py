@@ -27,6 +27,7 @@ from numba.core import types
 from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK, WITHIN, block_key
+from ...sketch.quantities import FineExponents
 from ...sketch.table import (
     BINS,
     COUNT,
@@ -57,6 +58,7 @@ from .passes import (
     load_words,
     widen,
 )
+from .quantities import count
 from .scratch import SCRATCH_BYTES, scratch_at
 from .values import MANY, WHICH, sketch_values, takes_values
 
@@ -296,6 +298,7 @@ def warm() -> None:
     """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
     nothing = sketch_items(np.array(cut(0, 0, FLOAT32), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), nothing, np.ones(1, np.bool_))
+    count(FineExponents(), 0, (0,), FLOAT32)
 
 
 def cut(

@@ -6,7 +6,7 @@ a narrower dtype is a normal one there.
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
 # Numba hides `carray` from type checkers; an intrinsic's first parameter is numba's to give.
-# pyright: basic, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: basic, reportPrivateImportUsage=false, reportCallIssue=false, reportUnusedExpression=false
 
 from __future__ import annotations
 

@@ -1,6 +1,15 @@
 """The agent for PyTorch: `with observe(model, optimizer, run="x") as scope: … scope.step()`."""
 
+from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
 from ..schedule import Schedule
 from .scope import Scope, observe, tap
 
-__all__ = ["Schedule", "Scope", "observe", "tap"]
+__all__ = [
+    "BlockExponents",
+    "CastCounts",
+    "FineExponents",
+    "Schedule",
+    "Scope",
+    "observe",
+    "tap",
+]

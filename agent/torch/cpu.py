@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...sketch.table import UNSEEN, SketchTable
-from ..kernel import DTYPES, Team, absorb, cut, sketch_items
+from ...sketch.table import UNSEEN, Ints, SketchTable
+from ..kernel import DTYPES, Team, absorb, count, cut, sketch_items
 from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
@@ -61,6 +61,8 @@ class Batch:
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
     leaf: SketchTable | None = None
+    counts: list[tuple[int, int, Ints]] = field(default_factory=list[tuple[int, int, Ints]])
+    """What was counted beside: place of the tensor, index of the quantity, its counts."""
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
@@ -112,6 +114,12 @@ class Batch:
             pieces = np.flatnonzero(self.owners == place)
             rows = np.full(len(pieces), row)
             self.step.absorb(rows, self.leaf.take(pieces), keep[pieces], absorb)
+        self._merge_counts(intact)
+
+    def _merge_counts(self, intact: NDArray[np.bool_]) -> None:
+        for place, index, counts in self.counts:
+            if intact[place]:
+                self.step.count(index, counts)
 
     def stale_rows(self) -> list[int]:
         """The rows of the tensors that changed."""
@@ -298,6 +306,7 @@ class CpuMeter:
         try:
             self._sketch(batch, self._team())
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
+            batch.counts = []
             batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
             raise
 
@@ -319,6 +328,10 @@ class CpuMeter:
         table = sketch_items(np.array(items, np.int64), threads)
         for row, number in unseen:
             table.counts[row, UNSEEN] = number
+        for place, (tensor, how) in enumerate(zip(tensors, ways, strict=True)):
+            for index, quantity in how.counted:
+                counts = count(quantity, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
+                batch.counts.append((place, index, counts * how.copies))
         batch.owners = np.array(owners, np.int64)
         copies = np.array([how.copies for how in ways], np.int64)[batch.owners]
         batch.leaf = table.repeat(copies) if (copies > 1).any() else table

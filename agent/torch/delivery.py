@@ -118,15 +118,16 @@ class Delivery:
 
     def _frame(self, step: StepTable, *, partial: bool) -> None:
         rows = np.flatnonzero(step.present)
-        sites = self._recorder.book.sites
+        sites, quantities = self._recorder.book.sites, self._recorder.book.quantities
         if len(sites) != self._known_sites:
             self._known_sites = len(sites)
-            self._outbox.set_sites(list(sites))
+            self._outbox.set_sites(list(sites), list(quantities))
         self._outbox.send(
             step=step.step,
             time_ns=step.time_ns or time.time_ns(),
             sites=rows.astype(np.uint32),
             table=step.table.take(rows),
+            quantities=step.counts,
             training=step.training,
             health=self._health(),
             reports=self._recorder.take_reports(),

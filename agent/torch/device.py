@@ -22,6 +22,7 @@ from ...sketch.table import ABS_MIN, MAX, MIN, UNSEEN, SketchTable
 from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
+from .counting import Counters, CountsHome
 from .sampling import sample_of
 
 RING = 3
@@ -48,6 +49,8 @@ class Copy:
     rows: list[int]
     unseen: dict[int, int]
     """By row: elements that no sample held."""
+    counted: CountsHome | None = None
+    """What was counted beside the sketches."""
 
 
 class DeviceMeter:
@@ -62,6 +65,7 @@ class DeviceMeter:
         self._capacity = 0
         self._touched: set[int] = set()
         self._unseen: Counter[int] = Counter()
+        self._counters = Counters(device)
         self._hosts: list[torch.Tensor] = []
         self._dropped = 0
         self._lock = threading.Lock()
@@ -97,6 +101,8 @@ class DeviceMeter:
                 self._touched -= self._engine.absorb(self._columns())
             self._touched.add(row)
             self._engine.add(row, flat, how)
+            if how.counted:
+                self._counters.add(how.counted, tensor, how.copies)
 
     def flush(self) -> None:
         """Queue what the engine kept back: then every operation is in the device's queue."""
@@ -118,6 +124,7 @@ class DeviceMeter:
                 return self._copy(rows) if rows else None
             finally:
                 self._touched, self._unseen = set(), Counter()
+                self._counters.forget()
                 self._clear()
 
     def _copy(self, rows: list[int]) -> Copy | None:
@@ -126,11 +133,12 @@ class DeviceMeter:
             self._dropped += 1
             return None
         host.copy_(self._words, non_blocking=True)
+        counted = self._counters.send_home()
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._device))
-        return Copy(host, event, rows, dict(self._unseen))
+        return Copy(host, event, rows, dict(self._unseen), counted)
 
     def arrived(self, copy: Copy) -> bool:
         """Whether the copy can be read; asks, never waits."""
@@ -145,6 +153,8 @@ class DeviceMeter:
         step.reserve(int(rows[-1]) + 1)
         step.table.merge_at(rows, table)
         step.present[rows] = True
+        if copy.counted is not None:
+            self._counters.receive(copy.counted, step)
         if len(copy.host) == len(self._words):  # else larger ones were made meanwhile
             self._hosts.append(copy.host)
 

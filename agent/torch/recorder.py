@@ -261,15 +261,18 @@ class Recorder:
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases)
-            if piece.numel() < LEAST_SAMPLED:
+            if piece.numel() < LEAST_SAMPLED or row in self.book.counted:
                 self._whole.add(row)
         if row != UNMEASURED:
             elements, copies = in_memory_order(piece)
+            counted = () if how.sentinel else self.book.counted.get(row, ())
+            if counted and copies == 1:
+                elements = piece.contiguous()  # in rows and columns, as blocks lie
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
             stride = 1 if row in self._whole else how.stride
-            if (copies, stride) != (1, how.stride):
-                how = replace(how, copies=copies, stride=stride)
+            if (copies, stride, counted) != (1, how.stride, ()):
+                how = replace(how, copies=copies, stride=stride, counted=counted)
             self._meter(piece.device).add(step, row, elements, how)
             self.last_key, self.touched = key, time.monotonic()
 
@@ -322,6 +325,7 @@ def health_of(recorder: Recorder) -> dict[str, float]:
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
+        "quantities_refused": float(recorder.book.refused_quantities),
         "stretch": float(recorder.timetable.stretch),
         "wall_seconds": recorder.seconds(),
         "hook_seconds": recorder.stopwatch.seconds,

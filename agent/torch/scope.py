@@ -16,11 +16,12 @@ from typing import Self
 import torch
 
 from ...sketch.errors import SettingError
+from ...sketch.quantities import Quantity
 from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind, strides_by_kind
-from ..selection import RankscopeWarning, Selection
+from ..selection import Counting, RankscopeWarning, Selection
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
@@ -63,6 +64,7 @@ def observe(
     sentinel: bool | None = None,
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
+    quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -95,6 +97,10 @@ def observe(
             rarely, from the same step on, and the run's events say so.
         sample: share of the elements of large tensors that is sketched, as 1/8, or such a share for
             single kinds. A rarer schedule saves as much, and leaves nothing out.
+        quantities: what is counted of some sites beside their sketches, whenever these are taken:
+            `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
+            expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
+            sites are never sampled.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -125,6 +131,7 @@ def observe(
         ),
         budget=budget,
         selection=selection,
+        counting=Counting.of(quantities),
         modules=modules,
         start=start,
         training_only=training_only,
@@ -145,6 +152,7 @@ class Scope:
         timetable: Timetable,
         budget: float | None,
         selection: Selection,
+        counting: Counting,
         modules: Sequence[type | str] | None,
         start: int,
         training_only: bool,
@@ -152,7 +160,7 @@ class Scope:
         self._model, self._optimizers = model, optimizers
         self._run, self._to, self._directory = run, to, directory
         self._timetable, self._budget = timetable, budget
-        self._selection, self._modules = selection, modules
+        self._selection, self._counting, self._modules = selection, counting, modules
         self._step, self._training_only = start, training_only
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
@@ -227,6 +235,7 @@ class Scope:
         self._worker.stop(timeout_s=CLOSE_S)
         self._statistics = self._outbox.statistics()
         self._warn_of_losses(self._statistics)
+        self._counting.warn_of_strays(self._recorder.book.labels())
 
     def step(self, **training: float | torch.Tensor) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
@@ -266,7 +275,7 @@ class Scope:
         return health_of(self._recorder)
 
     def _attach(self, axes: tuple[str, ...]) -> None:
-        book = SiteBook(self._selection.chooses)
+        book = SiteBook(self._selection.chooses, self._counting.of_site)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, meters)

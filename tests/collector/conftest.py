@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ class Rank:
     def stream(self) -> str:
         return f"stream-{self.rank}"
 
-    def frame(self, step: int, *values: float | np.ndarray, **fields: object) -> PackedFrame:
+    def frame(self, step: int, *values: float | np.ndarray, **fields: Any) -> PackedFrame:
         """One array, or number, a site."""
         arrays = [np.atleast_1d(np.asarray(value, np.float32)) for value in values]
         table = SketchTable.concatenate([sketch_array(array) for array in arrays])

@@ -154,9 +154,9 @@ def quantised(x: NDArray[np.float64], rows: int, columns: int, name: str) -> tup
                 continue
             largest = np.frexp(target.max)[1] - 1
             scaled = np.ldexp(block, largest - (np.frexp(amax)[1] - 1))
-            zero += np.count_nonzero((cast(scaled, name) == 0) & (block != 0))
-            clipped += np.count_nonzero(np.abs(scaled) >= target.overflow_threshold)
-            total += np.count_nonzero(block)
+            zero += int(np.count_nonzero((cast(scaled, name) == 0) & (block != 0)))
+            clipped += int(np.count_nonzero(np.abs(scaled) >= target.overflow_threshold))
+            total += int(np.count_nonzero(block))
     return zero, clipped, total
 
 

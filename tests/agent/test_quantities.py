@@ -1,0 +1,244 @@
+"""What is counted beside the sketches: by every kernel alike, and in a run as it was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from rankscope.agent.kernel import DTYPES, count
+from rankscope.agent.reading import Reading
+from rankscope.agent.selection import RankscopeWarning
+from rankscope.agent.steptable import StepRing
+from rankscope.agent.torch import BlockExponents, CastCounts, FineExponents
+from rankscope.agent.torch.arithmetic import Plain
+from rankscope.agent.torch.counting import counts_of
+from rankscope.agent.torch.device import Copy, DeviceMeter
+from rankscope.sketch import Quantity, SettingError
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+QUANTITIES: list[Quantity] = [
+    FineExponents(bits=1),
+    FineExponents(bits=4),
+    BlockExponents(),
+    BlockExponents(rows=3, columns=1),
+    BlockExponents(rows=16, columns=7, scale="amax", bits=2),
+    CastCounts("float8_e4m3fn"),
+    CastCounts("float64"),
+]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def any_bits(name: str) -> st.SearchStrategy[NDArray[Any]]:
+    dtype = dtype_of(name)
+    shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=20)
+    words = hnp.arrays(np.dtype(f"u{dtype.itemsize}"), shapes)
+    return words.map(lambda array: array.view(dtype))
+
+
+def by_numba(quantity: Quantity, x: NDArray[Any]) -> NDArray[np.int64]:
+    return count(quantity, x.ctypes.data, x.shape, DTYPES.index(x.dtype.name))
+
+
+def by_torch(quantity: Quantity, x: NDArray[Any]) -> NDArray[np.int64]:
+    raw = torch.from_numpy(x.view(np.dtype(f"i{x.itemsize}")).copy())
+    tensor = raw.view(getattr(torch, x.dtype.name)).to(DEVICE)
+    return counts_of(quantity, tensor).cpu().numpy().reshape(quantity.shape)
+
+
+makers = pytest.mark.parametrize("make", [by_numba, by_torch])
+quantities = pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
+
+
+@makers
+@quantities
+@given(st.sampled_from(DTYPES).flatmap(any_bits))
+def test_kernels_count_any_bits_as_the_reference_does(
+    make: Any, quantity: Quantity, x: NDArray[Any]
+) -> None:
+    assert np.array_equal(make(quantity, x), quantity.count(x))
+
+
+@makers
+@quantities
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_agree_over_many_chunks(make: Any, quantity: Quantity, dtype: str) -> None:
+    x = np.random.default_rng(0).lognormal(0, 8, 30_001).astype(np.float32)
+    x[::997], x[5::1999], x[::89] = np.nan, -np.inf, 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = x.astype(dtype_of(dtype))
+    for shape in ((30_001,), (3, 9_000), (5, 37, 101)):
+        part = x[: np.prod(shape)].reshape(shape)
+        assert np.array_equal(make(quantity, part), quantity.count(part))
+
+
+@makers
+@quantities
+def test_kernels_agree_on_large_matrices(make: Any, quantity: Quantity) -> None:
+    x = np.random.default_rng(1).standard_normal((1_100, 1_000)).astype(np.float32)
+    assert np.array_equal(make(quantity, x), quantity.count(x))
+    assert np.array_equal(make(quantity, x.T.copy()), quantity.count(x.T))
+
+
+def test_counts_of_a_device_come_home_with_their_step() -> None:
+    meter, ring = DeviceMeter(DEVICE, Plain(DEVICE)), StepRing()
+    casts, fine = CastCounts("float8_e5m2"), FineExponents(2)
+    tensors = [torch.randn(50, 30, device=DEVICE) * 1e5 for _ in range(4)]
+    ways = [Reading(counted=((0, casts),)), Reading(counted=((2, fine), (1, casts)), copies=3)]
+    steps = [ring.take(number) for number in range(2)]
+    homes = list[Copy | None]()
+    for number, step in enumerate(steps):
+        assert step is not None
+        for row, how in enumerate(ways):
+            meter.add(step, row, tensors[2 * number + row], how)
+            meter.add(step, row, tensors[0], how)
+        homes.append(meter.send_home())
+    for number, (step, home) in enumerate(zip(steps, homes, strict=True)):
+        assert step is not None
+        assert home is not None
+        while not meter.arrived(home):
+            time.sleep(0.001)
+        meter.receive(home, step)
+        first, second, again = (
+            tensors[place].cpu().numpy() for place in (2 * number, 2 * number + 1, 0)
+        )
+        assert step.counts.keys() == {0, 1, 2}
+        assert np.array_equal(step.counts[0], casts.count(first) + casts.count(again))
+        assert np.array_equal(step.counts[1], 3 * (casts.count(second) + casts.count(again)))
+        assert np.array_equal(step.counts[2], 3 * (fine.count(second) + fine.count(again)))
+
+
+def test_subnormals_are_counted_though_torch_flushes_them() -> None:
+    x = np.full((2, 3), 1e-40, np.float32)
+    torch.set_flush_denormal(True)
+    try:
+        found = [by_numba(quantity, x) for quantity in QUANTITIES]
+    finally:
+        torch.set_flush_denormal(False)
+    for quantity, counts in zip(QUANTITIES, found, strict=True):
+        assert np.array_equal(counts, quantity.count(x))
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 5))
+
+
+def test_what_is_asked_for_is_counted_of_the_sites_whose_label_matches(
+    observed: Observed, train: Callable[..., list[float]]
+) -> None:
+    net, batches = model(), [torch.randn(7, 40) for _ in range(5)]
+    block, cast = BlockExponents(columns=8), CastCounts("float8_e4m3fn")
+    optimizer = torch.optim.AdamW(net.parameters())
+    asked = {r"^activation:1": [block, cast], "exp_avg_sq": FineExponents(2), "1": cast}
+    with observed.observe(net, optimizer, every=2, quantities=asked) as scope:
+        train(scope, net, optimizer, batches)
+    run = open_run(observed.path)
+
+    known = run.quantities()
+    assert known[known["site"] == "activation:1"]["quantity"].tolist() == [block.name, cast.name]
+    states = known[known["quantity"] == FineExponents(2).name]["site"].tolist()
+    assert all(state.endswith("[exp_avg_sq]") for state in states)
+    assert len(states) == 4
+    found = run.quantity(block, site="activation:1")
+    assert found.step.values.tolist() == [0, 2, 4]
+    assert found.sum(("exponent", "part", "at")).values.tolist() == [
+        run.table(step, ["activation:1"])[1].histogram.sum() for step in (0, 2, 4)
+    ]
+    fine = run.quantity(FineExponents(2), site=states[0]).sel(step=4)
+    table = run.table(4, [states[0]])[1]
+    assert np.array_equal(fine.sum(("part", "at"))[1:-1], table.histogram[0])
+
+
+def test_counts_are_of_the_tensor_and_of_all_micro_batches(observed: Observed) -> None:
+    net, quantity = model(), BlockExponents(rows=2, columns=5, scale="amax")
+    batches = [torch.randn(7, 40) for _ in range(3)]
+    with observed.observe(net, quantities={"activation:": quantity}) as scope:
+        outputs = [net(batch) for batch in batches]
+        scope.step()
+    found = open_run(observed.path).quantity(quantity, site="activation:2").isel(step=0)
+    assert np.array_equal(found, sum(quantity.count(out.detach().numpy()) for out in outputs))
+
+
+def test_a_permuted_tensor_is_counted_in_its_rows_and_columns(observed: Observed) -> None:
+    net, quantity = torch.nn.Linear(3, 2), BlockExponents(columns=4)
+    x, expanded = torch.randn(12, 6).t(), torch.randn(1, 8).expand(5, 8)
+    with observed.observe(net, quantities={"tap:": [quantity, CastCounts("float8_e5m2")]}) as scope:
+        net(torch.randn(2, 3))
+        scope.tap("permuted", x)
+        scope.tap("expanded", expanded)
+        scope.step()
+    run = open_run(observed.path)
+    found = run.quantity(quantity, site="tap:permuted").isel(step=0)
+    assert np.array_equal(found, quantity.count(x.numpy()))
+    cast = CastCounts("float8_e5m2")
+    found = run.quantity(cast, site="tap:expanded").isel(step=0)
+    assert np.array_equal(found, cast.count(expanded.numpy()))
+
+
+def test_a_site_that_is_counted_is_not_sampled(observed: Observed) -> None:
+    net, quantity = torch.nn.Linear(512, 400), FineExponents(1)
+    with observed.observe(net, sample=1 / 8, quantities={"^weight:weight$": quantity}) as scope:
+        net(torch.randn(256, 512))
+        scope.step()
+    run = open_run(observed.path)
+    assert run.scalar("seen_share", sites="weight:weight").values.ravel()[0] == 1
+    assert run.scalar("seen_share", kind="activation").values.ravel()[0] < 0.2
+    counts = run.quantity(quantity, site="weight:weight").isel(step=0)
+    assert int(counts.sum()) == 512 * 400
+
+
+def test_a_pattern_that_no_site_has_is_told_with_near_ones(observed: Observed) -> None:
+    net = model()
+    scope = observed.observe(net, quantities={"activation:9": FineExponents()}).__enter__()
+    net(torch.randn(2, 40))
+    scope.step()
+    with pytest.warns(RankscopeWarning, match=r"quantities='activation:9' matches no site; near"):
+        scope.__exit__(None, None, None)
+
+
+def test_what_does_not_fit_into_a_frame_is_counted_as_refused(observed: Observed) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(12)))
+    with observed.observe(net, quantities={"": FineExponents()}) as scope:
+        net(torch.randn(2, 2))
+        scope.step()
+        refused = scope.health()["quantities_refused"]
+    sites = len(observed.labels())
+    known = len(open_run(observed.path).quantities())
+    assert (known, refused) == (29, sites - 29)
+
+
+def test_what_is_no_quantity_is_refused_at_once(observed: Observed) -> None:
+    with pytest.raises(SettingError, match=r"quantities\['x'\] must be FineExponents"):
+        observed.observe(model(), quantities={"x": "fine"})
+    with pytest.raises(SettingError, match=r"quantities='\(' is not a regular expression"):
+        observed.observe(model(), quantities={"(": FineExponents()})
+
+
+def test_what_a_run_has_no_room_for_is_told(observed: Observed) -> None:
+    for name in ("first", "second"):
+        net = torch.nn.ModuleDict({f"{name}{i}": torch.nn.Linear(2, 2) for i in range(10)})
+        with observed.observe(net, kinds=["weight"], quantities={"": FineExponents()}) as scope:
+            scope.step()
+    run = open_run(observed.path)
+    events = run.events()
+    told = events[events["kind"] == "no-room"]["text"].tolist()
+    assert len(run.quantities()) == 29
+    assert len(told) == 1
+    assert told[0].startswith("11 quantities of rank 0 are not stored, fine_exponents:4 of weight:")
