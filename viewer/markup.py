@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ..sketch.formats import NumberFormat, number_format
+from ..sketch.quantities import BlockExponents, quantity_named
 from . import words
 from .figures import colours
 from .grid import RANK_VIEWS
@@ -188,17 +189,34 @@ def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> st
     rows: list[str] = []
     for name, line in fit.to_dict("index").items():
         name = str(name)
-        marks = ' class="chosen"' if name == target.name else ""
         tag = ' <span class="own">own</span>' if name == own else ""
         verb = "clipped" if number_format(name).saturates else ""
-        cells = "".join(_cell(line, part) for part in ("overflow", "subnormal", "underflow"))
-        rows.append(
-            f'<tr{marks}><th scope="row">{name}{tag}</th>{cells}<td class="note">{verb}</td></tr>'
-        )
+        rows.append(_fit_row(name + tag, line, verb, chosen=name == target.name))
+    return _fit_table("Share of the non-zero elements that would not fit", "if cast to", rows)
+
+
+def block_tables(fit: pd.DataFrame) -> Iterator[str]:
+    """The same where the elements of a block share a scale, a table for each kind of block."""
+    for name, lines in fit.groupby(level="quantity", sort=False):
+        quantity = quantity_named(str(name))
+        if isinstance(quantity, BlockExponents):
+            to = "a power of two" if quantity.scale == "power" else "its largest magnitude"
+            caption = f"If each block of {quantity.rows} × {quantity.columns} is scaled by {to}"
+            formats = lines.droplevel("quantity").to_dict("index").items()
+            rows = [_fit_row(str(name), line, "clipped") for name, line in formats]
+            yield _fit_table(caption, "and cast to", rows)
+
+
+def _fit_row(name: str, line: Mapping[Hashable, float], verb: str, *, chosen: bool = False) -> str:
+    marks = ' class="chosen"' if chosen else ""
+    cells = "".join(_cell(line, part) for part in ("overflow", "subnormal", "underflow"))
+    return f'<tr{marks}><th scope="row">{name}</th>{cells}<td class="note">{verb}</td></tr>'
+
+
+def _fit_table(caption: str, head: str, rows: Sequence[str]) -> str:
     return (
-        '<table class="fit"><caption>Share of the non-zero elements that would not fit</caption>'
-        "<thead><tr>"
-        '<th scope="col">if cast to</th><th scope="col">overflow</th><th scope="col">subnormal</th>'
+        f'<table class="fit"><caption>{caption}</caption><thead><tr>'
+        f'<th scope="col">{head}</th><th scope="col">overflow</th><th scope="col">subnormal</th>'
         f'<th scope="col">to zero</th><th></th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 

@@ -60,9 +60,10 @@ class Selection:
             self.told.param.update(exponents_summary=markup.summary(why), fit="")
             return
         fit = spectrum.load_fit(self.run, site=site, step=step)
+        blocks = spectrum.load_block_fit(self.run, site=site, step=step)
+        tables = [markup.fit_table(fit, target=target, own=own), *markup.block_tables(blocks)]
         self.told.param.update(
-            exponents_summary=markup.summary(spectrum.describe(held, target)),
-            fit=markup.fit_table(fit, target=target, own=own),
+            exponents_summary=markup.summary(spectrum.describe(held, target)), fit="".join(tables)
         )
 
     def _target(self, own: str) -> NumberFormat:

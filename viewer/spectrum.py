@@ -91,6 +91,11 @@ def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
         return None
 
 
+def load_block_fit(run: Run, *, site: str, step: int) -> pd.DataFrame:
+    """How the site would fit formats with a scale by block; empty where no blocks were counted."""
+    return run.block_formats(site=site, step=step)
+
+
 def describe(spectrum: Spectrum, target: NumberFormat) -> str:
     """The histogram in one sentence, for those who do not see it."""
     text = f"{words.count(spectrum.total, 'element')}"

@@ -212,7 +212,7 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [
-        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 2, the agent 8 to 9"),
+        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 3, the agent 8 to 9"),
         ({"run": "../up"}, "run", "A run's name is letters"),
         ({"run": "a/b"}, "run", "A run's name is letters"),
         ({"run": ".hidden"}, "run", "A run's name is letters"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
 
+from rankscope.sketch import BlockExponents
 from rankscope.store import open_run
 from rankscope.viewer import grid
 from rankscope.viewer.figures import colours
@@ -169,6 +171,25 @@ def test_the_formats_edges_are_drawn_and_the_table_marks_the_own_format(broken_j
     assert page.selection.exponents.edges[0].location == pytest.approx(np.log2(448))
     assert 'class="chosen"><th scope="row">float8_e4m3fn' in page.told.fit
     assert "overflow" in set(page.selection.exponents.bars.data["zone"])
+
+
+def test_blocks_that_were_counted_have_a_table_of_their_own(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    site = job.site("blocks.0.mlp.up")
+    quantity, x = BlockExponents(rows=1, columns=16, scale="amax"), np.ones((2, 32))
+    x[0, 0] = 1000
+    place = int(job.index[[one.label for one in job.sites].index(site)])
+    job.writer.add_quantities([(place, quantity.name)])
+    record = job.record(0, 5, without=(), spike={})
+    job.writer.commit([replace(record, quantities={0: quantity.count(x)})], streams={})
+
+    page = open_page(job.path, kind="activation", site=site, step=5)
+
+    text = plain(page.told.fit)
+    assert "If each block of 1 × 16 is scaled by its largest magnitude and cast to" in text
+    assert "float4_e2m1fn 0 % 23 % 23 % clipped" in text.split("If each block")[1]
+    page.choice.site = job.site("blocks.1.mlp.up")
+    assert "If each block" not in page.told.fit
 
 
 def test_a_format_that_reaches_further_is_told_at_the_border(broken_job: Path) -> None:
