@@ -1,6 +1,7 @@
 """The CPU kernels on one thread, beside one read pass of the same memory, and others.
 
-The others are the torch fallback, and separate reductions as peers make them.
+The others are the torch fallback, and separate reductions as peers make them. Then strided tensors,
+and what is counted beside the sketch.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rankscope.agent.kernel import DTYPES, cut, sketch_items
+from rankscope.agent.kernel import DTYPES, count, cut, runs_of, sketch_items
 from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
+from rankscope.sketch import BlockExponents, CastCounts, FineExponents
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -65,6 +67,47 @@ def separate_reductions(tensor: torch.Tensor) -> None:
     torch.histc(exponent, bins=35, min=-17, max=17)
 
 
+def sketch_copy(tensor: torch.Tensor) -> None:
+    """Sketch a contiguous copy."""
+    copy = tensor.contiguous()
+    sketch_items(items_of([copy]))
+
+
+def compare_strided(repeats: int) -> None:
+    """Print what strided tensors take, beside a contiguous copy made first."""
+    print("\n| strided float32 | ns an element | contiguous copy first / ours |\n|---|---|---|")
+    whole = torch.randn(4096, 4096)
+    for name, x in {"x[:, :2048]": whole[:, :2048], "x[:, ::2]": whole[:, ::2]}.items():
+        runs = runs_of(x.shape, x.stride())
+        assert runs is not None
+        pieces = np.array(cut(x.data_ptr(), x.numel(), 0, runs=runs), np.int64)
+        ours = best(lambda i=pieces: sketch_items(i), repeats)
+        copied = best(lambda x=x: sketch_copy(x), repeats)
+        print(f"| {name} | {ours / x.numel() * 1e9:.2f} | {copied / ours:.2f} |", flush=True)
+
+
+def compare_counted(large: torch.Tensor, repeats: int) -> None:
+    """Print what counting beside a sketch takes."""
+    print("\n| counted beside | ns an element, float32 | bfloat16 |\n|---|---|---|")
+    quantities = (
+        FineExponents(),
+        BlockExponents(),
+        BlockExponents(columns=16, scale="amax"),
+        BlockExponents(rows=128, columns=128, scale="amax"),
+        CastCounts("float8_e4m3fn"),
+    )
+    columns = 1000
+    matrix = large[: len(large) // columns * columns].view(-1, columns)
+    for quantity in quantities:
+        cells: list[str] = []
+        for x, code in ((matrix, DTYPES.index("float32")), (matrix.bfloat16(), 1)):
+            seconds = best(
+                lambda x=x, q=quantity, c=code: count(q, x.data_ptr(), x.shape, c), repeats
+            )
+            cells.append(f"{seconds / x.numel() * 1e9:.2f}")
+        print(f"| {quantity.name} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Print one row a case."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -108,6 +151,8 @@ def main() -> None:
             f"| {slow / ours:.0f} | {ratio} |",
             flush=True,
         )
+    compare_strided(options.repeats)
+    compare_counted(large, options.repeats)
 
 
 if __name__ == "__main__":

@@ -59,15 +59,14 @@ from .passes import (
     widen,
 )
 from .quantities import count
-from .scratch import SCRATCH_BYTES, scratch_at
+from .scratch import PIECE, SCRATCH_BYTES, scratch_at
+from .strided import CONTIGUOUS, Runs, gather
 from .values import MANY, WHICH, sketch_values, takes_values
 
-PIECE = 1 << 17
-"""Elements of a work item: larger tensors are cut, so that threads can share them."""
 VALUES_PIECE = 1 << 21
 """The same for what pays the fixed cost of a histogram of 65,536 values."""
 
-ITEM = 5
+ITEM = 8
 """Numbers of a work item, see `sketch_items`."""
 
 SUBNORMALS = 23
@@ -178,12 +177,14 @@ def _sketch_from(sources):
         checksum = numba.carray(address_of(task[14]), (n,), np.uint64)
         histogram = numba.carray(address_of(task[15]), (n, BINS), np.int64)
         counter = task.ctypes.data
-        chunks, tables = scratch_at(task[2] + SCRATCH_BYTES * take_next(counter + 8))
+        chunks, tables, place = scratch_at(task[2] + SCRATCH_BYTES * take_next(counter + 8))
         for _ in range(n):
             i = take_next(counter)
             if i >= n:
                 break
             item, row = items[i], (counts[i], moments[i], histogram[i])
+            if item[5]:
+                gather(item, place)
             if item[4]:
                 glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
             elif item[3] == FLOAT64:
@@ -249,8 +250,8 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
 
     Args:
         items: int64 [n, ITEM]: address of the tensor's first element, index of the item's first
-            element (a multiple of `PIECE`), number of elements, index into `DTYPES`, and 1 where
-            only what a sentinel sees is wanted.
+            element (a multiple of `PIECE`), number of elements, index into `DTYPES`, 1 where only
+            what a sentinel sees is wanted, and the three numbers of `Runs`.
         team: threads that share the work; the result is the same to the last bit.
 
     Returns:
@@ -265,7 +266,7 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
     if blocks > len(keys):
         keys = _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
     scratch = _take_scratch(1 if team is None else team.size)
-    tensors = np.ascontiguousarray(items)
+    tensors = items.copy()  # those of strided tensors are changed
     arrays = (tensors, WITHIN, _signs, WHICH, keys, VALUES, WIDENED, *table.columns())
     places = (scratch.ctypes.data, len(items), len(keys), *(array.ctypes.data for array in arrays))
     task = np.array([0, 0, *places], np.int64)
@@ -302,11 +303,17 @@ def warm() -> None:
 
 
 def cut(
-    address: int, elements: int, code: int, *, sentinel: bool = False
-) -> Sequence[tuple[int, int, int, int, int]]:
-    """The work items of one contiguous tensor; of none without elements there is one, too."""
-    piece = VALUES_PIECE if SIZES[code] == 2 and elements >= MANY and not sentinel else PIECE
+    address: int,
+    elements: int,
+    code: int,
+    *,
+    sentinel: bool = False,
+    runs: Runs = CONTIGUOUS,
+) -> Sequence[tuple[int, ...]]:
+    """The work items of one tensor; of none without elements there is one, too."""
+    large = SIZES[code] == 2 and elements >= MANY and not sentinel and runs == CONTIGUOUS
+    piece = VALUES_PIECE if large else PIECE
     return [
-        (address, start, min(piece, elements - start), code, int(sentinel))
+        (address, start, min(piece, elements - start), code, int(sentinel), *runs)
         for start in range(0, max(elements, 1), piece)
     ]

@@ -18,6 +18,10 @@ from .values import TABLE
 _MOMENTS = len(MOMENTS)
 
 
+PIECE = 1 << 17
+"""Elements of a work item: larger tensors are cut, so that threads can share them."""
+
+
 def _regions() -> tuple[dict[str, int], int]:
     """Where each part of a thread's scratch begins, in bytes, and how long all are."""
     lengths = {
@@ -31,6 +35,7 @@ def _regions() -> tuple[dict[str, int], int]:
         "numbers": 8 * 2 * 65536,
         "moments": 8 * _MOMENTS,
         "word": 64,
+        "piece": 8 * PIECE,
     }
     begins, total = dict[str, int](), 0
     for name, length in lengths.items():
@@ -43,12 +48,12 @@ _AT, SCRATCH_BYTES = _regions()
 _WORDS, _WIDE, _PLACES = _AT["words"], _AT["wide"], _AT["places"]
 _KEPT, _KEPT_SIGNS = _AT["kept"], _AT["kept_signs"]
 _FOUR, _VALUES, _NUMBERS = _AT["tables"], _AT["values"], _AT["numbers"]
-_CHUNK, _WORD = _AT["moments"], _AT["word"]
+_CHUNK, _WORD, _PIECE = _AT["moments"], _AT["word"], _AT["piece"]
 
 
 @compiled
 def scratch_at(base):
-    """The arrays in one thread's scratch, for both ways.
+    """The arrays in one thread's scratch, for both ways, and where it has room for a piece.
 
     The tables of values are left as they are found: zero.
     """
@@ -69,4 +74,4 @@ def scratch_at(base):
         numba.carray(address_of(base + _VALUES), (TABLE,), np.uint32),
         numba.carray(address_of(base + _NUMBERS), (2, 65536), np.float64),
     )
-    return chunks, values
+    return chunks, values, base + _PIECE

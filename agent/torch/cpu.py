@@ -20,7 +20,17 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.table import UNSEEN, Ints, SketchTable
-from ..kernel import DTYPES, Team, absorb, count, cut, sketch_items
+from ..kernel import (
+    CONTIGUOUS,
+    DTYPES,
+    Runs,
+    Team,
+    absorb,
+    count,
+    cut,
+    runs_of,
+    sketch_items,
+)
 from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
@@ -314,7 +324,8 @@ class CpuMeter:
     def _sketch(batch: Batch, threads: Team | None) -> None:
         ways, step = batch.readings, batch.step.step
         pairs = zip(batch.tensors, ways, strict=True)
-        tensors = [_elements(tensor, how, step) for tensor, how in pairs]  # they stay alive here
+        # They stay alive here.
+        tensors, runs = zip(*(_elements(tensor, how, step) for tensor, how in pairs), strict=True)
         items: list[tuple[int, ...]] = []
         owners: list[int] = []
         unseen: list[tuple[int, int]] = []
@@ -322,7 +333,8 @@ class CpuMeter:
             if how.stride > 1:
                 unseen.append((len(owners), batch.tensors[place].numel() - tensor.numel()))
             code = CODES[tensor.dtype]
-            pieces = cut(tensor.data_ptr(), tensor.numel(), code, sentinel=how.sentinel)
+            address, elements = tensor.data_ptr(), tensor.numel()
+            pieces = cut(address, elements, code, sentinel=how.sentinel, runs=runs[place])
             items += pieces
             owners += [place] * len(pieces)
         table = sketch_items(np.array(items, np.int64), threads)
@@ -350,7 +362,9 @@ class CpuMeter:
             self._unmerged.popleft().merge()
 
 
-def _elements(tensor: torch.Tensor, how: Reading, step: int) -> torch.Tensor:
-    """What is to be read of a tensor, contiguous."""
-    whole = tensor.contiguous()
-    return sample_of(whole, how.stride, step) if how.stride > 1 else whole
+def _elements(tensor: torch.Tensor, how: Reading, step: int) -> tuple[torch.Tensor, Runs]:
+    """What is to be read of a tensor, and how it lies in memory."""
+    runs = runs_of(tensor.shape, tensor.stride()) if tensor.numel() else CONTIGUOUS
+    if runs is None or (runs != CONTIGUOUS and (how.stride > 1 or how.counted)):
+        tensor, runs = tensor.contiguous(), CONTIGUOUS
+    return (sample_of(tensor, how.stride, step), runs) if how.stride > 1 else (tensor, runs)

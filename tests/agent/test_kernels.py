@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.kernel import DTYPES, absorb, cut, runs_of, sketch_items
 from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing, StepTable
 from rankscope.agent.torch.arithmetic import Plain
@@ -155,6 +155,55 @@ def test_kernels_agree_over_many_chunks_with_bad_elements(dtype: str, make: Any)
     with np.errstate(over="ignore", invalid="ignore"):
         x = x.astype(dtype_of(dtype))
     assert_same(x, make(x))
+
+
+strided = [
+    lambda x: x[:, 3:50],
+    lambda x: x[::2],
+    lambda x: x[5:, ::3],
+    lambda x: x[:, :1],
+    lambda x: x[1:2, ::7],
+    lambda x: x[:0, ::2],
+]
+
+
+@pytest.mark.parametrize("sentinel", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", strided)
+def test_strided_tensors_are_read_in_pieces(view: Any, dtype: str, sentinel: bool) -> None:
+    x = np.random.default_rng(6).standard_normal((6_001, 53)).astype(np.float32)
+    x[::97, 5], x[1::997, 8] = np.nan, np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = view(x.astype(dtype_of(dtype)))
+    runs = runs_of(x.shape, [stride // x.itemsize for stride in x.strides]) if x.size else (0,) * 3
+    assert runs is not None
+    code = DTYPES.index(dtype)
+    items = cut(x.ctypes.data, x.size, code, sentinel=sentinel, runs=runs)
+    leaf = sketch_items(np.array(items, np.int64))
+    table = SketchTable.empty(1)
+    absorb(table, np.zeros(len(leaf), np.int64), leaf, np.ones(len(leaf), np.bool_))
+    if sentinel:
+        assert_equal(table, glance_at(x))
+    else:
+        assert_same(x, table)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "runs"),
+    [
+        ((), (), (0, 0, 0)),
+        ((4, 5), (5, 1), (0, 0, 0)),
+        ((4, 1, 5), (9, 77, 1), (5, 1, 9)),
+        ((2, 3, 4), (12, 4, 1), (0, 0, 0)),
+        ((2, 3, 4), (24, 8, 2), (24, 2, 0)),
+        ((2, 3, 4), (20, 5, 1), None),
+        ((2, 3, 4), (15, 5, 1), (4, 1, 5)),
+    ],
+)
+def test_a_pattern_of_runs_is_found_where_there_is_one(
+    sizes: tuple[int, ...], strides: tuple[int, ...], runs: tuple[int, ...] | None
+) -> None:
+    assert runs_of(sizes, strides) == runs
 
 
 @pytest.mark.parametrize("make", makers)

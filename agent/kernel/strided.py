@@ -1,0 +1,82 @@
+"""Strided tensors: a piece at a time is copied together, into memory that stays in cache."""
+
+# The kernels take numba's typed values; their Python annotations would say nothing.
+# Numba hides `carray` from type checkers; an intrinsic's first parameter is numba's to give.
+# pyright: basic, reportPrivateImportUsage=false, reportCallIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+
+from .compiling import address_of, compiled
+from .dtypes import SIZES
+
+Runs = tuple[int, int, int]
+"""Elements of a run; from one element to the next; from one run's first to the next run's."""
+
+CONTIGUOUS: Runs = (0, 0, 0)
+
+
+def runs_of(sizes: Sequence[int], strides: Sequence[int]) -> Runs | None:
+    """How a tensor of at least one element lies in memory; None where there is no such pattern."""
+    axes: list[tuple[int, int]] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * stride:
+            axes[-1] = axes[-1][0] * size, stride
+        else:
+            axes.append((size, stride))
+    match axes:
+        case [] | [(_, 1)]:
+            return CONTIGUOUS
+        case [(size, stride)]:
+            return size, stride, 0
+        case [(_, pitch), (size, stride)]:
+            return size, stride, pitch
+        case _:
+            return None
+
+
+@compiled
+def gather(item, place):
+    """Copy the elements of a work item together, and let the item have their address."""
+    address, start, length, size = item[0], item[1], item[2], SIZES[item[3]]
+    run, step, pitch = item[5], item[6], item[7]
+    if length:
+        last = start + length - 1
+        extent = last // run * pitch + min(last, run - 1) * step + 1
+        if size == 1:
+            source = numba.carray(address_of(address), (extent,), np.uint8)
+            target = numba.carray(address_of(place), (length,), np.uint8)
+            _copy(source, target, start, run, step, pitch)
+        elif size == 2:
+            source = numba.carray(address_of(address), (extent,), np.uint16)
+            target = numba.carray(address_of(place), (length,), np.uint16)
+            _copy(source, target, start, run, step, pitch)
+        elif size == 4:
+            source = numba.carray(address_of(address), (extent,), np.uint32)
+            target = numba.carray(address_of(place), (length,), np.uint32)
+            _copy(source, target, start, run, step, pitch)
+        else:
+            source = numba.carray(address_of(address), (extent,), np.uint64)
+            target = numba.carray(address_of(place), (length,), np.uint64)
+            _copy(source, target, start, run, step, pitch)
+    item[0] = place - start * size
+
+
+@compiled
+def _copy(source, target, start, run, step, pitch):
+    row, column, i = start // run, start % run, 0
+    while i < target.size:
+        n, first = min(run - column, target.size - i), row * pitch + column * step
+        if step == 1:
+            for j in range(n):
+                target[i + j] = source[first + j]
+        else:
+            for j in range(n):
+                target[i + j] = source[first + j * step]
+        row, column, i = row + 1, 0, i + n
