@@ -21,7 +21,9 @@ CONTIGUOUS: Runs = (0, 0, 0)
 
 
 def runs_of(sizes: Sequence[int], strides: Sequence[int]) -> Runs | None:
-    """How a tensor of at least one element lies in memory; None where there is no such pattern."""
+    """How a tensor lies in memory; None where there is no such pattern."""
+    if 0 in sizes:
+        return CONTIGUOUS
     axes: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:

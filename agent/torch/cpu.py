@@ -364,7 +364,7 @@ class CpuMeter:
 
 def _elements(tensor: torch.Tensor, how: Reading, step: int) -> tuple[torch.Tensor, Runs]:
     """What is to be read of a tensor, and how it lies in memory."""
-    runs = runs_of(tensor.shape, tensor.stride()) if tensor.numel() else CONTIGUOUS
+    runs = runs_of(tensor.shape, tensor.stride())
     if runs is None or (runs != CONTIGUOUS and (how.stride > 1 or how.counted)):
         tensor, runs = tensor.contiguous(), CONTIGUOUS
     return (sample_of(tensor, how.stride, step), runs) if how.stride > 1 else (tensor, runs)
