@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...wire.messages import Placement
+from .quantised import is_of_transformer_engine, parts_of
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -36,10 +37,12 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """What a wrapper of tensors is made of, by attribute; nothing for other tensors.
 
-    So a quantised tensor, as torchao makes it, has its elements and its scales. What is still on
-    its way from another rank is left alone: to read it would wait.
+    So a quantised tensor of torchao's or TransformerEngine's has its elements and its scales. What
+    is still on its way from another rank is left alone: to read it would wait.
     """
     wrapper = getattr(tensor, "_local_tensor", tensor)
+    if is_of_transformer_engine(wrapper):
+        return parts_of(wrapper)
     flatten = getattr(wrapper, "__tensor_flatten__", None)
     if type(wrapper) in PLAIN or flatten is None or type(wrapper).__name__ in ON_THEIR_WAY:
         return []

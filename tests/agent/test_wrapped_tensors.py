@@ -107,3 +107,115 @@ def test_nested_tensors_are_recorded_by_their_values(observed: Observed) -> None
         scope.tap("jagged", jagged)
         scope.step()
     assert derive(observed.sketches(0)["tap:jagged[_values]"], "mean") == (3 + 15) / 8
+
+
+class Stored(torch.Tensor):
+    """Bytes and scales under the names that TransformerEngine 2.8 and 2.20 give them.
+
+    Theirs cannot be made without a GPU. By hand the attributes were held against their own classes.
+    """
+
+    @staticmethod
+    def __new__(cls: type[Stored], shape: tuple[int, ...], **_: Any) -> Stored:
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+
+    def __init__(self, shape: tuple[int, ...], **attributes: Any) -> None:
+        self.attributes = attributes
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    # `Any`: whatever operation torch runs.
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        copy = Stored(args[0].shape, **args[0].attributes)
+        return return_and_correct_aliasing(function, args, kwargs or {}, copy)
+
+
+Stored.__module__ = "transformer_engine.pytorch.tensor"
+
+
+class Named:
+    """A member of TransformerEngine's enumerations."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def padded(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    whole = torch.zeros(rows, columns, dtype=scales.dtype)
+    whole[: scales.shape[0], : scales.shape[1]] = scales
+    return whole
+
+
+ELEMENTS = (torch.arange(6 * 96).view(6, 96) % 7 + 1.0).to(torch.float8_e4m3fn)
+OCTETS = ELEMENTS.view(torch.uint8)
+E4M3, GEMM_READY = Named("kFloat8E4M3"), Named("GEMM_READY")
+MX = {
+    "_rowwise_data": OCTETS,
+    "_rowwise_scale_inv": padded(torch.full((6, 3), 130, dtype=torch.uint8), 128, 4),
+    "_fp8_dtype": E4M3,
+}
+BLOCKWISE = {"_rowwise_data": OCTETS, "_fp8_dtype": E4M3, "_data_format": GEMM_READY}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (
+            {"_data": OCTETS, "_scale_inv": torch.tensor([0.5]), "_fp8_dtype": E4M3},
+            {"data": ("float8_e4m3fn", 576), "scale_inv": ("float32", 1)},
+        ),
+        (MX, {"data": ("float8_e4m3fn", 576), "scale_inv": ("float8_e8m0fnu", 18)}),
+        (
+            MX | {"_with_gemm_swizzled_scales": True},
+            {"data": ("float8_e4m3fn", 576), "scale_inv": ("float8_e8m0fnu", 512)},
+        ),
+        (
+            BLOCKWISE
+            | {"_rowwise_scale_inv": padded(torch.ones(1, 1), 1, 4), "_is_2D_scaled": True},
+            {"data": ("float8_e4m3fn", 576), "scale_inv": ("float32", 1)},
+        ),
+        (
+            BLOCKWISE
+            | {"_rowwise_scale_inv": padded(torch.ones(1, 6), 1, 8), "_is_2D_scaled": False},
+            {"data": ("float8_e4m3fn", 576), "scale_inv": ("float32", 6)},
+        ),
+        (
+            {
+                "_rowwise_data": OCTETS[:, :48],
+                "_rowwise_scale_inv": padded(torch.full((6, 6), 0x38, dtype=torch.uint8), 128, 8),
+                "_amax_rowwise": torch.ones(1),
+                "_fp4_dtype": Named("kFloat4E2M1"),
+            },
+            {"scale_inv": ("float8_e4m3fn", 36), "amax": ("float32", 1)},
+        ),
+    ],
+)
+def test_the_bytes_of_transformer_engine_are_read_as_what_they_stand_for(
+    observed: Observed, attributes: dict[str, Any], expected: dict[str, tuple[str, int]]
+) -> None:
+    model = nn.Linear(2, 2)
+    with observed.observe(model, kinds=["tap"]) as scope:
+        scope.tap("t", Stored((6, 96), **attributes))
+        scope.step()
+    sites = open_run(observed.path).sites(kind="tap")
+    sketches = observed.sketches(0)
+    assert {
+        slot: (dtype, int(sketches[f"tap:t[{slot}]"].counts[0, 0]))
+        for slot, dtype in zip(sites["slot"], sites["dtype"], strict=True)
+    } == expected
+    assert all(derive(sketch, "abs_min")[0] > 0.1 for sketch in sketches.values()) == (
+        not attributes.get("_with_gemm_swizzled_scales")
+    )
+
+
+def test_what_transformer_engine_keeps_by_columns_alone_is_counted_as_unread(
+    observed: Observed,
+) -> None:
+    with observed.observe(nn.Linear(2, 2), kinds=["tap"]) as scope:
+        scope.tap("t", Stored((6, 96), _rowwise_data=None, _columnwise_data=OCTETS))
+        scope.step()
+        unread = scope.health()["tensors_unsupported"]
+    assert unread == 1
