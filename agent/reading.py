@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..sketch.elements import Region
 from ..sketch.quantities import Quantity
 
 Counted = tuple[tuple[int, Quantity], ...]
@@ -24,3 +25,5 @@ class Reading:
     """Of so many clusters of elements one is read, see `sampling`."""
     counted: Counted = ()
     """What is counted beside the sketch; then the tensor is contiguous, or expanded."""
+    region: Region | None = None
+    """Where the tensor, in C order, lies in the whole of which it is a piece; None: it is whole."""

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rankscope.agent.kernel import DTYPES, count, cut, runs_of, sketch_items
+from rankscope.agent.kernel import DTYPES, count, cut, sketch_items
+from rankscope.agent.strides import runs_of
 from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
 from rankscope.sketch import BlockExponents, CastCounts, FineExponents
 

@@ -5,6 +5,10 @@ over shards, tell swapped shards apart, and can be compared between ways to shar
 numbered in the order in which they lie in memory.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +21,36 @@ SEED_STEP = 0xD1342543DE82EF95
 """Distance of the keys of samples of one seed and the next; odd, so that no two seeds share all."""
 
 
-def element_hash(start: int, length: int) -> NDArray[np.uint32]:
-    """uint32 [length]: the keys of the elements `start … start + length - 1`.
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where the elements of a piece lie in the whole tensor, both in C order: in runs.
 
-    key(i) = within(i mod BLOCK) xor block(i div BLOCK). The element's checksum weight is
-    key | 1, its projection sign is -1 where the top bit of the key is set.
+    Element i of the piece is element origin + i div run x pitch + i mod run of the whole.
+    """
+
+    origin: int
+    """The whole's index of the piece's first element."""
+    run: int
+    """Neighbours in the piece that are neighbours in the whole, at least 1."""
+    pitch: int
+    """From one run's first element to the next run's, in the whole."""
+
+    def indices(self, start: int, length: int) -> NDArray[np.uint64]:
+        """uint64 [length]: of the piece's elements from `start` on, their index in the whole."""
+        run, within = np.divmod(np.arange(start, start + length, dtype=np.uint64), self.run)
+        return (self.origin + run * np.uint64(self.pitch) + within).astype(np.uint64)
+
+
+def element_hash(start: int, length: int, region: Region | None = None) -> NDArray[np.uint32]:
+    """uint32 [length]: the keys of the elements `start … start + length - 1` of a piece.
+
+    Without a region the piece is the whole. key(i) = within(i mod BLOCK) xor block(i div BLOCK), i
+    the index in the whole. The element's checksum weight is key | 1, its projection sign is -1
+    where the top bit of the key is set.
     """
     index = np.arange(start, start + length, dtype=np.uint64)
+    if region is not None:
+        index = region.indices(start, length)
     return WITHIN[index % np.uint64(BLOCK)] ^ block_key(index // np.uint64(BLOCK))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .elements import element_hash
+from .elements import Region, element_hash
 from .formats import smallest_normal
 from .table import (
     ABS_MIN,
@@ -45,12 +45,13 @@ CHUNK = 1 << 15
 """Elements that are summarised at a time: temporaries stay within the cache."""
 
 
-def sketch_array(x: NDArray[Any], *, start: int = 0) -> SketchTable:
+def sketch_array(x: NDArray[Any], *, start: int = 0, region: Region | None = None) -> SketchTable:
     """The sketch of all elements of `x`, as a table of one row.
 
     Args:
         x: any shape; float64, float32, float16, a float dtype of ml_dtypes, an integer or bool.
-        start: global index of the first element, in C order.
+        start: index of the first element in the piece, in C order.
+        region: where the piece lies in the whole tensor; without, it is the whole.
 
     Raises:
         TypeError: the elements are not real numbers.
@@ -60,7 +61,8 @@ def sketch_array(x: NDArray[Any], *, start: int = 0) -> SketchTable:
     flat = x.reshape(-1)
     table = SketchTable.empty(1)
     for begin in range(0, flat.size, CHUNK):
-        table = table.merge(_sketch_chunk(flat[begin : begin + CHUNK], start + begin))
+        chunk = flat[begin : begin + CHUNK]
+        table = table.merge(_sketch_chunk(chunk, element_hash(start + begin, chunk.size, region)))
     return table
 
 
@@ -79,10 +81,9 @@ def glance_at(x: NDArray[Any]) -> SketchTable:
     return seen
 
 
-def _sketch_chunk(x: NDArray[Any], start: int) -> SketchTable:
+def _sketch_chunk(x: NDArray[Any], key: NDArray[np.uint32]) -> SketchTable:
     table = SketchTable.empty(1)
     counts, moments = table.counts[0], table.moments[0]
-    key = element_hash(start, x.size)
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").astype(np.uint64)
     table.checksum[0] = np.sum(bits * (key | np.uint32(1)), dtype=np.uint64)
     with np.errstate(invalid="ignore"):  # signalling NaNs

@@ -38,6 +38,7 @@ from ...sketch.table import (
     ZERO,
 )
 from .compiling import address_of, compiled, reordered
+from .keys import keys_of
 from .moments import exponent, merge_moments
 
 SMALLEST_NORMAL = smallest_normal(np.dtype(np.float64))
@@ -50,19 +51,20 @@ FIRST_FIELD = 1023 + FIRST_EXPONENT
 
 
 @compiled
-def sketch_doubles(item, within, keys, chunk, counts, moments, histogram):
+def sketch_doubles(item, within, keys, chunk, scratch_keys, counts, moments, histogram):
     """One work item of float64 into its row; returns the checksum."""
     address, start, length = item[0], item[1], item[2]
     checksum = np.uint64(0)
     counts[COUNT] = length
     finite = 0
     for begin in range(start, start + length, BLOCK):
-        n, key = min(BLOCK, start + length - begin), keys[begin // BLOCK]
+        n = min(BLOCK, start + length - begin)
+        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
         x = numba.carray(address_of(address + 8 * begin), (n,), np.float64)
-        checksum += _checksum(x.view(np.uint64), within[:n], key)
+        checksum += _checksum(x.view(np.uint64), hashes, key)
         m = _count(x, x.view(np.uint64), counts, histogram)
         if m:
-            _chunk_moments(x, within[:n], key, m, chunk)
+            _chunk_moments(x, hashes, key, m, chunk)
             merge_moments(moments, finite, chunk, m)
         finite += m
     return checksum

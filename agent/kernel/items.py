@@ -26,7 +26,7 @@ from numba import cfunc, njit
 from numba.core import types
 from numpy.typing import NDArray
 
-from ...sketch.elements import BLOCK, WITHIN, block_key
+from ...sketch.elements import BLOCK, WITHIN, Region, block_key
 from ...sketch.quantities import FineExponents
 from ...sketch.table import (
     BINS,
@@ -43,10 +43,12 @@ from ...sketch.table import (
     ZERO,
     SketchTable,
 )
+from ..strides import CONTIGUOUS, Runs
 from .compiling import SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
 from .glance import glance
+from .keys import keys_of, signs_of
 from .moments import chunk_moments, merge_moments
 from .passes import (
     CODES,
@@ -60,13 +62,13 @@ from .passes import (
 )
 from .quantities import count
 from .scratch import PIECE, SCRATCH_BYTES, scratch_at
-from .strided import CONTIGUOUS, Runs, gather
+from .strided import gather
 from .values import MANY, WHICH, sketch_values, takes_values
 
 VALUES_PIECE = 1 << 21
 """The same for what pays the fixed cost of a histogram of 65,536 values."""
 
-ITEM = 8
+ITEM = 11
 """Numbers of a work item, see `sketch_items`."""
 
 SUBNORMALS = 23
@@ -94,25 +96,30 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
     """One work item into its row, chunk by chunk; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
     within, within_signs, keys, widened = constants
-    words, wide, kept, kept_signs, tables, chunk, word = scratch
+    words, wide, kept, kept_signs, tables, chunk, word, scratch_keys, scratch_signs = scratch
     size = SIZES[code]
     tables[:] = 0
     checksum = np.uint64(0)
     finite = nan = negative_nan = negative_subnormals = 0
     for begin in range(start, start + length, BLOCK):
-        n, key = min(BLOCK, start + length - begin), keys[begin // BLOCK]
+        n = min(BLOCK, start + length - begin)
+        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
+        signs = within_signs[:n]
+        if item[9]:
+            signs_of(hashes, scratch_signs)
+            signs = scratch_signs[:n]
         if code == FLOAT32:
             raw = bits = numba.carray(address_of(address + 4 * begin), (n,), np.uint32)
         else:
             raw, bits = words[:n], wide[:n]
             load_words(address, begin, n, code, words)
             widen(raw, code, widened, bits)
-        checksum += checksum_of(raw, within[:n], key)
+        checksum += checksum_of(raw, hashes, key)
         extremes = extremes_of(bits.view(np.int32))
         count_exponents(bits, tables, address + size * (begin + BLOCK), size)
         if extremes[2] < np.int32(0x7FFFFF):
             negative_subnormals += count_subnormals(bits, histogram)
-        m, signs = n, within_signs[:n]
+        m = n
         if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
             m, more, negative = compress_finite(bits, signs, kept, kept_signs)
             nan += more
@@ -188,7 +195,7 @@ def _sketch_from(sources):
             if item[4]:
                 glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
             elif item[3] == FLOAT64:
-                checksum[i] = sketch_doubles(item, within, keys, chunks[5], *row)
+                checksum[i] = sketch_doubles(item, within, keys, chunks[5], chunks[7], *row)
             elif takes_values(item[3], item[2]):
                 checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
             else:
@@ -251,7 +258,7 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
     Args:
         items: int64 [n, ITEM]: address of the tensor's first element, index of the item's first
             element (a multiple of `PIECE`), number of elements, index into `DTYPES`, 1 where only
-            what a sentinel sees is wanted, and the three numbers of `Runs`.
+            what a sentinel sees is wanted, the three numbers of `Runs`, and those of a `Region`.
         team: threads that share the work; the result is the same to the last bit.
 
     Returns:
@@ -309,11 +316,13 @@ def cut(
     *,
     sentinel: bool = False,
     runs: Runs = CONTIGUOUS,
+    region: Region | None = None,
 ) -> Sequence[tuple[int, ...]]:
     """The work items of one tensor; of none without elements there is one, too."""
     large = SIZES[code] == 2 and elements >= MANY and not sentinel and runs == CONTIGUOUS
     piece = VALUES_PIECE if large else PIECE
+    place = (0, 0, 0) if region is None else (region.origin, region.run, region.pitch)
     return [
-        (address, start, min(piece, elements - start), code, int(sentinel), *runs)
+        (address, start, min(piece, elements - start), code, int(sentinel), *runs, *place)
         for start in range(0, max(elements, 1), piece)
     ]

@@ -35,6 +35,8 @@ def _regions() -> tuple[dict[str, int], int]:
         "numbers": 8 * 2 * 65536,
         "moments": 8 * _MOMENTS,
         "word": 64,
+        "keys": 4 * BLOCK,
+        "signs": 4 * BLOCK,
         "piece": 8 * PIECE,
     }
     begins, total = dict[str, int](), 0
@@ -48,6 +50,7 @@ _AT, SCRATCH_BYTES = _regions()
 _WORDS, _WIDE, _PLACES = _AT["words"], _AT["wide"], _AT["places"]
 _KEPT, _KEPT_SIGNS = _AT["kept"], _AT["kept_signs"]
 _FOUR, _VALUES, _NUMBERS = _AT["tables"], _AT["values"], _AT["numbers"]
+_KEYS, _SIGNS = _AT["keys"], _AT["signs"]
 _CHUNK, _WORD, _PIECE = _AT["moments"], _AT["word"], _AT["piece"]
 
 
@@ -67,11 +70,14 @@ def scratch_at(base):
         numba.carray(address_of(base + _FOUR), (4, CODES), np.uint32),
         numba.carray(address_of(base + _CHUNK), (_MOMENTS,), np.float64),
         numba.carray(address_of(base + _WORD), (1,), np.uint32),
+        numba.carray(address_of(base + _KEYS), (BLOCK,), np.uint32),
+        numba.carray(address_of(base + _SIGNS), (BLOCK,), np.float32),
     )
     values = (
         words,
         places,
         numba.carray(address_of(base + _VALUES), (TABLE,), np.uint32),
         numba.carray(address_of(base + _NUMBERS), (2, 65536), np.float64),
+        chunks[7],
     )
     return chunks, values, base + _PIECE

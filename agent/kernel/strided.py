@@ -6,41 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numba
 import numpy as np
 
 from .compiling import address_of, compiled
 from .dtypes import SIZES
-
-Runs = tuple[int, int, int]
-"""Elements of a run; from one element to the next; from one run's first to the next run's."""
-
-CONTIGUOUS: Runs = (0, 0, 0)
-
-
-def runs_of(sizes: Sequence[int], strides: Sequence[int]) -> Runs | None:
-    """How a tensor lies in memory; None where there is no such pattern."""
-    if 0 in sizes:
-        return CONTIGUOUS
-    axes: list[tuple[int, int]] = []
-    for size, stride in zip(sizes, strides, strict=True):
-        if size == 1:
-            continue
-        if axes and axes[-1][1] == size * stride:
-            axes[-1] = axes[-1][0] * size, stride
-        else:
-            axes.append((size, stride))
-    match axes:
-        case [] | [(_, 1)]:
-            return CONTIGUOUS
-        case [(size, stride)]:
-            return size, stride, 0
-        case [(_, pitch), (size, stride)]:
-            return size, stride, pitch
-        case _:
-            return None
 
 
 @compiled

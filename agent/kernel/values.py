@@ -39,6 +39,7 @@ from ...sketch.table import (
 )
 from .compiling import compiled, prefetch, reordered
 from .dtypes import BFLOAT16, FIRST_NORMAL, FLOAT16, FLOAT64, SIZES, VALUES_16
+from .keys import keys_of
 from .moments import exponent
 from .passes import checksum_of, load_words
 
@@ -80,21 +81,36 @@ def _count_values(words, which, turn, places, tables, ahead, size):
 
 
 @compiled
+def _turn_to_tables(hashes, size):
+    """Where the table of each element's sign and lane begins, in place of its key."""
+    bits = np.uint32(8 * size)
+    lanes = np.uint32(LANES_16 if size == 2 else LANES_8) - np.uint32(1)
+    for i in range(hashes.size):
+        table = (hashes[i] >> np.uint32(31)) | ((np.uint32(i) & lanes) << np.uint32(1))
+        hashes[i] = np.uint32(table << bits)
+
+
+@compiled
 def sketch_values(item, constants, scratch, counts, moments, histogram):
     """One work item of an 8- or 16-bit dtype into its row; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
     within, tables_at, keys, values = constants
-    words, places, tables, kept = scratch
+    words, places, tables, kept, scratch_keys = scratch
     size = SIZES[code]
     which = tables_at[size - 1]
     checksum = np.uint64(0)
     for begin in range(start, start + length, BLOCK):
-        n, key = min(BLOCK, start + length - begin), keys[begin // BLOCK]
+        n = min(BLOCK, start + length - begin)
+        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
         load_words(address, begin, n, code, words)
-        checksum += checksum_of(words[:n], within[:n], key)
+        checksum += checksum_of(words[:n], hashes, key)
         turn = (key >> np.uint32(31)) << np.uint32(8 * size)
         ahead = address + size * (begin + BLOCK)
-        _count_values(words[:n], which, turn, places, tables, ahead, size)
+        if item[9]:
+            _turn_to_tables(hashes, size)
+            _count_values(words[:n], hashes, turn, places, tables, ahead, size)
+        else:
+            _count_values(words[:n], which, turn, places, tables, ahead, size)
     tables = tables[: (LANES_16 if size == 2 else LANES_8) << (8 * size + 1)]
     found = _unfold(code, 1 << (8 * size), values, tables, kept, counts, moments, histogram)
     counts[COUNT] = length

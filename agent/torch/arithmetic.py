@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from ...sketch.elements import BLOCK, WITHIN
+from ...sketch.elements import BLOCK, WITHIN, Region
 from ...sketch.formats import normal_bin
 from ...sketch.table import (
     ABS_MIN,
@@ -161,7 +161,8 @@ class Plain:
     def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
         """Queue the sketches of the chunks of a contiguous tensor."""
         arithmetic = self._arithmetic
-        for leaf in arithmetic.glance(flat) if how.sentinel else arithmetic.sketch(flat):
+        leaves = arithmetic.glance(flat) if how.sentinel else arithmetic.sketch(flat, how.region)
+        for leaf in leaves:
             self._leaves.append((row, repeat(leaf, how.copies) if how.copies > 1 else leaf))
 
     def launch(self) -> None:
@@ -198,14 +199,15 @@ class Arithmetic:
         self._nothing = torch.zeros(BINS, dtype=torch.int64, device=device)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         within = torch.as_tensor(WITHIN.astype("i8"), device=device)
+        self._table = within
         self._within = within | 1, (1 - 2 * (within >> 31)).double()
         self._first = _block_keys(0, self.chunk, device)
         self._indicators = {dtype: _indicators(dtype).to(device) for dtype in READABLE}
 
-    def sketch(self, flat: torch.Tensor) -> Iterator[Columns]:
-        """The sketches of the chunks of a contiguous tensor of one axis."""
+    def sketch(self, flat: torch.Tensor, region: Region | None = None) -> Iterator[Columns]:
+        """The sketches of the chunks of a contiguous tensor of one axis, a piece of a whole."""
         for start in range(0, flat.numel(), self.chunk):
-            yield self._sketch_chunk(flat[start : start + self.chunk], start)
+            yield self._sketch_chunk(flat[start : start + self.chunk], start, region)
 
     def glance(self, flat: torch.Tensor) -> Iterator[Columns]:
         """What a sentinel sees of the chunks of a contiguous tensor of one axis."""
@@ -233,7 +235,7 @@ class Arithmetic:
         most = torch.nan_to_num(raw, -torch.inf, -torch.inf, -torch.inf, out=scratch).amax()
         return least, most
 
-    def _sketch_chunk(self, x: torch.Tensor, start: int) -> Columns:
+    def _sketch_chunk(self, x: torch.Tensor, start: int, region: Region | None) -> Columns:
         n = x.numel()
         raw, values = self._raw[:n], self._values[:n]
         # A product, for it leaves no NaN that looks like infinity.
@@ -241,7 +243,7 @@ class Arithmetic:
         codes = self._count_codes(raw)
         least, most = self._range(raw, values)
         torch.nan_to_num(raw, 0.0, 0.0, 0.0, out=values)
-        weights, signs = self._element_keys(start, n, x.device)
+        weights, signs = self._element_keys(start, n, region, x.device)
         counts, histogram = self._counts(codes, values, x)
         extremes = {MIN: least, MAX: most, ABS_MIN: self._smallest(values)}
         projection = torch.dot(values, signs)
@@ -249,9 +251,14 @@ class Arithmetic:
         return counts, moments, self._checksum(x, weights), histogram
 
     def _element_keys(
-        self, start: int, n: int, device: torch.device
+        self, start: int, n: int, region: Region | None, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 and float64 [n]: the factors of each element in checksum and projection."""
+        if region is not None:
+            place = torch.arange(start, start + n, device=device)
+            index = region.origin + place // region.run * region.pitch + place % region.run
+            keys = self._table[index % BLOCK] ^ block_key(index // BLOCK)
+            return keys | 1, (1 - 2 * (keys >> 31)).double()
         blocks = -(-n // BLOCK)
         keys, signs = _block_keys(start, n, device) if start else (k[:blocks] for k in self._first)
         weights, of_block = self._weights[: blocks * BLOCK], self._signs[: blocks * BLOCK]

@@ -21,19 +21,17 @@ from numpy.typing import NDArray
 
 from ...sketch.table import UNSEEN, Ints, SketchTable
 from ..kernel import (
-    CONTIGUOUS,
     DTYPES,
-    Runs,
     Team,
     absorb,
     count,
     cut,
-    runs_of,
     sketch_items,
 )
 from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
+from ..strides import CONTIGUOUS, Runs, runs_of
 from .local import UNKNOWN, version_of
 from .sampling import sample_of
 from .threads import team
@@ -334,7 +332,9 @@ class CpuMeter:
                 unseen.append((len(owners), batch.tensors[place].numel() - tensor.numel()))
             code = CODES[tensor.dtype]
             address, elements = tensor.data_ptr(), tensor.numel()
-            pieces = cut(address, elements, code, sentinel=how.sentinel, runs=runs[place])
+            pieces = cut(
+                address, elements, code, sentinel=how.sentinel, runs=runs[place], region=how.region
+            )
             items += pieces
             owners += [place] * len(pieces)
         table = sketch_items(np.array(items, np.int64), threads)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...sketch.elements import BLOCK, WITHIN
+from ...sketch.elements import BLOCK, WITHIN, Region
 from ...sketch.formats import normal_bin
 from ..reading import Reading
 from . import triton_kernels as kernels
@@ -114,7 +114,7 @@ class Fused:
     def launch(self) -> None:
         """Queue the sketches of all tensors that wait: of small ones one launch for each dtype."""
         all_waiting, self._waiting, self._expected = self._waiting, [], 0
-        small: dict[tuple[torch.dtype, bool], list[Waiting]] = defaultdict(list)
+        small: dict[tuple[torch.dtype, bool, bool], list[Waiting]] = defaultdict(list)
         for waiting in all_waiting:
             if not waiting.is_as_it_was():
                 self.stale += 1
@@ -122,7 +122,8 @@ class Fused:
             elif waiting.chunks > CHUNKS_OF_SMALL:
                 self._start_one(waiting)
             else:
-                small[waiting.flat.dtype, waiting.how.sentinel].append(waiting)
+                how = waiting.how
+                small[waiting.flat.dtype, how.sentinel, how.region is None].append(waiting)
         for tensors in small.values():
             self._start_small(tensors)
 
@@ -161,7 +162,7 @@ class Fused:
         work = [
             chunk
             for waiting, run in zip(tensors, runs, strict=True)
-            for chunk in self._work(waiting.flat, run.first)
+            for chunk in self._work(waiting, run.first)
         ]
         if work:
             table = on_device(work, self._device)
@@ -177,11 +178,12 @@ class Fused:
     def _chunks_of(self, flat: torch.Tensor) -> int:
         return -(-flat.numel() // self._size(flat))
 
-    def _work(self, flat: torch.Tensor, first: int) -> Iterator[tuple[int, int, int, int]]:
+    def _work(self, waiting: Waiting, first: int) -> Iterator[tuple[int, ...]]:
         """Rows of a table of work."""
+        flat, region = waiting.flat, _numbers(waiting.how.region)
         size, length = self._size(flat), flat.numel()
         for place, start in enumerate(range(0, length, size)):
-            yield flat.data_ptr(), start, min(start + size, length), first + place
+            yield flat.data_ptr(), start, min(start + size, length), first + place, *region
 
     def _launch(
         self,
@@ -207,6 +209,8 @@ class Fused:
                 self._values[flat.dtype],
                 *self._leaves,
                 self._normal_bins[flat.dtype],
+                *_numbers(waiting.how.region),
+                IS_PIECE=waiting.how.region is not None,
                 KIND=kernels.KINDS.get(dtype_name(flat.dtype), kernels.BYTES),
                 num_warps=WARPS,
                 enable_fp_fusion=False,
@@ -219,6 +223,10 @@ class Fused:
                 merge_leaves[(len(table),)](
                     on_device(table, self._device), *self._leaves, *into, enable_fp_fusion=False
                 )
+
+
+def _numbers(region: Region | None) -> tuple[int, int, int]:
+    return (0, 1, 1) if region is None else (region.origin, region.run, region.pitch)
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:

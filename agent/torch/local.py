@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from ...sketch.elements import Region
 from ...wire.messages import Placement
+from ..strides import region_of
 from .quantised import is_of_transformer_engine, parts_of
 
 
@@ -118,6 +120,25 @@ def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
         return {}
     names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
     return {name: _word(placement) for name, placement in zip(names, placements, strict=True)}
+
+
+def region_in_whole(tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
+    """Where a DTensor's local piece lies in the whole; None for a whole, and where nobody knows.
+
+    Without a collective: it follows from sizes and placements alone.
+    """
+    placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
+    if placements is None or mesh is None or "shard" not in placement_of(tensor).values():
+        return None
+    try:  # of torch's own; it has no public name for it
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    except Exception:  # a placement that it does not know: elements are then numbered from 0
+        return None
+    if tuple(sizes) != tuple(piece.shape):
+        return None
+    return region_of(sizes, offsets, tensor.shape)
 
 
 def _word(placement: object) -> Placement:

@@ -17,6 +17,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
 
+from ...sketch.elements import Region
 from ...wire.messages import Placement
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
@@ -31,6 +32,7 @@ from .local import (
     inner_tensors,
     local_tensor,
     placement_of,
+    region_in_whole,
     untransformed,
 )
 from .sampling import LEAST as LEAST_SAMPLED
@@ -76,7 +78,9 @@ class Recorder:
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
         self._whole: set[int] = set()
-        """Rows of sites that are too small for a sample; all of a site's tensors are read alike."""
+        """Rows of sites that are never sampled, small ones among them: all of a site alike."""
+        self._regions: dict[int, tuple[tuple[torch.Size, torch.Size], Region | None]] = {}
+        """By row: sizes of whole and piece, and where the piece lies."""
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._reports: list[str] = []
@@ -264,17 +268,35 @@ class Recorder:
             if piece.numel() < LEAST_SAMPLED or row in self.book.counted:
                 self._whole.add(row)
         if row != UNMEASURED:
-            elements, copies = in_memory_order(piece)
-            counted = () if how.sentinel else self.book.counted.get(row, ())
-            if counted and copies == 1:
-                elements = piece.contiguous()  # in rows and columns, as blocks lie
+            elements, how = self._reading(row, tensor, piece, how)
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
-            stride = 1 if row in self._whole else how.stride
-            if (copies, stride, counted) != (1, how.stride, ()):
-                how = replace(how, copies=copies, stride=stride, counted=counted)
             self._meter(piece.device).add(step, row, elements, how)
             self.last_key, self.touched = key, time.monotonic()
+
+    def _reading(
+        self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading
+    ) -> tuple[torch.Tensor, Reading]:
+        """Which elements of a local piece are read, in which order, and how."""
+        counted = () if how.sentinel else self.book.counted.get(row, ())
+        stride = 1 if row in self._whole else how.stride
+        region = None if how.sentinel or stride > 1 else self._region(row, tensor, piece)
+        elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
+        if counted and copies == 1:
+            elements = piece.contiguous()  # in rows and columns, as blocks lie
+        if (copies, stride, counted, region) != (1, how.stride, (), None):
+            how = replace(how, copies=copies, stride=stride, counted=counted, region=region)
+        return elements, how
+
+    def _region(self, row: int, tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
+        """Where a piece lies in the whole tensor, found once while both keep their sizes."""
+        if not hasattr(tensor, "placements"):
+            return None
+        sizes = tensor.shape, piece.shape
+        known = self._regions.get(row)
+        if known is None or known[0] != sizes:
+            known = self._regions[row] = sizes, region_in_whole(tensor, piece)
+        return known[1]
 
     def _add_parts(
         self,

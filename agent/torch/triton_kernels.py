@@ -20,10 +20,24 @@ from ...sketch.elements import BLOCK as ELEMENT_BLOCK
 
 TILE = 1024
 """Elements that a program holds at a time; `ELEMENT_BLOCK` is a multiple of it."""
-WORK = 4
-"""Words of a table of work: address of the tensor, first element and end of the chunk, leaf."""
+WORK = 7
+"""Words of a table of work: address of the tensor, first element and end of the chunk, leaf; and of
+a piece its region."""
 RUN = 5
 """Words of a table of runs: row to merge into, first leaf, end, their distance, and copies."""
+
+NUMBERS = (
+    "in_table",
+    "address",
+    "length",
+    "size",
+    "leaf",
+    "first_normal",
+    "origin",
+    "run",
+    "pitch",
+)
+"""Arguments for whose values no kernel is compiled anew."""
 
 KINDS = {"float64": 0, "float32": 1, "bfloat16": 2, "float16": 3}
 """How elements are told to the kernel; others are bytes that a table of values explains."""
@@ -117,6 +131,18 @@ def block_key(block):
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685  # 0x94D049BB133111EB
     return ((z ^ ((z >> 31) & 0x1FFFFFFFF)) >> 32) & 0xFFFFFFFF
+
+
+@triton.jit
+def key_of(tile, lanes, within, origin, run, pitch, IS_PIECE: tl.constexpr):
+    """int64 [TILE]: `sketch.elements.element_hash` of the elements from `tile` on."""
+    if IS_PIECE:
+        place = tile + lanes
+        index = origin.to(tl.int64) + place // run * pitch + place % run
+        key = tl.load(within + index % _BLOCK) ^ block_key(index // _BLOCK)
+    else:
+        key = tl.load(within + tile % _BLOCK + lanes) ^ block_key(tile // _BLOCK)
+    return key
 
 
 @triton.jit
@@ -225,9 +251,7 @@ def chunk_of(in_table, work, address, length, size, leaf):
     return address, start, stop, leaf
 
 
-@triton.jit(
-    do_not_specialize=["in_table", "address", "length", "size", "leaf", "first_normal"],
-)
+@triton.jit(do_not_specialize=NUMBERS)
 def sketch_chunks(
     in_table,
     work,
@@ -242,7 +266,11 @@ def sketch_chunks(
     checksum,
     histogram,
     first_normal,
+    origin,
+    run,
+    pitch,
     KIND: tl.constexpr,
+    IS_PIECE: tl.constexpr,
 ):
     """Write the sketch of a chunk into row `leaf` of the columns; arguments as of `chunk_of`.
 
@@ -250,7 +278,12 @@ def sketch_chunks(
         within: int64 [ELEMENT_BLOCK]: the part of the elements' keys that repeats.
         values: float64 [256]: the numbers that bytes stand for, if KIND says bytes.
         first_normal: bin of the smallest normal number of the dtype.
+        origin, run, pitch: of a piece its region, see `sketch.elements.Region`; it may be in
+            `work` instead.
     """
+    if IS_PIECE and in_table == 1:
+        region = work + tl.program_id(0).to(tl.int64) * _WORK + 4
+        origin, run, pitch = tl.load(region), tl.load(region + 1), tl.load(region + 2)
     address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)
     lanes = tl.arange(0, _TILE)
     found = tl.zeros((_SLOTS,), tl.int64)
@@ -266,7 +299,7 @@ def sketch_chunks(
         tile = start + number_of_tile * _TILE
         inside = tile + lanes < stop
         x, bits = load_elements(address, tile + lanes, inside, values, KIND)
-        key = tl.load(within + tile % _BLOCK + lanes) ^ block_key(tile // _BLOCK)
+        key = key_of(tile, lanes, within, origin, run, pitch, IS_PIECE)
         weighted += bits * (key | 1)
         slot = slots_of(x, inside)
         found += tl.histogram(slot, _SLOTS)
@@ -298,9 +331,7 @@ def sketch_chunks(
     store_moments(row, a1, sums[0], a2, a3, a4, a8, sums[1], extremes[0], extremes[1], extremes[2])
 
 
-@triton.jit(
-    do_not_specialize=["in_table", "address", "length", "size", "leaf", "first_normal"],
-)
+@triton.jit(do_not_specialize=NUMBERS)
 def glance_chunks(
     in_table,
     work,
@@ -315,7 +346,11 @@ def glance_chunks(
     checksum,
     histogram,
     first_normal,
+    origin,
+    run,
+    pitch,
     KIND: tl.constexpr,
+    IS_PIECE: tl.constexpr,
 ):
     """Write what a sentinel sees of a chunk into row `leaf`; arguments as of `sketch_chunks`."""
     address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)

@@ -23,7 +23,11 @@ SKETCH = {
     "values": "*fp64",
     **COLUMNS,
     "first_normal": "i32",
+    "origin": "i64",
+    "run": "i64",
+    "pitch": "i64",
     "KIND": "constexpr",
+    "IS_PIECE": "constexpr",
 }
 MERGE = {"runs": "*i64", **COLUMNS, **{f"into_{name}": kind for name, kind in COLUMNS.items()}}
 
@@ -43,8 +47,12 @@ for target, kinds in (
     (GPUTarget("hip", "gfx942", 64), every_kind[1:2]),
 ):
     for kind in kinds:
-        for function in (kernels.sketch_chunks, kernels.glance_chunks):
-            kernel = compiled(function, target, SKETCH, {"KIND": kind})
+        for function, is_piece in (
+            (kernels.sketch_chunks, False),
+            (kernels.sketch_chunks, True),
+            (kernels.glance_chunks, False),
+        ):
+            kernel = compiled(function, target, SKETCH, {"KIND": kind, "IS_PIECE": is_piece})
             # Subnormal numbers must not be flushed to zero.
             assert ".ftz" not in kernel.asm.get("ptx", "")
     compiled(kernels.merge_leaves, target, MERGE, {})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rankscope.agent.kernel import DTYPES, absorb, cut, runs_of, sketch_items
+from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing, StepTable
+from rankscope.agent.strides import region_of, runs_of
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import Copy, DeviceMeter
 from rankscope.agent.torch.fused import Fused
 from rankscope.agent.torch.threads import team
 from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
-from rankscope.sketch.elements import element_hash
+from rankscope.sketch.elements import Region, element_hash
 from rankscope.sketch.reference import glance_at
 from rankscope.sketch.table import FIRST_EXPONENT
 
@@ -186,6 +188,67 @@ def test_strided_tensors_are_read_in_pieces(view: Any, dtype: str, sentinel: boo
         assert_equal(table, glance_at(x))
     else:
         assert_same(x, table)
+
+
+WHOLE = (11, 30, 61)
+cuts = [
+    [((0, 0, 0), (4, 30, 61)), ((4, 0, 0), (0, 30, 61)), ((4, 0, 0), (7, 30, 61))],
+    [((0, 0, 0), (11, 13, 61)), ((0, 13, 0), (11, 17, 61))],
+    [((0, 0, 0), (11, 30, 60)), ((0, 0, 60), (11, 30, 1))],
+    [((0, 0, 0), (11, 30, 40)), ((0, 0, 40), (5, 30, 21)), ((5, 0, 40), (6, 30, 21))],
+]
+"""Pieces of a tensor, as ranks hold them: offsets and sizes."""
+
+
+@pytest.mark.parametrize("how", [AT_ONCE, LASTING])
+@pytest.mark.parametrize("pieces", cuts)
+@pytest.mark.parametrize("engine", ["numba", *ENGINES])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "float64"])
+def test_pieces_have_the_keys_of_the_whole(
+    dtype: str, engine: Any, pieces: Any, how: Reading
+) -> None:
+    x = np.random.default_rng(8).standard_normal(WHOLE).astype(dtype_of(dtype))
+    parts = [
+        x[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))].copy()
+        for offsets, sizes in pieces
+    ]
+    regions = [region_of(sizes, offsets, WHOLE) for offsets, sizes in pieces]
+    if engine == "numba":
+        code = DTYPES.index(dtype)
+        items = [
+            item
+            for part, region in zip(parts, regions, strict=True)
+            for item in cut(part.ctypes.data, part.size, code, region=region)
+        ]
+        tables = [sketch_items(np.array(items, np.int64)).take([i]) for i in range(len(items))]
+    else:
+        tables = [
+            on_a_device([as_tensor(part).view(-1)], engine, replace(how, region=region))
+            for part, region in zip(parts, regions, strict=True)
+            if part.size
+        ]
+    merged = SketchTable.empty(1)
+    for table in tables:
+        merged = merged.merge(table)
+    assert_same(x, merged)
+
+
+def test_a_large_piece_of_16_bits_has_the_keys_of_the_whole() -> None:
+    x = np.random.default_rng(9).standard_normal((3, 900, 700)).astype(dtype_of("bfloat16"))
+    parts = [x[:, :450].copy(), x[:, 450:].copy()]
+    merged = SketchTable.empty(1)
+    for part, offset in zip(parts, (0, 450), strict=True):
+        region = region_of(part.shape, (0, offset, 0), x.shape)
+        items = cut(part.ctypes.data, part.size, DTYPES.index("bfloat16"), region=region)
+        assert len(items) == 1  # through the histogram of its values
+        merged = merged.merge(sketch_items(np.array(items, np.int64)))
+    assert_same(x, merged)
+
+
+def test_a_piece_that_is_cut_along_inner_axes_has_no_simple_place() -> None:
+    assert region_of((2, 3, 4), (0, 1, 1), (2, 5, 6)) is None
+    assert region_of((3, 4), (1, 1), (5, 6)) == Region(7, 4, 6)
+    assert region_of((3, 1), (1, 2), (5, 6)) == Region(8, 1, 6)
 
 
 @pytest.mark.parametrize(
