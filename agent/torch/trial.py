@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from ...sketch.elements import Region
 from ...sketch.table import ABS_MIN, M2, MIN, SketchTable
 from ..reading import Reading
 from ..steptable import StepRing
@@ -50,11 +51,13 @@ def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
 def sketches(
     device: torch.device, engine: Engine, tensors: list[torch.Tensor], sentinel: bool
 ) -> SketchTable:
-    """The sketches of tensors as a step would get them, one in two as one that lasts."""
+    """The sketches of tensors as a step would get them, some as such that last, or as pieces."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None, "a new ring has free steps"
     for row, tensor in enumerate(tensors):
-        meter.add(step, row, tensor, Reading(lasting=row % 2 == 0, sentinel=sentinel))
+        region = Region(5, 700, 9_000) if row % 3 == 0 else None
+        how = Reading(lasting=row % 2 == 0, sentinel=sentinel, region=region)
+        meter.add(step, row, tensor, how)
     meter.barrier()
     copy = meter.send_home()
     assert copy is not None, "a new meter has free buffers"
