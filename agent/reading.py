@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..sketch.elements import Region
-from ..sketch.quantities import Quantity
-
-Counted = tuple[tuple[int, Quantity], ...]
-"""What is counted of a tensor beside its sketch, and under which of the schema's quantities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +19,5 @@ class Reading:
     """Whether only its extremes are wanted, and how many elements are not finite."""
     stride: int = 1
     """Of so many clusters of elements one is read, see `sampling`."""
-    counted: Counted = ()
-    """What is counted beside the sketch; then the tensor is contiguous, or expanded."""
     region: Region | None = None
     """Where the tensor, in C order, lies in the whole of which it is a piece; None: it is whole."""

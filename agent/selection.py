@@ -11,6 +11,9 @@ from difflib import get_close_matches
 from ..sketch.errors import SettingError
 from ..sketch.quantities import Quantity
 
+MOST_COMPARED = 1000
+"""Names among which near ones are looked for: to compare 20,000 takes a second."""
+
 
 class RankscopeWarning(UserWarning):
     """Something about the observation is probably not what was meant."""
@@ -88,7 +91,8 @@ def _warn_of_strays(
 ) -> None:
     for pattern in patterns:
         if not any(pattern.search(name) for name in known):
-            near = get_close_matches(pattern.pattern, known, n=3, cutoff=0.3) or known[:3]
+            some = known[:MOST_COMPARED]
+            near = get_close_matches(pattern.pattern, some, n=3, cutoff=0.3) or some[:3]
             warnings.warn(
                 f"{option}={pattern.pattern!r} matches no {what}; near names are "
                 f"{', '.join(near) or 'none'}.",

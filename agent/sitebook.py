@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..sketch.labels import site_label
 from ..sketch.quantities import MAX_NUMBERS, Quantity
 from ..wire.messages import MAX_QUANTITIES, Kind, Placement, Site, SiteQuantity
-from .reading import Counted
 
 MAX_SITES = 20_000
 """Sites of one rank; what comes beyond is not measured, and counted."""
@@ -18,6 +18,8 @@ UNMEASURED = -1
 """The row of a site that is excluded, disabled or beyond `MAX_SITES`."""
 
 Key = tuple[str, str, str, int]
+Counted = tuple[tuple[int, Quantity], ...]
+"""What is counted of a site's tensor beside its sketch, by index into the schema's quantities."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,10 @@ class SiteBook:
     """By row: what is counted there, with its index into `quantities`."""
     refused_quantities: int = 0
     """Quantities beyond `MAX_QUANTITIES`, or `MAX_NUMBERS` counts."""
+    first_refused: str = ""
+    """The label of the first site that they are of."""
     _numbers: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _rows: dict[Key, int] = field(default_factory=dict[Key, int])
 
     def row(self, key: Key) -> int | None:
@@ -54,8 +59,30 @@ class SiteBook:
         placement: dict[str, Placement],
         aliases: tuple[str, ...] = (),
     ) -> int:
-        """Give a new site its row, or mark it as unmeasured."""
+        """Give a new site its row, or mark it as unmeasured; hooks may run on several threads."""
+        with self._lock:
+            return self._add(
+                key, dtype, shape=shape, module=module, placement=placement, aliases=aliases
+            )
+
+    def known(self) -> tuple[list[Site], list[SiteQuantity]]:
+        """All sites so far, and what is counted of them."""
+        with self._lock:
+            return list(self.sites), list(self.quantities)
+
+    def _add(
+        self,
+        key: Key,
+        dtype: str,
+        *,
+        shape: tuple[int, ...],
+        module: str,
+        placement: dict[str, Placement],
+        aliases: tuple[str, ...],
+    ) -> int:
         kind, name, slot, occurrence = key
+        if key in self._rows:
+            return self._rows[key]
         if not self.chooses(name):
             self._rows[key] = UNMEASURED
         elif len(self.sites) >= MAX_SITES:
@@ -91,6 +118,7 @@ class SiteBook:
             numbers = self._numbers + math.prod(quantity.shape)
             if numbers > MAX_NUMBERS or len(self.quantities) >= MAX_QUANTITIES:
                 self.refused_quantities += 1
+                self.first_refused = self.first_refused or label
                 continue
             self._numbers = numbers
             counted.append((len(self.quantities), quantity))

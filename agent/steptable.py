@@ -69,6 +69,8 @@ class StepRing:
 
     def __init__(self) -> None:
         self._all: list[StepTable] = []
+        self._counted_bytes = 0
+        """What the counts of a step took at most."""
         self._free: deque[StepTable] = deque()
 
     def take(self, step: int) -> StepTable | None:
@@ -87,6 +89,8 @@ class StepRing:
         """Empty a table for its next use."""
         table.table.clear()
         table.present.fill(False)
+        counted = sum(counts.nbytes for counts in table.counts.values())
+        self._counted_bytes = max(self._counted_bytes, counted)
         table.training, table.counts = {}, {}
         table.time_ns = 0
         table.partial = table.final = False
@@ -94,5 +98,6 @@ class StepRing:
 
     def _may_grow(self) -> bool:
         largest = max((len(table.table) for table in self._all), default=0)
-        fits = (len(self._all) + 1) * largest * ROW_BYTES <= RING_BYTES
+        each = largest * ROW_BYTES + self._counted_bytes
+        fits = (len(self._all) + 1) * each <= RING_BYTES
         return len(self._all) < (MOST if fits else LEAST)

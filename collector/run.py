@@ -48,8 +48,6 @@ class Stream:
     told_received: int = -2
     told_committed: int = -2
     told_control: Control | None = None
-    told_refused: Sequence[tuple[int, str]] = ()
-    """Quantities for which the run has no room, of which an event tells."""
     ended: bool = False
 
 
@@ -78,6 +76,8 @@ class Run:
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
+        self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
+        """By attempt: quantities for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
         self._stored: dict[str, int] = writer.streams
         self._pending: Batch | None = None
@@ -346,12 +346,13 @@ class Run:
         asked = [(indices[one.site], one.name) for one in schema.quantities]
         places = self.writer.add_quantities(asked)
         refused = sorted({one for one, place in zip(asked, places, strict=True) if place is None})
-        if refused and stream.told_refused != refused:
-            stream.told_refused = refused
+        told = self._refused[stream.attempt]
+        if not told.issuperset(refused):
+            told.update(refused)
             site, name = refused[0]
             text = (
-                f"{len(refused)} quantities of rank {stream.rank} are not stored, {name} of "
-                f"{self._labels[site]} the first: a run has room for {MAX_NUMBERS} counts."
+                f"{len(refused)} quantities are not stored, {name} of {self._labels[site]} the "
+                f"first: a run has room for {MAX_NUMBERS} counts."
             )
             self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
         return [

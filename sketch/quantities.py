@@ -34,8 +34,8 @@ FIRST_BLOCK_EXPONENT = 2 - BLOCK_ROWS
 MAX_NUMBERS = 1 << 18
 """Counts of all quantities of a rank, or of a run, together: a record keeps 8 bytes for each."""
 SMALLEST_NORMAL = smallest_normal(np.dtype(np.float64))
-MAX_BLOCK = 4096
-"""Elements of a block along one axis, at most."""
+MAX_BLOCK, MAX_BLOCK_ELEMENTS = 4096, 1 << 18
+"""Elements of a block along one axis, at most, and in all."""
 
 LOST = {"overflow": 0, "underflow": 1, "subnormal": 2}
 """Where `CastCounts` has what a format would lose."""
@@ -113,6 +113,11 @@ class BlockExponents:
                 raise SettingError(
                     f"`{name}` of a block must be from 1 to {MAX_BLOCK}, got {getattr(self, name)}."
                 )
+        if self.rows * self.columns > MAX_BLOCK_ELEMENTS:
+            raise SettingError(
+                f"A block must have at most {MAX_BLOCK_ELEMENTS} elements, "
+                f"got {self.rows} x {self.columns}."
+            )
         if self.scale not in ("power", "amax"):
             raise SettingError(f"`scale` must be 'power' or 'amax', got {self.scale!r}.")
         FineExponents(self.bits)  # checks them
@@ -185,11 +190,9 @@ class CastCounts:
 Quantity = FineExponents | BlockExponents | CastCounts
 """What can be counted of a tensor beside its sketch."""
 
-_NAMES = {
-    FineExponents: re.compile(r"fine_exponents:(\d)"),
-    BlockExponents: re.compile(r"block_exponents:(\d{1,4})x(\d{1,4}):(power|amax):(\d)"),
-    CastCounts: re.compile(r"cast_counts:(\w{1,32})"),
-}
+_FINE = re.compile(r"fine_exponents:([1-9])")
+_BLOCKS = re.compile(r"block_exponents:([1-9][0-9]{0,3})x([1-9][0-9]{0,3}):(power|amax):([1-9])")
+_CASTS = re.compile(r"cast_counts:([a-z0-9_]{1,32})")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -199,11 +202,13 @@ def quantity_named(name: str) -> Quantity:
     Raises:
         SettingError: there is none.
     """
-    for kind, pattern in _NAMES.items():
-        found = pattern.fullmatch(name)
-        if found is not None:
-            made: Any = kind
-            return made(*(int(part) if part.isdecimal() else part for part in found.groups()))
+    if found := _FINE.fullmatch(name):
+        return FineExponents(int(found[1]))
+    if found := _BLOCKS.fullmatch(name):
+        scale: Any = found[3]  # the pattern knows both
+        return BlockExponents(int(found[1]), int(found[2]), scale, int(found[4]))
+    if found := _CASTS.fullmatch(name):
+        return CastCounts(found[1])
     raise SettingError(f"There is no quantity {name[:100]!r}.")
 
 
@@ -219,7 +224,7 @@ def fine_histogram(magnitude: NDArray[np.float64], bits: int, lowest: int, *, ro
     fraction, exponent = np.frexp(magnitude)
     scaled = np.ldexp(fraction, bits + 1)
     whole = np.floor(scaled)
-    row = exponent - 1 - lowest
+    row = np.where(magnitude > 0, exponent - 1 - lowest, 0)  # a ratio may have become zero
     inside = (row > 0) & (row < rows)
     part = np.where(inside, whole.astype(np.int64) - (1 << bits), 0)
     edge = np.where(inside & (scaled == whole), EDGE, INSIDE)

@@ -202,7 +202,10 @@ def _fine_count(counts: Ints, first: int, threshold: float) -> tuple[float, floa
     """
     rows, parts, _ = counts.shape
     flat = counts.reshape(-1, 2)
-    exponent = floor_log2(threshold) if np.isfinite(threshold) else first + rows
+    # What underflows or overflows in float64 lies below or above all rows.
+    exponent = first - 1 if threshold == 0 else first + rows
+    if 0 < threshold < np.inf:
+        exponent = floor_log2(threshold)
     row = exponent - first + 1
     if row >= rows:
         return 0, 0, 0

@@ -21,8 +21,8 @@ from ..sketch.quantities import (
     Quantity,
 )
 from ..sketch.ranges import fit
-from ..sketch.table import FIRST_EXPONENT, Ints
-from .fit import fit_row
+from ..sketch.table import FIRST_EXPONENT, Ints, SketchTable
+from .fit import counted_of, fit_row, nonzero
 from .labels import by_step
 from .reader import Reader
 from .record import QuantityInfo
@@ -78,8 +78,10 @@ def counts_at(reader: Reader, site: str, step: int, attempt: int | None) -> dict
     }
 
 
-def fit_blocks(counts: dict[Quantity, Ints], formats: Sequence[str] | None) -> pd.DataFrame:
-    """By quantity and format, see `Run.block_formats`.
+def fit_blocks(
+    table: SketchTable, counts: dict[Quantity, Ints], formats: Sequence[str] | None
+) -> pd.DataFrame:
+    """By quantity and format, see `Run.block_formats`; `table` is the sketch of the tensor.
 
     Raises:
         SettingError: there is no such format.
@@ -87,6 +89,7 @@ def fit_blocks(counts: dict[Quantity, Ints], formats: Sequence[str] | None) -> p
     targets = [number_format(name) for name in formats or BLOCK_FORMATS]
     rows = {
         (quantity.name, target.name): fit_row(fit(quantity, found, target))
+        | {"counted_share": counted_of(quantity, found) / max(nonzero(table), 1)}
         for quantity, found in counts.items()
         if isinstance(quantity, BlockExponents)
         for target in targets

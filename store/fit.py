@@ -9,9 +9,9 @@ import pandas as pd
 
 from ..sketch.derive import derive
 from ..sketch.formats import NumberFormat, number_format
-from ..sketch.quantities import Quantity
+from ..sketch.quantities import NONZERO, CastCounts, Quantity
 from ..sketch.ranges import QUESTIONS, Bounded, fit
-from ..sketch.table import Ints, SketchTable
+from ..sketch.table import ZERO, Ints, SketchTable
 
 
 def fit_formats(
@@ -48,6 +48,8 @@ def _row(
     with np.errstate(all="ignore"):
         best = {question: share(table, target) for question, share in QUESTIONS.items()}
         for quantity, found in counts.items():
+            if counted_of(quantity, found) != nonzero(table):  # not all ranks, or parts, did
+                continue
             for question, answer in fit(quantity, found, target).items():
                 if _width(answer) < _width(best[question]):
                     best[question] = answer
@@ -57,6 +59,16 @@ def _row(
         "smallest_normal": target.smallest_normal,
         "smallest_subnormal": target.smallest_subnormal,
     }
+
+
+def counted_of(quantity: Quantity, counts: Ints) -> int:
+    """Of how many finite elements that are not zero counts tell."""
+    return int(counts[NONZERO] if isinstance(quantity, CastCounts) else counts.sum())
+
+
+def nonzero(table: SketchTable) -> int:
+    """How many there are in the one row of a table."""
+    return int(table.measured()[0] - table.counts[0, ZERO])
 
 
 def _width(answer: Bounded) -> float:

@@ -65,6 +65,9 @@ class RunWriter:
         self._streams = snapshot.streams
         self._meta = self._stored_meta = read_meta(session.store)
         self._index = {site.label: index for index, site in enumerate(self._meta.sites)}
+        self._quantity_index = {
+            (info.site, info.name): index for index, info in enumerate(self._meta.quantities)
+        }
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
         self._state_writer = AttributeWriter(session.store, "state")
@@ -149,14 +152,17 @@ class RunWriter:
         Raises:
             SettingError: there is no such quantity.
         """
-        known = {(info.site, info.name): at for at, info in enumerate(self._meta.quantities)}
+        new = list[QuantityInfo]()
+        start = self._meta.numbers
         for site, name in quantities:
-            start = self._meta.numbers
             info = QuantityInfo(site=site, name=name, start=start)
-            if (site, name) not in known and info.numbers.stop <= MAX_NUMBERS:
-                known[site, name] = len(self._meta.quantities)
-                self._meta = replace(self._meta, quantities=(*self._meta.quantities, info))
-        return [known.get(key) for key in quantities]
+            if (site, name) not in self._quantity_index and info.numbers.stop <= MAX_NUMBERS:
+                self._quantity_index[site, name] = len(self._meta.quantities) + len(new)
+                new.append(info)
+                start = info.numbers.stop
+        if new:
+            self._meta = replace(self._meta, quantities=(*self._meta.quantities, *new))
+        return [self._quantity_index.get(key) for key in quantities]
 
     def set_attempt(
         self, attempt: int, world_size: int, mesh: Mapping[str, int], ranks: Sequence[RankInfo]

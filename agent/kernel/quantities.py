@@ -116,11 +116,11 @@ def _count_casts(magnitude, thresholds, counts):
 
 
 @compiled
-def _scales(magnitude, begin, columns, scales):
-    """The largest of each block along a row's elements from `begin` on, in place."""
-    block, i = begin // columns, 0
+def _scales(magnitude, columns, scales):
+    """The largest of each block along a row's elements, a block's first, in place."""
+    block = i = 0
     while i < magnitude.size:
-        end = min((block + 1) * columns - begin, magnitude.size)
+        end = min(i + columns, magnitude.size)
         largest = scales[block]
         for j in range(i, end):
             largest = max(largest, magnitude[j])
@@ -129,22 +129,41 @@ def _scales(magnitude, begin, columns, scales):
 
 
 @compiled
-def _count_beside(magnitude, begin, columns, by_amax, scales, bits, counts):
+def _count_beside(magnitude, columns, by_amax, scales, bits, counts):
     """Count elements beside the scales of their blocks; `magnitude` is overwritten."""
     numbers, largest = magnitude.view(np.float64), scales.view(np.float64)
-    block, i = begin // columns, 0
+    block = i = 0
     while i < magnitude.size:
-        end = min((block + 1) * columns - begin, magnitude.size)
+        end = min(i + columns, magnitude.size)
         power = (scales[block] & INFINITY_64) - np.uint64(BIAS << MANTISSA)
+        top = np.int64(scales[block] >> np.uint64(MANTISSA))
         for j in range(i, end):
             if magnitude[j] < FIRST_NORMAL:
                 continue
             if by_amax:
                 numbers[j] /= largest[block]
+            elif np.int64(magnitude[j] >> np.uint64(MANTISSA)) - top < FIRST_BLOCK_EXPONENT:
+                magnitude[j] = np.uint64(0)  # below all rows but the first
             else:
                 magnitude[j] -= power
             _file(magnitude[j], FIRST_BLOCK_EXPONENT, bits, counts)
         block, i = block + 1, end
+
+
+@compiled
+def _count_band(address, first, last, left, n, code, block, bits, columns, arrays, counts):
+    """Count rows `first` to `last` of blocks, n of their columns from `left` on."""
+    widened, words, wide, magnitude, scales = arrays
+    _, wide_block, by_amax = block
+    scales[:] = 0
+    for counting in range(2):
+        for row in range(first, last):
+            start = row * columns + left
+            _load(address, start, n, code, widened, words, wide, magnitude)
+            if counting:
+                _count_beside(magnitude[:n], wide_block, by_amax, scales, bits, counts)
+            else:
+                _scales(magnitude[:n], wide_block, scales)
 
 
 def _count_from(sources):
@@ -152,7 +171,7 @@ def _count_from(sources):
 
     def count(kind, address, shape, code, block, bits, thresholds, arrays, counts):
         sources  # noqa: B018  # in the closure: numba's cache has it in its key
-        widened, words, wide, magnitude, scales = arrays
+        widened, words, wide, magnitude, _ = arrays
         batch, rows, columns = shape
         if kind != BLOCKS:
             length = batch * rows * columns
@@ -166,24 +185,18 @@ def _count_from(sources):
                         if magnitude[i] > np.uint64(0):
                             _file(magnitude[i], FIRST_EXPONENT, bits, counts)
             return
-        high, wide_block, by_amax = block
-        for top in range(batch * -(-rows // high)):
+        high, wide_block = block[0], block[1]
+        at_once = BLOCK // wide_block * wide_block
+        bands = -(-rows // high)
+        for band in range(batch * bands):
             # Blocks do not reach over the end of a matrix of the batch.
-            of, first = divmod(top, -(-rows // high))
-            first = of * rows + first * high
-            last = min(first + high, (of + 1) * rows)
-            scales[:] = 0
-            for counting in range(2):
-                for row in range(first, last):
-                    for begin in range(0, columns, BLOCK):
-                        n = min(BLOCK, columns - begin)
-                        start = row * columns + begin
-                        _load(address, start, n, code, widened, words, wide, magnitude)
-                        some = magnitude[:n]
-                        if counting:
-                            _count_beside(some, begin, wide_block, by_amax, scales, bits, counts)
-                        else:
-                            _scales(some, begin, wide_block, scales)
+            first = band // bands * rows + band % bands * high
+            last = min(first + high, (band // bands + 1) * rows)
+            for left in range(0, columns, at_once):
+                n = min(at_once, columns - left)
+                _count_band(
+                    address, first, last, left, n, code, block, bits, columns, arrays, counts
+                )
 
     return count
 
@@ -217,7 +230,7 @@ def count(quantity: Quantity, address: int, shape: Sequence[int], code: int) -> 
         np.empty(BLOCK, np.uint32),
         np.empty(BLOCK, np.uint32),
         np.empty(BLOCK, np.uint64),
-        np.empty(-(-columns // block[1]), np.uint64),
+        np.empty(BLOCK // block[1], np.uint64),
     )
     flat, matrices = counts.reshape(-1), (batch, rows, columns)
     _count(kind, address, matrices, code, block, bits, thresholds, arrays, flat)

@@ -7,7 +7,8 @@ the host, or waits for it; what is counted in a step lies in one flat buffer on 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from ...sketch.quantities import (
     Quantity,
 )
 from ...sketch.table import FIRST_EXPONENT
-from ..reading import Counted
+from ..sitebook import Counted
 from ..steptable import StepTable
 
 MANTISSA, BIAS = 52, 1023
@@ -36,13 +37,43 @@ CHUNK = 1 << 20
 """Elements that are counted at a time: their scratch takes some 50 MiB."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToCount:
+    """What is to be counted of a tensor."""
+
+    tensor: torch.Tensor
+    """As matrices in C order, whatever their strides: blocks lie along the last two axes."""
+    copies: int
+    """How often each of its elements stands in the tensor that was seen."""
+    what: Counted
+
+    @classmethod
+    def of(cls, piece: torch.Tensor, what: Counted) -> ToCount:
+        """Of a local tensor, without a copy; a batch of equal matrices is counted as one."""
+        copies = 1
+        for axis in range(piece.dim() - 2):
+            if piece.stride(axis) == 0 and piece.size(axis) > 1:
+                copies *= piece.size(axis)
+                piece = piece.narrow(axis, 0, 1)
+        return cls(piece, copies, what)
+
+
 @dataclass(slots=True)
 class CountsHome:
     """What was counted in one step, on its way to the host."""
 
     host: torch.Tensor
-    places: dict[int, tuple[int, tuple[int, ...]]]
-    """By index of the quantity: where its counts begin, and their shape."""
+    places: dict[int, Place]
+    """By index of the quantity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the counts of a quantity lie, and of which row they are."""
+
+    row: int
+    start: int
+    shape: tuple[int, ...]
 
 
 class Counters:
@@ -51,58 +82,66 @@ class Counters:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._words = torch.zeros(0, dtype=torch.int64, device=device)
-        self._starts: dict[int, int] = {}
-        self._touched: dict[int, tuple[int, ...]] = {}
+        self._places: dict[int, Place] = {}
+        self._touched: set[int] = set()
         self._used = 0
-        self._hosts: list[torch.Tensor] = []
+        self._hosts = deque[torch.Tensor]()
 
-    def add(self, counted: Counted, tensor: torch.Tensor, copies: int) -> None:
-        """Queue the counts of a contiguous tensor."""
-        for index, quantity in counted:
-            size = math.prod(quantity.shape)
-            start = self._place(index, size)
+    def add(self, row: int, to_count: ToCount) -> None:
+        """Queue the counts of a tensor."""
+        tensor = to_count.tensor.contiguous()
+        for index, quantity in to_count.what:
+            place = self._place(row, index, quantity)
             counts = counts_of(quantity, tensor)
-            self._words[start : start + size] += counts * copies if copies > 1 else counts
-            self._touched[index] = quantity.shape
+            target = self._words[place.start : place.start + len(counts)]
+            target += counts * to_count.copies if to_count.copies > 1 else counts
+            self._touched.add(index)
 
     def send_home(self) -> CountsHome | None:
         """Start the copy to the host, and empty the buffer for the next step."""
         if not self._touched:
             return None
-        hosts = [host for host in self._hosts if len(host) == len(self._words)]
-        host = hosts.pop() if hosts else self._new_host()
-        self._hosts = hosts  # those that are too short by now are let go
+        host = None
+        while self._hosts and (host is None or len(host) != len(self._words)):
+            host = self._hosts.popleft()  # those that are too short by now are let go
+        if host is None or len(host) != len(self._words):
+            host = self._new_host()
         host.copy_(self._words, non_blocking=True)
-        self._words.zero_()
-        places = {index: (self._starts[index], shape) for index, shape in self._touched.items()}
-        self._touched = {}
-        return CountsHome(host, places)
+        home = CountsHome(host, {index: self._places[index] for index in self._touched})
+        self.forget()
+        return home
 
-    def receive(self, home: CountsHome, step: StepTable) -> None:
-        """Add what has arrived to the step, and give its buffer back."""
+    def receive(self, home: CountsHome, step: StepTable, rows: Collection[int]) -> None:
+        """Add what has arrived of these rows to the step, and give its buffer back."""
         words = home.host.numpy()
-        for index, (start, shape) in home.places.items():
-            step.count(index, words[start : start + math.prod(shape)].reshape(shape))
+        for index, place in home.places.items():
+            if place.row in rows:
+                numbers = words[place.start : place.start + math.prod(place.shape)]
+                step.count(index, numbers.reshape(place.shape))
         self._hosts.append(home.host)
 
     def forget(self) -> None:
-        """Drop what was counted in this step and not sent home."""
+        """Empty the buffer for the next step."""
         if self._touched:
             self._words.zero_()
-            self._touched = {}
+            self._touched = set()
 
-    def _place(self, index: int, size: int) -> int:
-        if index not in self._starts:
-            self._starts[index] = self._used
-            self._used += size
+    def _place(self, row: int, index: int, quantity: Quantity) -> Place:
+        place = self._places.get(index)
+        if place is None:
+            place = self._places[index] = Place(row, self._used, quantity.shape)
+            self._used += math.prod(quantity.shape)
         if self._used > len(self._words):
-            with torch.inference_mode(False):  # else what is made there could be changed only there
-                longer = torch.zeros(
-                    max(self._used, 2 * len(self._words)), dtype=torch.int64, device=self._device
-                )
-                longer[: len(self._words)] = self._words
-                self._words = longer
-        return self._starts[index]
+            self._lengthen()
+        return place
+
+    def _lengthen(self) -> None:
+        old, length = self._words, max(self._used, 2 * len(self._words))
+        with torch.inference_mode(False):  # else what is made there could be changed only there
+            self._words = torch.zeros(length, dtype=torch.int64, device=self._device)
+            self._words[: len(old)] = old
+        if self._device.type == "cuda":  # it may have been made on another stream
+            old.record_stream(torch.cuda.current_stream(self._device))
 
     def _new_host(self) -> torch.Tensor:
         pin = self._device.type == "cuda"
@@ -122,7 +161,7 @@ def counts_of(quantity: Quantity, tensor: torch.Tensor) -> torch.Tensor:
                 bits = _magnitudes(part).view(torch.int64)
                 total += _filed(bits, bits > 0, FIRST_EXPONENT, quantity)
         case BlockExponents():
-            for band in _bands(tensor, quantity.rows):
+            for band in _bands(tensor, quantity.rows, quantity.columns):
                 total += _beside(_magnitudes(band), quantity)
     return total
 
@@ -131,17 +170,20 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     return iter(tensor.reshape(-1).split(CHUNK))
 
 
-def _bands(tensor: torch.Tensor, rows: int) -> Iterator[torch.Tensor]:
-    """Matrices of whole rows of blocks, of no more elements than a chunk if one such row allows."""
+def _bands(tensor: torch.Tensor, rows: int, columns: int) -> Iterator[torch.Tensor]:
+    """Batches of matrices of whole blocks, of about a chunk of elements each.
+
+    Only at the end of a matrix blocks are smaller.
+    """
     high, wide = (1, 1, *tensor.shape)[-2:]
     if not tensor.numel():
         return
     matrices = tensor.reshape(-1, high, wide)
     if high % rows == 0:  # so that no block would reach into the next matrix
         matrices = matrices.reshape(1, -1, wide)
-    step = max(CHUNK // (rows * wide), 1) * rows
-    for matrix in matrices:
-        yield from matrix.split(step)
+    for stripe in matrices.split(max(CHUNK // (rows * columns), 1) * columns, dim=2):
+        for band in stripe.split(max(CHUNK // (rows * stripe.shape[2]), 1) * rows, dim=1):
+            yield from band.split(max(CHUNK // (band.shape[1] * band.shape[2]), 1))
 
 
 def _magnitudes(x: torch.Tensor) -> torch.Tensor:
@@ -162,12 +204,13 @@ def _casts(quantity: CastCounts, magnitude: torch.Tensor) -> torch.Tensor:
 
 
 def _beside(magnitude: torch.Tensor, quantity: BlockExponents) -> torch.Tensor:
-    """The counts of a matrix beside the scales of its blocks."""
+    """The counts of a batch of matrices beside the scales of their blocks."""
     magnitude = torch.where(magnitude < SMALLEST_NORMAL, 0.0, magnitude)
     rows, columns = quantity.rows, quantity.columns
-    padded = pad(magnitude, (0, -magnitude.shape[1] % columns, 0, -magnitude.shape[0] % rows))
-    blocks = padded.view(padded.shape[0] // rows, rows, -1, columns)
-    scale = blocks.amax(dim=(1, 3), keepdim=True)
+    padded = pad(magnitude, (0, -magnitude.shape[2] % columns, 0, -magnitude.shape[1] % rows))
+    batch, high, wide = padded.shape
+    blocks = padded.view(batch, high // rows, rows, wide // columns, columns)
+    scale = blocks.amax(dim=(2, 4), keepdim=True)
     if quantity.scale == "amax":
         bits = (blocks / scale).view(torch.int64)
     else:

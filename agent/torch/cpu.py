@@ -11,7 +11,7 @@ looked at from inside a later hook, when no operation can be under way on it.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from ..reading import Reading
 from ..sitebook import SiteBook
 from ..steptable import StepTable
 from ..strides import CONTIGUOUS, Runs, runs_of
+from .counting import ToCount
 from .local import UNKNOWN, version_of
 from .sampling import sample_of
 from .threads import team
@@ -69,13 +70,19 @@ class Batch:
     owners: NDArray[np.int64] | None = None
     """int64 [leaf rows]: which tensor each row of the leaf is a piece of."""
     leaf: SketchTable | None = None
-    counts: list[tuple[int, int, Ints]] = field(default_factory=list[tuple[int, int, Ints]])
-    """What was counted beside: place of the tensor, index of the quantity, its counts."""
+    to_count: dict[int, ToCount] = field(default_factory=dict[int, ToCount])
+    """By place of the tensor: what is counted beside."""
+    counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index of the quantity: what was counted."""
+    counted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list[int]))
+    """By index of the quantity: places of the tensors that were."""
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
-    def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
+    def add(self, row: int, tensor: torch.Tensor, how: Reading, to_count: ToCount | None) -> None:
         """Note a tensor and the version it has now."""
+        if to_count is not None:
+            self.to_count[len(self.tensors)] = to_count
         self.places[tensor.data_ptr()] = len(self.tensors)
         self.readings.append(how)
         self.rows.append(row)
@@ -108,7 +115,7 @@ class Batch:
         if now != self.versions:
             pairs = enumerate(zip(now, self.versions, strict=True))
             self.stale = [place for place, (new, old) in pairs if new != old]
-        self.tensors = []
+        self.tensors, self.to_count = [], {}
 
     def merge(self) -> None:
         """Merge what was read and did not change into the step's table."""
@@ -122,12 +129,19 @@ class Batch:
             pieces = np.flatnonzero(self.owners == place)
             rows = np.full(len(pieces), row)
             self.step.absorb(rows, self.leaf.take(pieces), keep[pieces], absorb)
-        self._merge_counts(intact)
-
-    def _merge_counts(self, intact: NDArray[np.bool_]) -> None:
-        for place, index, counts in self.counts:
-            if intact[place]:
+        for index, counts in self.counts.items():
+            if intact[self.counted[index]].all():
                 self.step.count(index, counts)
+
+    def count(self) -> None:
+        """Count what is to be counted beside, on one thread."""
+        for place, asked in self.to_count.items():
+            tensor = asked.tensor.contiguous()
+            for index, quantity in asked.what:
+                counts = count(quantity, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
+                counts *= asked.copies
+                self.counts[index] = counts + self.counts.get(index, 0)
+                self.counted[index].append(place)
 
     def stale_rows(self) -> list[int]:
         """The rows of the tensors that changed."""
@@ -208,17 +222,25 @@ class CpuMeter:
         self.stale = 0
         """Tensors that changed before they were read, and were left out."""
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None:
-        """Summarise `tensor` into its row, now or soon."""
+    def add(
+        self,
+        step: StepTable,
+        row: int,
+        tensor: torch.Tensor,
+        how: Reading,
+        to_count: ToCount | None = None,
+    ) -> None:
+        """Summarise `tensor` into its row, now or soon, and count what is to be counted beside."""
         lane = self._lasting if how.lasting else self._passing
         self._trains = threading.get_ident()
         at_once = row in self._book.synchronous
         with self._lock:
-            if not at_once and lane.add_twin(step, row, tensor, how):
+            alone = at_once or to_count is not None
+            if not alone and lane.add_twin(step, row, tensor, how):
                 return
             if lane.open is None:
                 lane.open = Batch(step, limit=WAITING_BYTES if self._team() else BATCH_BYTES)
-            lane.open.add(row, tensor, how)
+            lane.open.add(row, tensor, how, to_count)
             full = lane.open.size_bytes >= lane.open.limit
         if at_once:
             self._read_now(lane)
@@ -314,7 +336,7 @@ class CpuMeter:
         try:
             self._sketch(batch, self._team())
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
-            batch.counts = []
+            batch.counts = {}
             batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
             raise
 
@@ -340,10 +362,7 @@ class CpuMeter:
         table = sketch_items(np.array(items, np.int64), threads)
         for row, number in unseen:
             table.counts[row, UNSEEN] = number
-        for place, (tensor, how) in enumerate(zip(tensors, ways, strict=True)):
-            for index, quantity in how.counted:
-                counts = count(quantity, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
-                batch.counts.append((place, index, counts * how.copies))
+        batch.count()
         batch.owners = np.array(owners, np.int64)
         copies = np.array([how.copies for how in ways], np.int64)[batch.owners]
         batch.leaf = table.repeat(copies) if (copies > 1).any() else table
@@ -365,6 +384,6 @@ class CpuMeter:
 def _elements(tensor: torch.Tensor, how: Reading, step: int) -> tuple[torch.Tensor, Runs]:
     """What is to be read of a tensor, and how it lies in memory."""
     runs = runs_of(tensor.shape, tensor.stride())
-    if runs is None or (runs != CONTIGUOUS and (how.stride > 1 or how.counted)):
+    if runs is None or (runs != CONTIGUOUS and how.stride > 1):
         tensor, runs = tensor.contiguous(), CONTIGUOUS
     return (sample_of(tensor, how.stride, step), runs) if how.stride > 1 else (tensor, runs)

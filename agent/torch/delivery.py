@@ -118,10 +118,11 @@ class Delivery:
 
     def _frame(self, step: StepTable, *, partial: bool) -> None:
         rows = np.flatnonzero(step.present)
-        sites, quantities = self._recorder.book.sites, self._recorder.book.quantities
-        if len(sites) != self._known_sites:
+        book = self._recorder.book
+        if len(book.sites) != self._known_sites:
+            sites, quantities = book.known()
             self._known_sites = len(sites)
-            self._outbox.set_sites(list(sites), list(quantities))
+            self._outbox.set_sites(sites, quantities)
         self._outbox.send(
             step=step.step,
             time_ns=step.time_ns or time.time_ns(),

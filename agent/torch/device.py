@@ -22,7 +22,7 @@ from ...sketch.table import ABS_MIN, MAX, MIN, UNSEEN, SketchTable
 from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
-from .counting import Counters, CountsHome
+from .counting import Counters, CountsHome, ToCount
 from .sampling import sample_of
 
 RING = 3
@@ -85,8 +85,15 @@ class DeviceMeter:
                 if stream is not None and self._used is not None:
                     self._used.record(stream)
 
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None:
-        """Queue the operations that merge `tensor` into its row on the device."""
+    def add(
+        self,
+        step: StepTable,
+        row: int,
+        tensor: torch.Tensor,
+        how: Reading,
+        to_count: ToCount | None = None,
+    ) -> None:
+        """Queue the operations that merge `tensor` into its row on the device, and those counts."""
         if self._used is not None and torch.cuda.is_current_stream_capturing():
             self._captured += 1  # a graph that is being captured would keep our buffers for good
             return
@@ -101,8 +108,8 @@ class DeviceMeter:
                 self._touched -= self._engine.absorb(self._columns())
             self._touched.add(row)
             self._engine.add(row, flat, how)
-            if how.counted:
-                self._counters.add(how.counted, tensor, how.copies)
+            if to_count is not None:
+                self._counters.add(row, to_count)
 
     def flush(self) -> None:
         """Queue what the engine kept back: then every operation is in the device's queue."""
@@ -154,7 +161,7 @@ class DeviceMeter:
         step.table.merge_at(rows, table)
         step.present[rows] = True
         if copy.counted is not None:
-            self._counters.receive(copy.counted, step)
+            self._counters.receive(copy.counted, step, set(copy.rows))
         if len(copy.host) == len(self._words):  # else larger ones were made meanwhile
             self._hosts.append(copy.host)
 
@@ -181,6 +188,8 @@ class DeviceMeter:
             if old_rows:
                 for new, kept in zip(self._columns(), columns_of(old, old_rows), strict=True):
                     new[:old_rows] = kept
+                if self._device.type == "cuda":  # it may have been made on another stream
+                    old.record_stream(torch.cuda.current_stream(self._device))
             pin = self._device.type == "cuda"
             self._hosts = [
                 torch.empty(length, dtype=torch.int64, device="cpu", pin_memory=pin)

@@ -18,12 +18,14 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
 
 from ...sketch.elements import Region
+from ...sketch.quantities import MAX_NUMBERS
 from ...wire.messages import Placement
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
 from ..stopwatch import Stopwatch
 from ..timetable import Timetable
+from .counting import ToCount
 from .device import DeviceMeter
 from .local import (
     dtype_name,
@@ -49,7 +51,14 @@ class Meter(Protocol):
 
     @property
     def stale(self) -> int: ...
-    def add(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> None: ...
+    def add(
+        self,
+        step: StepTable,
+        row: int,
+        tensor: torch.Tensor,
+        how: Reading,
+        to_count: ToCount | None = None,
+    ) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self, step: StepTable) -> None: ...
@@ -269,23 +278,24 @@ class Recorder:
                 self._whole.add(row)
         if row != UNMEASURED:
             elements, how = self._reading(row, tensor, piece, how)
+            counted = () if how.sentinel else self.book.counted.get(row, ())
+            to_count = ToCount.of(piece, counted) if counted else None
             if borrowed and elements.is_cpu:  # a device works off its queue in order
                 elements = elements.clone()
-            self._meter(piece.device).add(step, row, elements, how)
+                if to_count is not None:
+                    to_count = replace(to_count, tensor=to_count.tensor.clone())
+            self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
 
     def _reading(
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading
     ) -> tuple[torch.Tensor, Reading]:
         """Which elements of a local piece are read, in which order, and how."""
-        counted = () if how.sentinel else self.book.counted.get(row, ())
         stride = 1 if row in self._whole else how.stride
         region = None if how.sentinel or stride > 1 else self._region(row, tensor, piece)
         elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
-        if counted and copies == 1:
-            elements = piece.contiguous()  # in rows and columns, as blocks lie
-        if (copies, stride, counted, region) != (1, how.stride, (), None):
-            how = replace(how, copies=copies, stride=stride, counted=counted, region=region)
+        if (copies, stride, region) != (1, how.stride, None):
+            how = replace(how, copies=copies, stride=stride, region=region)
         return elements, how
 
     def _region(self, row: int, tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
@@ -328,7 +338,8 @@ class Recorder:
         aliases: tuple[str, ...],
     ) -> int:
         default = self._sample_placement if key[0] in DATA_KINDS else {}
-        return self.book.add(
+        refused = self.book.refused_quantities
+        row = self.book.add(
             key,
             dtype=dtype_name(piece.dtype),
             shape=tuple(piece.shape),
@@ -336,6 +347,12 @@ class Recorder:
             placement={**default, **placement_of(tensor)},
             aliases=aliases,
         )
+        if not refused and self.book.refused_quantities:
+            self.report(
+                f"There is no room for all quantities, and {self.book.first_refused} is the first "
+                f"site of which some are not counted: a rank has room for {MAX_NUMBERS} counts"
+            )
+        return row
 
 
 def health_of(recorder: Recorder) -> dict[str, float]:

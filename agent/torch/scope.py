@@ -235,7 +235,8 @@ class Scope:
         self._worker.stop(timeout_s=CLOSE_S)
         self._statistics = self._outbox.statistics()
         self._warn_of_losses(self._statistics)
-        self._counting.warn_of_strays(self._recorder.book.labels())
+        if error is None and self._recorder.book.sites:
+            self._counting.warn_of_strays(self._recorder.book.labels())
 
     def step(self, **training: float | torch.Tensor) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.

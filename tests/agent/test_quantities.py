@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -18,12 +20,14 @@ from numpy.typing import NDArray
 from rankscope.agent.kernel import DTYPES, count
 from rankscope.agent.reading import Reading
 from rankscope.agent.selection import RankscopeWarning
+from rankscope.agent.sitebook import Counted
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch import BlockExponents, CastCounts, FineExponents
 from rankscope.agent.torch.arithmetic import Plain
-from rankscope.agent.torch.counting import counts_of
+from rankscope.agent.torch.counting import ToCount, counts_of
 from rankscope.agent.torch.device import Copy, DeviceMeter
-from rankscope.sketch import Quantity, SettingError
+from rankscope.agent.torch.fused import Fused
+from rankscope.sketch import Quantity, SettingError, sketch_array
 from rankscope.store import open_run
 
 if TYPE_CHECKING:
@@ -68,6 +72,9 @@ quantities = pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity
 
 @makers
 @quantities
+@example(np.array([1e200, 1e-200]))
+@example(np.array([4.0, 2.2e-308]))
+@example(np.array([1.7e308, 5e-324, -3e-308, 2.3e-308]))
 @given(st.sampled_from(DTYPES).flatmap(any_bits))
 def test_kernels_count_any_bits_as_the_reference_does(
     make: Any, quantity: Quantity, x: NDArray[Any]
@@ -96,18 +103,48 @@ def test_kernels_agree_on_large_matrices(make: Any, quantity: Quantity) -> None:
     assert np.array_equal(make(quantity, x.T.copy()), quantity.count(x.T))
 
 
+@quantities
+@pytest.mark.parametrize("shape", [(3, 50, 70), (64, 7, 11), (300,), (2, 3, 40, 9)])
+def test_counts_do_not_depend_on_how_many_are_counted_at_a_time(
+    quantity: Quantity, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    monkeypatch.setattr("rankscope.agent.torch.counting.CHUNK", 64)
+    assert np.array_equal(by_torch(quantity, x), quantity.count(x))
+
+
+@pytest.mark.parametrize("engine", [Plain, Fused])
+def test_what_was_changed_before_it_was_read_is_not_counted_either(engine: Any) -> None:
+    meter, step = DeviceMeter(DEVICE, engine(DEVICE)), StepRing().take(0)
+    casts = CastCounts("float8_e5m2")
+    x, y = torch.ones(10, device=DEVICE), torch.ones(10, device=DEVICE)
+    assert step is not None
+    meter.add(step, 0, x, Reading(lasting=True), ToCount.of(x, ((0, casts),)))
+    meter.add(step, 1, y, Reading(lasting=True), ToCount.of(y, ((1, casts),)))
+    x.mul_(1e9)
+    home = meter.send_home()
+    assert home is not None
+    while not meter.arrived(home):
+        time.sleep(0.001)
+    meter.receive(home, step)
+    assert set(np.flatnonzero(step.present)) == set(step.counts)
+    assert 1 in step.counts
+
+
 def test_counts_of_a_device_come_home_with_their_step() -> None:
     meter, ring = DeviceMeter(DEVICE, Plain(DEVICE)), StepRing()
     casts, fine = CastCounts("float8_e5m2"), FineExponents(2)
     tensors = [torch.randn(50, 30, device=DEVICE) * 1e5 for _ in range(4)]
-    ways = [Reading(counted=((0, casts),)), Reading(counted=((2, fine), (1, casts)), copies=3)]
+    asked: list[Counted] = [((0, casts),), ((2, fine), (1, casts))]
     steps = [ring.take(number) for number in range(2)]
     homes = list[Copy | None]()
     for number, step in enumerate(steps):
         assert step is not None
-        for row, how in enumerate(ways):
-            meter.add(step, row, tensors[2 * number + row], how)
-            meter.add(step, row, tensors[0], how)
+        for row, what in enumerate(asked):
+            for tensor in (tensors[2 * number + row], tensors[0]):
+                seen = tensor.expand(3, 50, 30) if row else tensor
+                how = Reading(copies=3 if row else 1)
+                meter.add(step, row, tensor, how, ToCount.of(seen, what))
         homes.append(meter.send_home())
     for number, (step, home) in enumerate(zip(steps, homes, strict=True)):
         assert step is not None
@@ -177,19 +214,28 @@ def test_counts_are_of_the_tensor_and_of_all_micro_batches(observed: Observed) -
 
 
 def test_a_permuted_tensor_is_counted_in_its_rows_and_columns(observed: Observed) -> None:
-    net, quantity = torch.nn.Linear(3, 2), BlockExponents(columns=4)
-    x, expanded = torch.randn(12, 6).t(), torch.randn(1, 8).expand(5, 8)
-    with observed.observe(net, quantities={"tap:": [quantity, CastCounts("float8_e5m2")]}) as scope:
+    net, block, cast = torch.nn.Linear(3, 2), BlockExponents(columns=4), CastCounts("float8_e5m2")
+    x, expanded = torch.randn(12, 6).t(), torch.randn(5, 1).expand(5, 8)
+    batch = torch.randn(1, 5, 6).expand(4, 5, 6)
+    with observed.observe(net, quantities={"tap:": [block, cast]}) as scope:
         net(torch.randn(2, 3))
         scope.tap("permuted", x)
         scope.tap("expanded", expanded)
+        scope.tap("batch", batch)
         scope.step()
     run = open_run(observed.path)
-    found = run.quantity(quantity, site="tap:permuted").isel(step=0)
-    assert np.array_equal(found, quantity.count(x.numpy()))
-    cast = CastCounts("float8_e5m2")
-    found = run.quantity(cast, site="tap:expanded").isel(step=0)
-    assert np.array_equal(found, cast.count(expanded.numpy()))
+    found = run.quantity(block, site="tap:permuted").isel(step=0)
+    assert np.array_equal(found, block.count(x.numpy()))
+    for quantity in (block, cast):
+        found = run.quantity(quantity, site="tap:expanded").isel(step=0)
+        assert np.array_equal(found, quantity.count(expanded.numpy()))
+        found = run.quantity(quantity, site="tap:batch").isel(step=0)
+        assert np.array_equal(found, quantity.count(batch.numpy()))
+    for site in ("permuted", "expanded", "batch"):  # nor does counting change the sketch
+        assert sketch_array(x.T.numpy()).checksum == run.table(0, ["tap:permuted"])[1].checksum
+        assert int(run.quantity(block, site=f"tap:{site}").sum()) == int(
+            run.table(0, [f"tap:{site}"])[1].histogram.sum()
+        )
 
 
 def test_a_site_that_is_counted_is_not_sampled(observed: Observed) -> None:
@@ -220,8 +266,10 @@ def test_what_does_not_fit_into_a_frame_is_counted_as_refused(observed: Observed
         scope.step()
         refused = scope.health()["quantities_refused"]
     sites = len(observed.labels())
-    known = len(open_run(observed.path).quantities())
-    assert (known, refused) == (29, sites - 29)
+    known = open_run(observed.path).quantities()["site"]
+    assert (len(known), refused) == (29, sites - 29)
+    assert observed.reports().count("There is no room for all quantities, and ") == 1
+    assert "a rank has room for 262144 counts" in observed.reports()
 
 
 def test_what_is_no_quantity_is_refused_at_once(observed: Observed) -> None:
@@ -241,4 +289,57 @@ def test_what_a_run_has_no_room_for_is_told(observed: Observed) -> None:
     told = events[events["kind"] == "no-room"]["text"].tolist()
     assert len(run.quantities()) == 29
     assert len(told) == 1
-    assert told[0].startswith("11 quantities of rank 0 are not stored, fine_exponents:4 of weight:")
+    assert told[0].startswith("11 quantities are not stored, fine_exponents:4 of weight:")
+
+
+class Table(torch.nn.Module):
+    """Returns the same buffer at each call, as a table of positions does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.randn(8, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.positions  # type: ignore[return-value]
+
+
+def test_a_buffer_that_is_returned_again_is_counted_again(observed: Observed) -> None:
+    net, quantity = torch.nn.Sequential(Table(), torch.nn.Linear(64, 2)), FineExponents(1)
+    optimizer = torch.optim.SGD(net.parameters())
+    with observed.observe(net, optimizer, quantities={"activation:0": quantity}) as scope:
+        for _ in range(4):
+            net(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        scope.step()
+    run = open_run(observed.path)
+    found = run.quantity(quantity, site="activation:0").sel(step=0)
+    assert int(found.sum()) == 4 * 8 * 64
+    assert int(run.table(0, ["activation:0"])[1].histogram.sum()) == 4 * 8 * 64
+
+
+def test_sites_that_come_while_frames_are_made_lose_none(observed: Observed) -> None:
+    net, before = torch.nn.Linear(2, 2), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with observed.observe(
+            net, kinds=["tap"], quantities={"tap:": CastCounts("float8_e5m2")}
+        ) as scope:
+            for step in range(60):
+                with ThreadPoolExecutor(3) as threads:
+                    for one in range(6):
+                        threads.submit(scope.tap, f"t{step}.{one}", torch.ones(2))
+                scope.step()
+    finally:
+        sys.setswitchinterval(before)
+    run = open_run(observed.path)
+    dropped = int(scope.health()["steps_dropped"])
+    steps = run.records()["step"].tolist()
+    assert len([step for step in steps if step < 60]) == 60 - dropped
+    assert run.events()["kind"].tolist() == []
+    known = run.quantities()
+    assert len(known) == len(set(known["site"])) == len(run.sites())
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_warning(observed: Observed) -> None:
+    with pytest.raises(KeyError), observed.observe(model(), quantities={"x": FineExponents()}):
+        raise KeyError("the user's own")

@@ -178,6 +178,22 @@ def test_blocks_scaled_by_their_largest_bracket_what_is_lost(seed: int, name: st
     assert found["overflow"].high[0] == 0
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("scale", ["power", "amax"])
+@given(st.integers(0, 2**32))
+def test_blocks_bracket_what_any_format_loses(scale: Any, name: str, seed: int) -> None:
+    x = near_formats(seed, "float32", (40, 64)).astype(np.float64)
+    target, quantity = number_format(name), BlockExponents(scale=scale)
+    blocks = np.abs(x.reshape(40, 2, 32))
+    amax = blocks.max(axis=2, keepdims=True)
+    scales = amax if scale == "amax" else np.ldexp(1.0, np.frexp(amax)[1] - 1)
+    ratio = blocks[blocks > 0] / np.broadcast_to(scales, blocks.shape)[blocks > 0]
+    largest = target.max if scale == "amax" else 2.0 ** (np.frexp(target.max)[1] - 1)
+    lost = np.count_nonzero(ratio <= target.flush_threshold / largest) / max(ratio.size, 1)
+    found = fit(quantity, quantity.count(x), target)["underflow"]
+    assert found.low[0] - 1e-12 <= lost <= found.high[0] + 1e-12
+
+
 def test_nothing_is_lost_of_no_elements() -> None:
     for quantity in (FineExponents(), BlockExponents(), CastCounts("float8_e5m2")):
         counts = quantity.count(np.zeros((3, 4)))
@@ -192,7 +208,18 @@ def test_a_name_says_what_is_counted(quantity: Quantity) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "fine_exponents:9", "block_exponents:0x32:power:4", "cast_counts:float9", "rank_me"],
+    [
+        "",
+        "fine_exponents:9",
+        "fine_exponents:٤",
+        "fine_exponents:04",
+        "block_exponents:0x32:power:4",
+        "block_exponents:0032x1:amax:4",
+        "block_exponents:4096x4096:amax:4",
+        "cast_counts:float9",
+        "cast_counts:123",
+        "rank_me",
+    ],
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(SettingError):
@@ -204,6 +231,8 @@ def test_a_block_that_cannot_be_is_refused_with_its_size() -> None:
         BlockExponents(columns=0)
     with pytest.raises(SettingError, match="'power' or 'amax', got 'max'"):
         BlockExponents(scale="max")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="at most 262144 elements, got 4096 x 128"):
+        BlockExponents(rows=4096, columns=128)
     with pytest.raises(SettingError, match="from 1 to 4, got 7"):
         FineExponents(bits=7)
 

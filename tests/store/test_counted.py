@@ -153,6 +153,20 @@ def test_blocks_tell_how_a_tensor_would_fit_formats_with_a_scale_each(
     assert found.dims == ("step", "exponent", "part", "at")
     assert int(found.sel(exponent=0, part=1, at="edge").sum()) == 33
     assert int(found.sel(exponent=-20).sum()) == 31
+    assert fit["counted_share"].tolist() == [1] * 5
+
+
+def test_counts_of_some_ranks_alone_are_no_answer_for_all(writer: RunWriter, record: Make) -> None:
+    x = np.array([500, 500, 1, 1], np.float32)
+    block = BlockExponents()
+    writer.add_quantities([(0, CAST.name), (0, block.name)])
+    counts = {0: CAST.count(x[2:]), 1: block.count(x[2:])}  # of the second half
+    writer.commit([record(0, {0: x}, quantities=counts)], streams={})
+    run = open_run(writer.path)
+
+    fit = run.formats(site=UP_0, step=0).loc["float8_e4m3fn"]
+    assert (fit["overflow_low"], fit["overflow_high"]) == (0, 0.5)
+    assert run.block_formats(site=UP_0, step=0)["counted_share"].tolist() == [0.5] * 5
 
 
 def test_what_was_not_counted_is_no_number(writer: RunWriter, record: Make) -> None:
