@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import get_args
 
 from ..sketch.errors import SettingError
 from ..sketch.quantities import Quantity
+from ..wire.messages import Placement
 
+PLACEMENTS: tuple[str, ...] = get_args(Placement)
 MOST_COMPARED = 1000
 """Names among which near ones are looked for: to compare 20,000 takes a second."""
 
@@ -84,6 +87,57 @@ class Counting:
     def warn_of_strays(self, labels: Iterable[str]) -> None:
         """Warn of each pattern that was found in none of the sites' labels, and list near ones."""
         _warn_of_strays("quantities", [pattern for pattern, _ in self.asked], list(labels), "site")
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What the user says of how sites relate to the whole, by a pattern in their labels."""
+
+    said: tuple[tuple[re.Pattern[str], dict[str, Placement]], ...]
+
+    @classmethod
+    def of(cls, placements: Mapping[str, Mapping[str, Placement]] | None) -> Placing:
+        """From regular expressions and placements by mesh axis.
+
+        Raises:
+            SettingError: a pattern is no regular expression, or what is said no placement.
+        """
+        said: list[tuple[re.Pattern[str], dict[str, Placement]]] = []
+        for pattern, by_axis in (placements or {}).items():
+            for axis, placement in by_axis.items():
+                if placement not in PLACEMENTS:
+                    raise SettingError(
+                        f"placements[{pattern!r}][{axis!r}] must be one of "
+                        f"{', '.join(PLACEMENTS)}, got {placement!r}."
+                    )
+            said += [(found, dict(by_axis)) for found in _compile("placements", pattern)]
+        return cls(tuple(said))
+
+    def check(self, axes: Sequence[str]) -> None:
+        """Refuse axes that the mesh of the job has not.
+
+        Raises:
+            SettingError: there is no such axis.
+        """
+        for pattern, by_axis in self.said:
+            for axis in by_axis:
+                if axis not in axes:
+                    raise SettingError(
+                        f"placements[{pattern.pattern!r}] names mesh axis {axis!r}; "
+                        f"this job has {', '.join(axes)}."
+                    )
+
+    def of_site(self, label: str) -> dict[str, Placement]:
+        """What is said of a site; of an axis that several patterns name the last counts."""
+        placed = dict[str, Placement]()
+        for pattern, by_axis in self.said:
+            if pattern.search(label):
+                placed |= by_axis
+        return placed
+
+    def warn_of_strays(self, labels: Iterable[str]) -> None:
+        """Warn of each pattern that was found in none of the sites' labels, and list near ones."""
+        _warn_of_strays("placements", [pattern for pattern, _ in self.said], list(labels), "site")
 
 
 def _warn_of_strays(

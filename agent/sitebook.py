@@ -29,6 +29,8 @@ class SiteBook:
     chooses: Callable[[str], bool]
     counts: Callable[[str], Sequence[Quantity]] = lambda _: ()
     """What is counted of the site with a label, beside its sketch."""
+    says: Callable[[str], dict[str, Placement]] = lambda _: {}
+    """What the user says of how the site with a label relates to the whole."""
     sites: list[Site] = field(default_factory=list[Site])
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
@@ -89,6 +91,7 @@ class SiteBook:
             self.refused += 1
             self._rows[key] = UNMEASURED
         else:
+            label = site_label(kind, name, slot, occurrence)
             self._rows[key] = len(self.sites)
             self.sites.append(
                 Site(
@@ -100,11 +103,11 @@ class SiteBook:
                     shape=list(shape),
                     module=module,
                     order=len(self.sites),
-                    placement=placement,
+                    placement={**placement, **self.says(label)},
                     aliases=list(aliases),
                 )
             )
-            self._count(self._rows[key], site_label(kind, name, slot, occurrence))
+            self._count(self._rows[key], label)
         return self._rows[key]
 
     def labels(self) -> list[str]:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch.jit._trace import is_tracing
 
+from ...wire.messages import Placement
 from . import compiled
 from .names import named_modules
 from .nested import tensors_in
+from .placements import ModulePlacements
 from .recorder import Recorder
 
 
@@ -56,6 +58,7 @@ class ModuleHooks:
         model: the observed root, with its wrappers.
         modules: classes, or names of classes, to observe; None for all.
         recorder: takes what is seen.
+        placements: how outputs relate to the whole.
         training_only: whether forwards of a root in evaluation mode are left out.
     """
 
@@ -64,10 +67,12 @@ class ModuleHooks:
         model: torch.nn.Module,
         modules: Sequence[type | str] | None,
         recorder: Recorder,
+        placements: ModulePlacements,
         *,
         training_only: bool,
     ) -> None:
         self._root, self._recorder, self._training_only = model, recorder, training_only
+        self._placements = placements if placements.is_needed else None
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._tokens: list[torch.Tensor] = []
         self._handles = [model.register_forward_pre_hook(Hook(self._root_begins))]
@@ -104,7 +109,7 @@ class ModuleHooks:
         with_gradients = self._recorder.timetable.observes("activation_gradient")
         with_outputs = with_gradients or self._recorder.timetable.observes("activation")
 
-        def forward(_: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
+        def forward(module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
                 if with_inputs:
                     compiled.note_all((*inputs, keywords) if keywords else inputs, token, "input")
@@ -115,7 +120,9 @@ class ModuleHooks:
                 return
             with self._recorder.stopwatch:
                 try:
-                    self._output_arrives(name, kind, inputs, keywords, output)
+                    self._recorder.arrivals()
+                    arriving = (*inputs, keywords) if keywords else inputs
+                    self._output_arrives(name, module, arriving, output)
                 except Exception as error:  # never into the training loop: told in the run
                     what = f"The output of {name} could not be walked through"
                     self._recorder.report(what, error)
@@ -161,25 +168,34 @@ class ModuleHooks:
                 compiled.note(tensor, self._root_token, "end", slot)
                 break
 
-    def _output_arrives(
-        self, name: str, module: str, inputs: Any, keywords: Any, output: Any
-    ) -> None:
-        recorder, again = self._recorder, recomputing()
+    def _output_arrives(self, name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        recorder, again, kind = self._recorder, recomputing(), type(module).__name__
         occurrence = self.next_call(name)
+        placed = self._placed(module, inputs, output)
         if not again and recorder.wants("input", name):
-            for slot, tensor in tensors_in((*inputs, keywords) if keywords else inputs):
-                recorder.measure(("input", name, slot, occurrence), tensor, module)
+            for slot, tensor in tensors_in(inputs):
+                recorder.measure(("input", name, slot, occurrence), tensor, kind)
         activation = not again and recorder.wants("activation", name)
         gradient = recorder.wants("activation_gradient", name) and torch.is_grad_enabled()
         if not (activation or gradient):
             return
         for slot, tensor in tensors_in(output):
+            key = name, slot, occurrence
             if activation:
-                recorder.measure(("activation", name, slot, occurrence), tensor, module)
+                recorder.measure(("activation", *key), tensor, kind, placed=placed.get(slot))
             if gradient:
                 recorder.measure_gradient(
-                    ("activation_gradient", name, slot, occurrence), tensor, module
+                    ("activation_gradient", *key), tensor, kind, placed.get(slot)
                 )
+
+    def _placed(
+        self, module: torch.nn.Module, inputs: Any, output: Any
+    ) -> dict[str, dict[str, Placement]]:
+        """By slot: how the outputs of a module relate to the whole."""
+        if self._placements is None:
+            return {}
+        pairs = tensors_in(output)
+        return {slot: self._placements.of(module, inputs, tensor) for slot, tensor in pairs}
 
 
 class _CompiledModule:

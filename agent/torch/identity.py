@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ...sketch.errors import RankscopeError, SettingError
 from ...wire.messages import MeshAxis
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 DATA_PARALLEL = "dp"
 """The axis of a job that names none: all ranks hold the same model and see different samples."""
@@ -34,14 +38,23 @@ class Identity:
     host: str
 
 
-def identify(model: torch.nn.Module) -> Identity:
-    """From the process group, else from the launcher's environment, else a job of one."""
+def identify(
+    model: torch.nn.Module, mesh: DeviceMesh | Mapping[str, int] | None = None
+) -> Identity:
+    """From the process group, else from the launcher's environment, else a job of one.
+
+    Args:
+        mesh: the job's, or the sizes of its axes; else that of the model's DTensors.
+
+    Raises:
+        SettingError: the mesh is not one of all ranks.
+    """
     rank, world_size = _rank_and_world_size()
     return Identity(
         rank=rank,
         world_size=world_size,
         local_world_size=ranks_on_this_host(),
-        mesh=tuple(_mesh(model, rank, world_size)),
+        mesh=tuple(_mesh(model, mesh, rank, world_size)),
         host=socket.gethostname(),
     )
 
@@ -136,10 +149,17 @@ def _number(variable: str, default: int) -> int:
         raise SettingError(f"{variable} must be a whole number, got {text!r}.") from None
 
 
-def _mesh(model: torch.nn.Module, rank: int, world_size: int) -> list[MeshAxis]:
-    """The mesh of the model's DTensor parameters, else one data-parallel axis over all ranks."""
-    for parameter in model.parameters():
-        mesh = getattr(parameter, "device_mesh", None)
+def _mesh(
+    model: torch.nn.Module,
+    given: DeviceMesh | Mapping[str, int] | None,
+    rank: int,
+    world_size: int,
+) -> list[MeshAxis]:
+    """What was given, the mesh of the model's DTensors, or one data-parallel axis of all ranks."""
+    if isinstance(given, Mapping):
+        return _axes(list(given), list(given.values()), rank, world_size)
+    meshes = [getattr(parameter, "device_mesh", None) for parameter in model.parameters()]
+    for mesh in [given] if given is not None else meshes:
         coordinate = mesh.get_coordinate() if mesh is not None else None
         if mesh is not None and coordinate is not None and mesh.size() == world_size:
             names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
@@ -147,4 +167,18 @@ def _mesh(model: torch.nn.Module, rank: int, world_size: int) -> list[MeshAxis]:
                 MeshAxis(name=name, size=size, coordinate=place)
                 for name, size, place in zip(names, mesh.shape, coordinate, strict=True)
             ]
+    if given is not None:
+        raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {given}.")
     return [MeshAxis(name=DATA_PARALLEL, size=world_size, coordinate=rank)]
+
+
+def _axes(names: list[str], sizes: list[int], rank: int, world_size: int) -> list[MeshAxis]:
+    """Axes of those sizes, ranks counted with the last axis first."""
+    if math.prod(sizes) != world_size or min(sizes, default=1) < 1:
+        shape = dict(zip(names, sizes, strict=True))
+        raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {shape}.")
+    axes = list[MeshAxis]()
+    for name, size in zip(reversed(names), reversed(sizes), strict=True):
+        axes.append(MeshAxis(name=name, size=size, coordinate=rank % size))
+        rank //= size
+    return axes[::-1]

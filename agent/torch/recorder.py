@@ -25,6 +25,7 @@ from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
 from ..stopwatch import Stopwatch
 from ..timetable import Timetable
+from .arrivals import Arrivals, Awaited, is_on_its_way
 from .counting import ToCount
 from .device import DeviceMeter
 from .local import (
@@ -90,6 +91,7 @@ class Recorder:
         """Rows of sites that are never sampled, small ones among them: all of a site alike."""
         self._regions: dict[int, tuple[tuple[torch.Size, torch.Size], Region | None]] = {}
         """By row: sizes of whole and piece, and where the piece lies."""
+        self._arrivals = Arrivals()
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._reports: list[str] = []
@@ -113,6 +115,11 @@ class Recorder:
     def last_site(self) -> str:
         """The site that was measured last."""
         return f"{self.last_key[0]}:{self.last_key[1]}" if self.last_key else ""
+
+    @property
+    def lost_on_their_way(self) -> int:
+        """Tensors that never arrived from other ranks, as far as anybody can tell."""
+        return self._arrivals.lost
 
     @property
     def is_open(self) -> bool:
@@ -151,14 +158,19 @@ class Recorder:
         aliases: tuple[str, ...] = (),
         *,
         borrowed: bool = False,
+        placed: Mapping[str, Placement] | None = None,
     ) -> None:
         """Summarise `tensor` under `key`. Never raises: an error disables the site and is told.
 
         Args:
             borrowed: whether its memory may hold something else once the caller goes on.
+            placed: how it relates to the whole by mesh axis, where it does not say so itself.
         """
         step = self._open
         if step is None:
+            return
+        if is_on_its_way(tensor):
+            self._arrivals.expect(Awaited(key, tensor, module, aliases, placed))
             return
         row, how = self.book.row(key), self.timetable.how(key[0], key[1])
         if row == UNMEASURED or how is None:
@@ -166,23 +178,35 @@ class Recorder:
         try:
             if in_transform():
                 with temporarily_clear_interpreter_stack():
-                    self._add(step, row, key, untransformed(tensor), how, module, aliases, borrowed)
+                    tensor = untransformed(tensor)
+                    self._add(step, row, key, tensor, how, module, aliases, borrowed, placed)
             else:
-                self._add(step, row, key, tensor, how, module, aliases, borrowed)
+                self._add(step, row, key, tensor, how, module, aliases, borrowed, placed)
         except Exception as error:  # the law: counted and told, never raised
             self.counters["hook_errors"] += 1
             self.book.disable(key)
             self.report(f"Site {key[0]}:{key[1]} is no longer measured", error)
 
-    def measure_gradient(self, key: Key, tensor: torch.Tensor, module: str = "") -> None:
+    def measure_gradient(
+        self,
+        key: Key,
+        tensor: torch.Tensor,
+        module: str = "",
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
         """Summarise the gradient of `tensor` under `key` when backward reaches it."""
         if tensor.requires_grad and self.book.row(key) != UNMEASURED:
 
             @unserializable_hook  # else torch warns when the tensor is saved
             def arrives(gradient: torch.Tensor) -> None:
-                self._gradient_arrives(key, gradient, module)
+                self._gradient_arrives(key, gradient, module, placed)
 
             tensor.register_hook(arrives)
+
+    def arrivals(self) -> None:
+        """Measure what was on its way from other ranks, and has arrived."""
+        for one in self._arrivals.arrived():
+            self.measure(one.key, one.tensor.elem, one.module, one.aliases, placed=one.placed)
 
     def barrier(self) -> None:
         """Return when all that was noted is read."""
@@ -191,6 +215,8 @@ class Recorder:
 
     def end(self, training: Mapping[str, float]) -> StepTable | None:
         """Close the open step and return it; `collect` then completes it on the agent's thread."""
+        self.arrivals()
+        self._arrivals.give_up()
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
@@ -245,10 +271,17 @@ class Recorder:
             reports, self._reports = self._reports, []
         return reports
 
-    def _gradient_arrives(self, key: Key, gradient: torch.Tensor, module: str) -> None:
+    def _gradient_arrives(
+        self,
+        key: Key,
+        gradient: torch.Tensor,
+        module: str,
+        placed: Mapping[str, Placement] | None,
+    ) -> None:
         if self.timetable.due(key[0]):
             with self.stopwatch:
-                self.measure(key, gradient, module)
+                self.arrivals()
+                self.measure(key, gradient, module, placed=placed)
 
     def _meter(self, device: torch.device) -> Meter:
         meter = self._meters.get(device)
@@ -266,6 +299,7 @@ class Recorder:
         module: str,
         aliases: tuple[str, ...],
         borrowed: bool,
+        placed: Mapping[str, Placement] | None,
     ) -> None:
         """Give a tensor to its device's meter; `row` is None at the first of its site."""
         piece = local_tensor(tensor)
@@ -273,7 +307,7 @@ class Recorder:
             self._add_parts(key, tensor, module, aliases, borrowed)
             return
         if row is None:
-            row = self._new_site(key, tensor, piece, module, aliases)
+            row = self._new_site(key, tensor, piece, module, aliases, placed or {})
             if piece.numel() < LEAST_SAMPLED or row in self.book.counted:
                 self._whole.add(row)
         if row != UNMEASURED:
@@ -336,6 +370,7 @@ class Recorder:
         piece: torch.Tensor,
         module: str,
         aliases: tuple[str, ...],
+        placed: Mapping[str, Placement],
     ) -> int:
         default = self._sample_placement if key[0] in DATA_KINDS else {}
         refused = self.book.refused_quantities
@@ -344,7 +379,7 @@ class Recorder:
             dtype=dtype_name(piece.dtype),
             shape=tuple(piece.shape),
             module=module,
-            placement={**default, **placement_of(tensor)},
+            placement={**default, **placed, **placement_of(tensor)},
             aliases=aliases,
         )
         if not refused and self.book.refused_quantities:
@@ -362,6 +397,9 @@ def health_of(recorder: Recorder) -> dict[str, float]:
     return {
         **recorder.counters,
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
+        "tensors_unsupported": float(
+            recorder.counters["tensors_unsupported"] + recorder.lost_on_their_way
+        ),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
         "quantities_refused": float(recorder.book.refused_quantities),

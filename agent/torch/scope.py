@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
-from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello
+from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind, strides_by_kind
-from ..selection import Counting, RankscopeWarning, Selection
+from ..selection import Counting, Placing, RankscopeWarning, Selection
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
@@ -31,7 +31,11 @@ from .identity import Rendezvous, data_axes, facts, identify, launch_token
 from .meters import meter_maker
 from .names import named_modules, named_parameters
 from .optimizers import ParameterHooks
+from .placements import ModulePlacements
 from .recorder import Recorder, health_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,8 @@ def observe(
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
+    mesh: DeviceMesh | Mapping[str, int] | None = None,
+    placements: Mapping[str, Mapping[str, Placement]] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -101,6 +107,11 @@ def observe(
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
             sites are never sampled.
+        mesh: the job's device mesh, or the sizes of its axes by name, ranks counted with the last
+            axis first. By default that of the model's DTensors, else one axis `dp` over all ranks.
+        placements: how sites relate to the whole where that is not known, or wrong: "shard",
+            "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
+            the site's label, as `{r"activation:.*rope": {"tp": "shard"}}`.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -132,6 +143,8 @@ def observe(
         budget=budget,
         selection=selection,
         counting=Counting.of(quantities),
+        mesh=mesh,
+        placing=Placing.of(placements),
         modules=modules,
         start=start,
         training_only=training_only,
@@ -153,6 +166,8 @@ class Scope:
         budget: float | None,
         selection: Selection,
         counting: Counting,
+        mesh: DeviceMesh | Mapping[str, int] | None,
+        placing: Placing,
         modules: Sequence[type | str] | None,
         start: int,
         training_only: bool,
@@ -162,6 +177,7 @@ class Scope:
         self._timetable, self._budget = timetable, budget
         self._selection, self._counting, self._modules = selection, counting, modules
         self._step, self._training_only = start, training_only
+        self._mesh, self._placing = mesh, placing
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
 
@@ -175,7 +191,8 @@ class Scope:
             raise SettingError(
                 "A scope can be entered once; call observe() again for another block."
             )
-        identity = identify(self._model)
+        identity = identify(self._model, self._mesh)
+        self._placing.check([axis.name for axis in identity.mesh])
         rendezvous = Rendezvous(identity)
         launch = rendezvous.share("launch", launch_token)
         if self._to is None and identity.local_world_size < identity.world_size:
@@ -236,7 +253,9 @@ class Scope:
         self._statistics = self._outbox.statistics()
         self._warn_of_losses(self._statistics)
         if error is None and self._recorder.book.sites:
-            self._counting.warn_of_strays(self._recorder.book.labels())
+            labels = self._recorder.book.labels()
+            self._counting.warn_of_strays(labels)
+            self._placing.warn_of_strays(labels)
 
     def step(self, **training: float | torch.Tensor) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
@@ -276,7 +295,7 @@ class Scope:
         return health_of(self._recorder)
 
     def _attach(self, axes: tuple[str, ...]) -> None:
-        book = SiteBook(self._selection.chooses, self._counting.of_site)
+        book = SiteBook(self._selection.chooses, self._counting.of_site, self._placing.of_site)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, meters)
@@ -285,7 +304,11 @@ class Scope:
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
         self._hooks = ModuleHooks(
-            self._model, self._modules, self._recorder, training_only=self._training_only
+            self._model,
+            self._modules,
+            self._recorder,
+            ModulePlacements(self._model, axes),
+            training_only=self._training_only,
         )
         self._worker.start()
 

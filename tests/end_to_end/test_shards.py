@@ -1,4 +1,4 @@
-"""The pieces that ranks hold of one weight merge to its sketch, to the last bit."""
+"""The pieces that ranks hold merge to the tensors of one process."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from rankscope.sketch import MOMENTS, sketch_array
-from rankscope.store import open_run
+from rankscope.sketch import COUNTS, MOMENTS, sketch_array
+from rankscope.store import Run, open_run
 
 JOB = Path(__file__).with_name("shards_job.py")
 EXTREMES = slice(MOMENTS.index("min"), None)
+PROJECTION, COUNT = MOMENTS.index("projection"), COUNTS.index("count")
 
 
-@pytest.mark.parametrize("mode", ["fsdp", "tp"])
-def test_weights_of_all_ranks_are_those_of_one_process(tmp_path: Path, mode: str) -> None:
+@pytest.fixture(scope="module", params=["fsdp", "tp"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run of a job whose two ranks hold pieces; its name says how."""
+    directory = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(JOB), "run", str(tmp_path), mode]
+    command += ["--nproc-per-node", "2", str(JOB), request.param, str(directory), request.param]
     job = subprocess.run(command, timeout=120, check=False, stderr=subprocess.PIPE)
     assert job.returncode == 0, job.stderr.decode()
     deadline = time.monotonic() + 45
-    while not open_run(tmp_path / "run").finished:
+    while not open_run(directory / request.param).finished:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    run = open_run(tmp_path / "run")
+    return open_run(directory / request.param)
 
-    model = runpy.run_path(str(JOB))["make_model"]()
-    for name, parameter in model.named_parameters():
+
+def test_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
+    for name, parameter in runpy.run_path(str(JOB))["make_model"](run.name).named_parameters():
         [_], merged = run.table(0, [f"weight:{name}"])
         whole = sketch_array(parameter.detach().numpy())
         assert np.array_equal(merged.counts, whole.counts), name
@@ -39,11 +44,39 @@ def test_weights_of_all_ranks_are_those_of_one_process(tmp_path: Path, mode: str
         assert np.array_equal(merged.checksum, whole.checksum), name
         assert np.array_equal(merged.moments[:, EXTREMES], whole.moments[:, EXTREMES]), name
         np.testing.assert_allclose(merged.moments, whole.moments, rtol=1e-9, atol=1e-9)
-        for kind in ("weight_gradient", "optimizer_state"):
-            sites = run.sites(kind=kind)
-            mine = sites[sites["name"] == name].index
-            assert len(mine) == (1 if kind == "weight_gradient" else 2)
+
+
+def test_gradients_and_states_have_each_element_once(run: Run) -> None:
+    for name, parameter in runpy.run_path(str(JOB))["make_model"](run.name).named_parameters():
+        for kind, sites in (("weight_gradient", 1), ("optimizer_state", 2)):
+            known = run.sites(kind=kind)
+            mine = known[known["name"] == name].index
             _, tables = run.table(1, list(mine))
-            assert tables.counts[:, 0].tolist() == [parameter.numel()] * len(mine)
-    told = run.events().query("kind == 'divergence'")["text"]
-    assert [text for text in told if "weight" in text or "optimizer" in text] == []
+            assert tables.counts[:, COUNT].tolist() == [parameter.numel()] * sites
+
+
+def test_activations_are_those_of_one_process(run: Run) -> None:
+    job = runpy.run_path(str(JOB))
+    model, whole = job["make_model"](run.name), dict[str, torch.Tensor]()
+    for name, module in model.named_modules():
+        module.register_forward_hook(
+            lambda _, __, output, name=name: whole.__setitem__(name or "(root)", output.detach())
+        )
+    model(job["batch"](0)).square().mean().backward()
+    assert set(run.sites(kind="activation")["name"]) == set(whole)
+    for name, output in whole.items():
+        [_], merged = run.table(0, [f"activation:{name}"])
+        exact = sketch_array(output.numpy())
+        assert np.array_equal(merged.counts[:, COUNT], exact.counts[:, COUNT]), name
+        assert np.abs(merged.histogram - exact.histogram).sum() <= 8, name
+        moments = np.delete(merged.moments, PROJECTION, axis=1)  # of samples there is no index
+        expected = np.delete(exact.moments, PROJECTION, axis=1)
+        np.testing.assert_allclose(moments, expected, rtol=1e-3, atol=1e-3, err_msg=name)
+        [_], gradient = run.table(0, [f"activation_gradient:{name}"])
+        assert gradient.counts[0, COUNT] == output.numel(), name
+
+
+def test_no_copies_differ(run: Run) -> None:
+    events = run.events()
+    assert events[events["kind"] == "divergence"]["text"].tolist() == []
+    assert run.health()["tensors_unsupported"]["total"].tolist() == [0, 0]

@@ -1,0 +1,68 @@
+"""Tensors that a collective has not filled yet: to read one would wait for the other ranks.
+
+Row-parallel modules return such tensors. Somebody will use each, and wait for it then; from then on
+it can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...wire.messages import Placement
+from ..sitebook import Key
+from .local import ON_THEIR_WAY
+
+MOST = 256
+"""Tensors that may be awaited: they are kept in memory for it."""
+
+
+def is_on_its_way(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of torch's class for what a collective returns at once."""
+    return type(tensor).__name__ in ON_THEIR_WAY
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A tensor that is on its way, and as what it is to be measured."""
+
+    key: Key
+    tensor: Any
+    """It has `elem` and `completed`."""
+    module: str
+    aliases: tuple[str, ...]
+    placed: Mapping[str, Placement] | None
+
+
+class Arrivals:
+    """The tensors of the step that is open that are on their way."""
+
+    def __init__(self) -> None:
+        self._awaited: list[Awaited] = []
+        self.lost = 0
+        """Tensors that were never read: nobody used them, or too many were on their way."""
+
+    def expect(self, awaited: Awaited) -> None:
+        """Wait for a tensor."""
+        if len(self._awaited) < MOST:
+            self._awaited.append(awaited)
+        else:
+            self.lost += 1
+
+    def arrived(self) -> Iterator[Awaited]:
+        """Those that somebody has used since; they are not awaited any more."""
+        if self._awaited:
+            awaited, self._awaited = self._awaited, []
+            for one in awaited:
+                if one.tensor.completed:
+                    yield one
+                else:
+                    self._awaited.append(one)
+
+    def give_up(self) -> None:
+        """The step has ended: nobody will use what is left."""
+        self.lost += len(self._awaited)
+        self._awaited = []

@@ -1,0 +1,105 @@
+"""How the outputs of modules relate to the whole, where tensors do not say it themselves.
+
+Tensor parallelism turns a module's output into a plain tensor, and whether it is one rank's part is
+known to nobody. It follows from the module's own weight, whose placement is known, and the
+output's size; modules without such a weight pass on what their inputs are. What the user says by
+pattern goes above all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ...wire.messages import Placement
+from .local import placement_of
+from .nested import tensors_in
+
+Placed = dict[str, Placement]
+"""By mesh axis."""
+
+
+class ModulePlacements:
+    """Placements of the outputs of a model's modules, as they are computed.
+
+    Args:
+        model: the observed root.
+        data_axes: mesh axes along which ranks see different samples: how a weight is sharded along
+            them says nothing about outputs.
+    """
+
+    def __init__(self, model: torch.nn.Module, data_axes: Collection[str]) -> None:
+        cuts = {module: list(_cuts(module, data_axes)) for module in model.modules()}
+        self._cuts = {module: cut for module, cut in cuts.items() if cut}
+        self._known: Any = WeakIdKeyDictionary()
+        """What is known of tensors that are still there, by those that own their memory."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a weight is sharded along an axis of the model's own, so that there is doubt."""
+        return bool(self._cuts)
+
+    def of(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> Placed:
+        """How one output of a module relates to the whole."""
+        placed = placement_of(output)
+        if not placed:
+            known = self._known.get(_owner(output))
+            placed = self._inferred(module, inputs, output) if known is None else known
+        self._known[_owner(output)] = placed
+        return placed
+
+    def _inferred(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> Placed:
+        arriving = [tensor for _, tensor in tensors_in(inputs)]
+        placed = Placed()
+        if module not in self._cuts:
+            for tensor in arriving:
+                placed |= placement_of(tensor) or self._known.get(_owner(tensor), {})
+            return placed
+        rows = math.prod(output.shape[:-1])
+        for axis, along_features, whole, mine in self._cuts[module]:
+            if along_features:
+                is_part = output.dim() > 0 and output.shape[-1] == mine != whole
+            else:  # the sum over ranks; it may have been scattered along the sequence
+                is_part = bool(arriving) and rows < _rows_of(arriving[0], module)
+            placed[axis] = "shard" if is_part else "replicate"
+        return placed
+
+
+def _cuts(
+    module: torch.nn.Module, data_axes: Collection[str]
+) -> Iterator[tuple[str, bool, int, int]]:
+    """Along which axes the weight of a module is cut.
+
+    Yields (axis, whether along the output's features, how many there are, and how many here).
+    """
+    weight = getattr(module, "weight", None)
+    mesh, placements = getattr(weight, "device_mesh", None), getattr(weight, "placements", None)
+    if not isinstance(weight, torch.Tensor) or mesh is None or placements is None:
+        return
+    if weight.dim() != 2 or mesh.get_coordinate() is None:
+        return
+    features = 1 if isinstance(module, torch.nn.Embedding) else 0
+    names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
+    for place, (axis, placement) in enumerate(zip(names, placements, strict=True)):
+        if axis in data_axes or not placement.is_shard():
+            continue
+        whole = weight.shape[features]
+        chunk = -(-whole // mesh.size(place))
+        mine = min(chunk, max(whole - mesh.get_coordinate()[place] * chunk, 0))
+        yield axis, placement.dim == features, whole, mine
+
+
+def _rows_of(tensor: torch.Tensor, module: torch.nn.Module) -> int:
+    """How many vectors a module makes of its whole input."""
+    return (
+        tensor.numel() if isinstance(module, torch.nn.Embedding) else math.prod(tensor.shape[:-1])
+    )
+
+
+def _owner(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose memory this one shows."""
+    return tensor if tensor._base is None else tensor._base
