@@ -34,6 +34,8 @@ class SiteBook:
     sites: list[Site] = field(default_factory=list[Site])
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
+    whole: set[int] = field(default_factory=set[int])
+    """Rows of sites that are never sampled, small ones among them: all of a site alike."""
     synchronous: set[int] = field(default_factory=set[int])
     """Rows whose tensor is changed in place after it was seen: read at once from then on."""
     quantities: list[SiteQuantity] = field(default_factory=list[SiteQuantity])
@@ -60,12 +62,14 @@ class SiteBook:
         module: str = "",
         placement: dict[str, Placement],
         aliases: tuple[str, ...] = (),
+        is_small: bool = True,
     ) -> int:
         """Give a new site its row, or mark it as unmeasured; hooks may run on several threads."""
         with self._lock:
-            return self._add(
-                key, dtype, shape=shape, module=module, placement=placement, aliases=aliases
-            )
+            if key not in self._rows:
+                site = dtype, shape, module, placement, aliases
+                self._rows[key] = self._add(key, *site, is_small=is_small)
+            return self._rows[key]
 
     def known(self) -> tuple[list[Site], list[SiteQuantity]]:
         """All sites so far, and what is counted of them."""
@@ -76,39 +80,38 @@ class SiteBook:
         self,
         key: Key,
         dtype: str,
-        *,
         shape: tuple[int, ...],
         module: str,
         placement: dict[str, Placement],
         aliases: tuple[str, ...],
+        *,
+        is_small: bool,
     ) -> int:
         kind, name, slot, occurrence = key
-        if key in self._rows:
-            return self._rows[key]
         if not self.chooses(name):
-            self._rows[key] = UNMEASURED
-        elif len(self.sites) >= MAX_SITES:
+            return UNMEASURED
+        if len(self.sites) >= MAX_SITES:
             self.refused += 1
-            self._rows[key] = UNMEASURED
-        else:
-            label = site_label(kind, name, slot, occurrence)
-            self._rows[key] = len(self.sites)
-            self.sites.append(
-                Site(
-                    kind=_kind(kind),
-                    name=name,
-                    slot=slot,
-                    occurrence=occurrence,
-                    dtype=dtype,
-                    shape=list(shape),
-                    module=module,
-                    order=len(self.sites),
-                    placement={**placement, **self.says(label)},
-                    aliases=list(aliases),
-                )
+            return UNMEASURED
+        row, label = len(self.sites), site_label(kind, name, slot, occurrence)
+        self.sites.append(
+            Site(
+                kind=_kind(kind),
+                name=name,
+                slot=slot,
+                occurrence=occurrence,
+                dtype=dtype,
+                shape=list(shape),
+                module=module,
+                order=row,
+                placement={**placement, **self.says(label)},
+                aliases=list(aliases),
             )
-            self._count(self._rows[key], label)
-        return self._rows[key]
+        )
+        self._count(row, label)
+        if is_small or row in self.counted:
+            self.whole.add(row)
+        return row
 
     def labels(self) -> list[str]:
         """Of all sites."""

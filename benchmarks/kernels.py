@@ -1,7 +1,7 @@
 """The CPU kernels on one thread, beside one read pass of the same memory, and others.
 
 The others are the torch fallback, and separate reductions as peers make them. Then strided tensors,
-and what is counted beside the sketch.
+pieces of tensors, and what is counted beside the sketch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rankscope.agent.kernel import DTYPES, count, cut, sketch_items
-from rankscope.agent.strides import runs_of
+from rankscope.agent.strides import region_of, runs_of
 from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
 from rankscope.sketch import BlockExponents, CastCounts, FineExponents
 
@@ -87,6 +87,29 @@ def compare_strided(repeats: int) -> None:
         print(f"| {name} | {ours / x.numel() * 1e9:.2f} | {copied / ours:.2f} |", flush=True)
 
 
+def compare_pieces(repeats: int) -> None:
+    """Print what a piece of a whole tensor takes, as a rank holds it, beside a whole like it."""
+    print("\n| piece of a whole | float32, beside a whole | bfloat16 |\n|---|---|---|")
+    pieces = {
+        "rows, from a multiple of 8192": ((2048, 2048), (2048, 0), (4096, 2048)),
+        "rows, from elsewhere": ((2048, 2048), (2049, 0), (5000, 2048)),
+        "1024 columns": ((4096, 1024), (0, 1024), (4096, 2048)),
+        "16 columns": ((1 << 18, 16), (0, 16), (1 << 18, 32)),
+    }
+    for name, (sizes, offsets, whole) in pieces.items():
+        cells: list[str] = []
+        for code in (DTYPES.index("float32"), DTYPES.index("bfloat16")):
+            x = torch.randn(sizes).to(getattr(torch, DTYPES[code]))
+            region = region_of(sizes, offsets, whole)
+            both = (
+                np.array(cut(x.data_ptr(), x.numel(), code, region=one), np.int64)
+                for one in (region, None)
+            )
+            mine, plain = (best(lambda i=items: sketch_items(i), repeats) for items in both)
+            cells.append(f"{mine / plain:.2f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def compare_counted(large: torch.Tensor, repeats: int) -> None:
     """Print what counting beside a sketch takes."""
     print("\n| counted beside | ns an element, float32 | bfloat16 |\n|---|---|---|")
@@ -153,6 +176,7 @@ def main() -> None:
             flush=True,
         )
     compare_strided(options.repeats)
+    compare_pieces(options.repeats)
     compare_counted(large, options.repeats)
 
 

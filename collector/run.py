@@ -269,6 +269,7 @@ class Run:
             ):
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
                 self._budgets.pop(attempt, None)
+                self._refused.pop(attempt, None)
 
     def close(self, now: float) -> None:
         """Commit all there is, mark the run as finished and let its store go.
@@ -345,13 +346,13 @@ class Run:
         """Where the run keeps a schema's quantities; what it has no room for is told."""
         asked = [(indices[one.site], one.name) for one in schema.quantities]
         places = self.writer.add_quantities(asked)
-        refused = sorted({one for one, place in zip(asked, places, strict=True) if place is None})
-        told = self._refused[stream.attempt]
-        if not told.issuperset(refused):
-            told.update(refused)
-            site, name = refused[0]
+        refused = {one for one, place in zip(asked, places, strict=True) if place is None}
+        new = sorted(refused - self._refused[stream.attempt])
+        if new:
+            self._refused[stream.attempt].update(new)
+            site, name = new[0]
             text = (
-                f"{len(refused)} quantities are not stored, {name} of {self._labels[site]} the "
+                f"{len(new)} quantities are not stored, {name} of {self._labels[site]} the "
                 f"first: a run has room for {MAX_NUMBERS} counts."
             )
             self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)

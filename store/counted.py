@@ -86,10 +86,11 @@ def fit_blocks(
     Raises:
         SettingError: there is no such format.
     """
+    total = nonzero(table)
     targets = [number_format(name) for name in formats or BLOCK_FORMATS]
     rows = {
         (quantity.name, target.name): fit_row(fit(quantity, found, target))
-        | {"counted_share": counted_of(quantity, found) / max(nonzero(table), 1)}
+        | {"counted_share": counted_of(quantity, found) / total if total else 1.0}
         for quantity, found in counts.items()
         if isinstance(quantity, BlockExponents)
         for target in targets

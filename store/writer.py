@@ -152,16 +152,17 @@ class RunWriter:
         Raises:
             SettingError: there is no such quantity.
         """
-        new = list[QuantityInfo]()
-        start = self._meta.numbers
+        new, start = dict[tuple[int, str], QuantityInfo](), self._meta.numbers
         for site, name in quantities:
             info = QuantityInfo(site=site, name=name, start=start)
-            if (site, name) not in self._quantity_index and info.numbers.stop <= MAX_NUMBERS:
-                self._quantity_index[site, name] = len(self._meta.quantities) + len(new)
-                new.append(info)
+            is_known = (site, name) in self._quantity_index or (site, name) in new
+            if not is_known and info.numbers.stop <= MAX_NUMBERS:
+                new[site, name] = info
                 start = info.numbers.stop
         if new:
-            self._meta = replace(self._meta, quantities=(*self._meta.quantities, *new))
+            indices = range(len(self._meta.quantities), len(self._meta.quantities) + len(new))
+            self._quantity_index.update(zip(new, indices, strict=True))
+            self._meta = replace(self._meta, quantities=(*self._meta.quantities, *new.values()))
         return [self._quantity_index.get(key) for key in quantities]
 
     def set_attempt(

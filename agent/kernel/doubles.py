@@ -59,7 +59,7 @@ def sketch_doubles(item, within, keys, chunk, scratch_keys, counts, moments, his
     finite = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, _ = keys_of(item, begin, n, within, keys, scratch_keys)
         x = numba.carray(address_of(address + 8 * begin), (n,), np.float64)
         checksum += _checksum(x.view(np.uint64), hashes, key)
         m = _count(x, x.view(np.uint64), counts, histogram)

@@ -103,9 +103,9 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
     finite = nan = negative_nan = negative_subnormals = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
         signs = within_signs[:n]
-        if item[9]:
+        if are_made:
             signs_of(hashes, scratch_signs)
             signs = scratch_signs[:n]
         if code == FLOAT32:

@@ -18,12 +18,15 @@ ONE = np.float32(1)
 def keys_of(item, begin, n, within, keys, scratch):
     """A part of the keys of n elements from `begin` on, a block's first, and what it is xored with.
 
-    Those of a piece are made in `scratch`.
+    Those of a piece that does not lie as a whole does are made in `scratch`; whether they are.
     """
-    if not item[9]:
-        return within[:n], keys[begin // BLOCK]
-    _fill(item[8], item[9], item[10], begin, within, scratch[:n])
-    return scratch[:n], np.uint32(0)
+    origin, run = item[8], item[9]
+    if not run:
+        return within[:n], keys[begin // BLOCK], False
+    if origin % BLOCK == 0 and begin + n <= run:
+        return within[:n], _block_key(np.uint64((origin + begin) // BLOCK)), False
+    _fill(origin, run, item[10], begin, within, scratch[:n])
+    return scratch[:n], np.uint32(0), True
 
 
 @compiled

@@ -101,12 +101,12 @@ def sketch_values(item, constants, scratch, counts, moments, histogram):
     checksum = np.uint64(0)
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
         load_words(address, begin, n, code, words)
         checksum += checksum_of(words[:n], hashes, key)
         turn = (key >> np.uint32(31)) << np.uint32(8 * size)
         ahead = address + size * (begin + BLOCK)
-        if item[9]:
+        if are_made:
             _turn_to_tables(hashes, size)
             _count_values(words[:n], hashes, turn, places, tables, ahead, size)
         else:

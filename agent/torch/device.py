@@ -98,6 +98,8 @@ class DeviceMeter:
             self._captured += 1  # a graph that is being captured would keep our buffers for good
             return
         flat = tensor.reshape(-1)
+        if flat.data_ptr() != tensor.data_ptr():
+            how = replace(how, lasting=False)  # a copy that nobody else keeps
         with self._turn():
             if how.stride > 1:
                 sample = sample_of(flat, how.stride, step.step)

@@ -127,18 +127,41 @@ def region_in_whole(tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
 
     Without a collective: it follows from sizes and placements alone.
     """
-    placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
-    if placements is None or mesh is None or "shard" not in placement_of(tensor).values():
+    if "shard" not in placement_of(tensor).values() or not _is_cut_in_one(tensor):
         return None
+    made: Any = tensor  # a DTensor
+    mesh, placements = made.device_mesh, made.placements
     try:  # of torch's own; it has no public name for it
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+        with torch.device("cpu"):  # it makes tensors, and reads them
+            cut = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     except Exception:  # a placement that it does not know: elements are then numbered from 0
         return None
-    if tuple(sizes) != tuple(piece.shape):
-        return None
-    return region_of(sizes, offsets, tensor.shape)
+    sizes, offsets, whole = list(cut[0]), list(cut[1]), list(tensor.shape)
+    if tensor.is_complex():  # its parts are read as one more axis
+        sizes, offsets, whole = [*sizes, 2], [*offsets, 0], [*whole, 2]
+    fits = len(offsets) == len(whole) and sizes == list(piece.shape)
+    return region_of(sizes, offsets, whole) if fits and sizes != whole else None
+
+
+def _is_cut_in_one(tensor: Any) -> bool:
+    """Whether a piece is consecutive along each axis along which it is cut.
+
+    So are the pieces of FSDP and tensor parallelism together: the factor of a strided shard is then
+    the number of parts that later axes of the mesh cut the same axis into. Views make others.
+    """
+    for place, placement in enumerate(tensor.placements):
+        factor = getattr(placement, "split_factor", 1)
+        later = enumerate(tensor.placements[place + 1 :], place + 1)
+        parts = [
+            tensor.device_mesh.size(number)
+            for number, other in later
+            if other.is_shard() and other.dim == getattr(placement, "dim", None)
+        ]
+        if factor not in (1, math.prod(parts)):
+            return False
+    return True
 
 
 def _word(placement: object) -> Placement:

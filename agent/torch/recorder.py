@@ -87,10 +87,8 @@ class Recorder:
         self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
-        self._whole: set[int] = set()
-        """Rows of sites that are never sampled, small ones among them: all of a site alike."""
-        self._regions: dict[int, tuple[tuple[torch.Size, torch.Size], Region | None]] = {}
-        """By row: sizes of whole and piece, and where the piece lies."""
+        self._regions: dict[int, tuple[object, Region | None]] = {}
+        """By row: sizes and placements, and where the piece lies."""
         self._arrivals = Arrivals()
         self._ring = StepRing()
         self._open: StepTable | None = None
@@ -304,12 +302,11 @@ class Recorder:
         """Give a tensor to its device's meter; `row` is None at the first of its site."""
         piece = local_tensor(tensor)
         if piece is None:
-            self._add_parts(key, tensor, module, aliases, borrowed)
+            placed = {**(placed or {}), **placement_of(tensor)}
+            self._add_parts(key, tensor, module, aliases, borrowed, placed)
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases, placed or {})
-            if piece.numel() < LEAST_SAMPLED or row in self.book.counted:
-                self._whole.add(row)
         if row != UNMEASURED:
             elements, how = self._reading(row, tensor, piece, how)
             counted = () if how.sentinel else self.book.counted.get(row, ())
@@ -325,7 +322,7 @@ class Recorder:
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading
     ) -> tuple[torch.Tensor, Reading]:
         """Which elements of a local piece are read, in which order, and how."""
-        stride = 1 if row in self._whole else how.stride
+        stride = 1 if row in self.book.whole else how.stride
         region = None if how.sentinel or stride > 1 else self._region(row, tensor, piece)
         elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
         if (copies, stride, region) != (1, how.stride, None):
@@ -334,12 +331,13 @@ class Recorder:
 
     def _region(self, row: int, tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
         """Where a piece lies in the whole tensor, found once while both keep their sizes."""
-        if not hasattr(tensor, "placements"):
+        placements = getattr(tensor, "placements", None)
+        if placements is None or not piece.is_contiguous():
             return None
-        sizes = tensor.shape, piece.shape
+        cut = tensor.shape, piece.shape, placements
         known = self._regions.get(row)
-        if known is None or known[0] != sizes:
-            known = self._regions[row] = sizes, region_in_whole(tensor, piece)
+        if known is None or known[0] != cut:
+            known = self._regions[row] = cut, region_in_whole(tensor, piece)
         return known[1]
 
     def _add_parts(
@@ -349,6 +347,7 @@ class Recorder:
         module: str,
         aliases: tuple[str, ...],
         borrowed: bool,
+        placed: Mapping[str, Placement],
     ) -> None:
         """Measure what a wrapper of tensors is made of; of others count that they were not read."""
         kind, name, slot, occurrence = key
@@ -358,9 +357,8 @@ class Recorder:
             if local_tensor(part) is not None or inner_tensors(part)
         ]
         for of_part, part in parts:
-            self.measure(
-                (kind, name, of_part, occurrence), part, module, aliases, borrowed=borrowed
-            )
+            key = (kind, name, of_part, occurrence)
+            self.measure(key, part, module, aliases, borrowed=borrowed, placed=placed)
         self.counters["tensors_unsupported"] += not parts
 
     def _new_site(
@@ -381,6 +379,7 @@ class Recorder:
             module=module,
             placement={**default, **placed, **placement_of(tensor)},
             aliases=aliases,
+            is_small=piece.numel() < LEAST_SAMPLED,
         )
         if not refused and self.book.refused_quantities:
             self.report(

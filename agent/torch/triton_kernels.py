@@ -138,7 +138,7 @@ def key_of(tile, lanes, within, origin, run, pitch, IS_PIECE: tl.constexpr):
     """int64 [TILE]: `sketch.elements.element_hash` of the elements from `tile` on."""
     if IS_PIECE:
         place = tile + lanes
-        index = origin.to(tl.int64) + place // run * pitch + place % run
+        index = origin + place // run * pitch + place % run
         key = tl.load(within + index % _BLOCK) ^ block_key(index // _BLOCK)
     else:
         key = tl.load(within + tile % _BLOCK + lanes) ^ block_key(tile // _BLOCK)
@@ -281,6 +281,7 @@ def sketch_chunks(
         origin, run, pitch: of a piece its region, see `sketch.elements.Region`; it may be in
             `work` instead.
     """
+    origin, run, pitch = origin.to(tl.int64), run.to(tl.int64), pitch.to(tl.int64)
     if IS_PIECE and in_table == 1:
         region = work + tl.program_id(0).to(tl.int64) * _WORK + 4
         origin, run, pitch = tl.load(region), tl.load(region + 1), tl.load(region + 2)

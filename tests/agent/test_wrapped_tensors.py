@@ -52,7 +52,7 @@ class Quantised(torch.Tensor):
     def __torch_dispatch__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function is torch.ops.aten.detach.default:
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.view.default):
             copy = Quantised(args[0].qdata, args[0].scale)
             return return_and_correct_aliasing(function, args, kwargs or {}, copy)
         unwrapped = tree_map(lambda x: x.plain() if isinstance(x, Quantised) else x, (args, kwargs))
@@ -209,6 +209,28 @@ def test_the_bytes_of_transformer_engine_are_read_as_what_they_stand_for(
     assert all(derive(sketch, "abs_min")[0] > 0.1 for sketch in sketches.values()) == (
         not attributes.get("_with_gemm_swizzled_scales")
     )
+
+
+def test_parts_of_a_piece_are_placed_as_the_piece(observed: Observed) -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = DeviceMesh("cpu", [0], mesh_dim_names=("fsdp",))
+        wrapped = Quantised.of(torch.randn(4, 32))
+        piece = DTensor.from_local(wrapped, mesh, [Shard(0)], run_check=False)
+        with observed.observe(nn.Linear(2, 2), kinds=["tap"], mesh={"fsdp": 1}) as scope:
+            scope.tap("w", piece)
+            scope.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    sites = open_run(observed.path).sites(kind="tap")
+    assert sites["placement"].to_dict() == {
+        "tap:w[qdata]": {"fsdp": "shard"},
+        "tap:w[scale]": {"fsdp": "shard"},
+    }
 
 
 def test_what_transformer_engine_keeps_by_columns_alone_is_counted_as_unread(

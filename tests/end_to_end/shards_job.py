@@ -1,6 +1,6 @@
 """The job of test_shards.py: two ranks that hold pieces of one model, as a user would write them.
 
-Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY fsdp|tp
+Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY fsdp|tp|odd
 """
 
 import sys
@@ -8,9 +8,9 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -58,15 +58,43 @@ def batch(step: int) -> torch.Tensor:
     return torch.randint(0, 30, (4, 5))
 
 
+def odd_pieces() -> dict[str, torch.Tensor]:
+    """The wholes of what the mode `odd` taps; the same on each rank and in the test."""
+    torch.manual_seed(3)
+    sizes = {"moved": (6, 40), "flat": (4, 8, 3), "complex": (6, 10), "far": (5, 4)}
+    return {name: torch.randn(size) for name, size in sizes.items()}
+
+
+def tap_odd_pieces(run: str, directory: str) -> None:
+    """Pieces that are interleaved, cut in another way later, or on another rank alone."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    far = DeviceMesh("cpu", [0], mesh_dim_names=("alone",))
+    whole = odd_pieces()
+    with observe(nn.Linear(2, 2), run=run, directory=directory, mesh=mesh) as scope:
+        for axis in (0, 1):
+            moved = distribute_tensor(whole["moved"], mesh, [Shard(axis)])
+            flat = distribute_tensor(whole["flat"], mesh, [Shard(1)]).flatten(0, 1)
+            pairs = torch.view_as_complex(whole["complex"].view(6, 5, 2))
+            scope.tap("moved", moved)
+            scope.tap("flat", flat)
+            scope.tap("complex", distribute_tensor(pairs, mesh, [Shard(axis)]))
+            scope.tap("far", distribute_tensor(whole["far"], far, [Shard(0)]))
+            scope.step()
+
+
 def main() -> None:
     """Two steps."""
     run, directory, mode = sys.argv[1:]
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
+    if mode == "odd":
+        tap_odd_pieces(run, directory)
+        dist.destroy_process_group()
+        return
     model = make_model(mode)
     if mode == "fsdp":
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
-        fully_shard(model.up, mesh=mesh)
+        fully_shard(model.get_submodule("up"), mesh=mesh)
         fully_shard(model, mesh=mesh)
         told = {"fsdp": 2}
     else:
