@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -211,12 +212,12 @@ def test_the_bytes_of_transformer_engine_are_read_as_what_they_stand_for(
     )
 
 
-def test_parts_of_a_piece_are_placed_as_the_piece(observed: Observed) -> None:
+def test_parts_of_a_piece_are_placed_as_the_piece(observed: Observed, tmp_path: Path) -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    meeting = f"file://{tmp_path}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
     try:
         mesh = DeviceMesh("cpu", [0], mesh_dim_names=("fsdp",))
         wrapped = Quantised.of(torch.randn(4, 32))
