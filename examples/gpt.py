@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 
-from rankscope.agent.torch import observe
+from rankscope.agent.torch import BlockExponents, observe
 
 from .fault import Fault
 from .job import SIZES, Progress, Size, finite
@@ -55,7 +55,8 @@ def main(name: str, directory: str, size: str, steps: int, seed: int, fault: boo
     ddp = DistributedDataParallel(model)
     optimizer = AdamW(ddp.parameters(), weight_decay=0.1)
     batches = draw_batches(SIZES[size], seed)
-    with observe(ddp, optimizer, run=name, directory=directory) as scope:
+    counted = {r"activation:.*mlp\.act": BlockExponents()}  # would they fit mxfp8?
+    with observe(ddp, optimizer, run=name, directory=directory, quantities=counted) as scope:
         for step in range(steps):
             set_rate(optimizer, step, steps)
             loss = ddp(*next(batches))

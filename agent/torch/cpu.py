@@ -49,7 +49,7 @@ CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 """What the kernel calls the dtypes that it reads."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Tensors of one step that are summarised together."""
 
@@ -213,7 +213,8 @@ class CpuMeter:
         self._submit = submit
         self._passing, self._lasting = Lane(), Lane()
         self._unmerged: deque[Batch] = deque()
-        self._reading = 0
+        self._reading: list[Batch] = []
+        """Batches that are being read, each by another thread."""
         self._awake = False
         """Whether the agent's thread was told to read, and has not run out of batches since."""
         self._lock = threading.Condition()
@@ -264,12 +265,14 @@ class CpuMeter:
         while self._read_one():
             pass
         with self._lock:
-            self._lock.wait_for(lambda: self._reading == 0)
+            self._lock.wait_for(lambda: not self._reading)
         self._check()
 
     def settle(self, step: StepTable) -> None:
         """Merge all of a step whose tensors cannot change any more, on the agent's thread."""
         self._read_all()
+        with self._lock:  # the training thread may be at one: it reads along where it must wait
+            self._lock.wait_for(lambda: all(batch.step is not step for batch in self._reading))
         self._check(step)
         self._merge()
 
@@ -323,12 +326,12 @@ class CpuMeter:
             if batch is None:
                 self._awake = False
                 return False
-            self._reading += 1
+            self._reading.append(batch)
         try:
             self._read(batch)
         finally:
             with self._lock:
-                self._reading -= 1
+                self._reading.remove(batch)
                 self._lock.notify_all()
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,9 +23,11 @@ from numpy.typing import NDArray
 
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.reading import Reading
+from rankscope.agent.sitebook import SiteBook
 from rankscope.agent.steptable import StepRing, StepTable
 from rankscope.agent.strides import region_of, runs_of
 from rankscope.agent.torch.arithmetic import Plain
+from rankscope.agent.torch.cpu import CpuMeter
 from rankscope.agent.torch.device import Copy, DeviceMeter
 from rankscope.agent.torch.fused import Fused
 from rankscope.agent.torch.threads import team
@@ -558,3 +561,24 @@ def test_moments_survive_huge_tiny_and_shifted_values() -> None:
         exact = x.astype(np.float64)
         m2 = by_numba(x).moments[0, MOMENTS.index("m2")]
         assert m2 == pytest.approx(((exact - exact.mean()) ** 2).sum(), rel=1e-12, abs=1e-30)
+
+
+def test_a_step_is_whole_though_another_thread_reads_its_last_tensors() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        meter = CpuMeter(SiteBook(lambda _: True), lambda _: None)
+        x = torch.randn(20_000_000)
+        for _ in range(5):
+            step = new_step()
+            meter.add(step, 0, x, LASTING)
+            meter.flush()
+            reader = threading.Thread(target=meter.barrier)  # as the training thread does
+            reader.start()
+            time.sleep(0.003)
+            meter.settle(step)  # as the agent's does
+            assert step.present[:1].tolist() == [True]
+            assert step.table.counts[0, 0] == len(x)
+            reader.join()
+    finally:
+        torch.set_num_threads(before)
