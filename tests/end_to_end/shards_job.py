@@ -1,6 +1,7 @@
-"""The job of test_shards.py: two ranks that hold pieces of one model, as a user would write them.
+"""The job of test_shards.py: ranks that hold pieces of one model, as a user would write them.
 
-Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY fsdp|tp|odd
+Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY fsdp|tp|odd, or of 4 ranks
+fsdp-tp|hsdp.
 """
 
 import sys
@@ -92,26 +93,45 @@ def main() -> None:
         dist.destroy_process_group()
         return
     model = make_model(mode)
-    if mode == "fsdp":
-        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
-        fully_shard(model.get_submodule("up"), mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        told = {"fsdp": 2}
-    else:
-        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-        parallelize_module(model, mesh, PLAN)
-        told = mesh
+    mesh = parallelised(model, mode)
+    told = {"fsdp": 2} if mode == "fsdp" else mesh
     optimizer = torch.optim.AdamW(model.parameters())
     with observe(model, optimizer, run=run, directory=directory, mesh=told) as scope:
         for step in range(2):
-            tokens = batch(step)
-            mine = tokens[2 * dist.get_rank() :][:2] if mode == "fsdp" else tokens
-            loss = model(mine).square().mean()
+            loss = model(batch(step).chunk(samples(mode))[share(mode)]).square().mean()
             loss.backward()
             optimizer.step()
             scope.step(loss=loss)
             optimizer.zero_grad()
     dist.destroy_process_group()
+
+
+def parallelised(model: nn.Module, mode: str) -> DeviceMesh:
+    """Distribute the model over the ranks; their mesh."""
+    axes = {
+        "fsdp": ("fsdp",),
+        "tp": ("tp",),
+        "fsdp-tp": ("fsdp", "tp"),
+        "hsdp": ("replicate", "shard"),
+    }[mode]
+    mesh = init_device_mesh("cpu", (2,) * len(axes), mesh_dim_names=axes)
+    if "tp" in axes:
+        parallelize_module(model, mesh["tp"], PLAN)
+    if mode != "tp":
+        over = mesh["fsdp"] if mode == "fsdp-tp" else mesh
+        fully_shard(model.get_submodule("up"), mesh=over)
+        fully_shard(model, mesh=over)
+    return mesh
+
+
+def samples(mode: str) -> int:
+    """Into how many parts a batch is cut."""
+    return {"fsdp": 2, "tp": 1, "fsdp-tp": 2, "hsdp": 4}[mode]
+
+
+def share(mode: str) -> int:
+    """Which of them is this rank's."""
+    return dist.get_rank() // 2 if mode == "fsdp-tp" else dist.get_rank() % samples(mode)
 
 
 if __name__ == "__main__":
