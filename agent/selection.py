@@ -15,7 +15,7 @@ from ..wire.messages import Placement
 
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
 MOST_COMPARED = 1000
-"""Names among which near ones are looked for: to compare 20,000 takes a second."""
+"""Names among which near ones are looked for: to compare with all of a large model takes long."""
 
 
 class RankscopeWarning(UserWarning):

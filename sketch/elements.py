@@ -1,8 +1,8 @@
 """The pseudo-random key of an element: what checksum and projection are keyed by.
 
 The key depends on the element's index in the whole (global) tensor alone, so that the sums merge
-over shards, tell swapped shards apart, and can be compared between ways to shard. Elements are
-numbered in the order in which they lie in memory.
+over shards, tell swapped shards apart, and can be compared between ways to shard. Elements of a
+whole are numbered in the order in which they lie in memory, those of a piece by their `Region`.
 """
 
 from __future__ import annotations

@@ -136,8 +136,7 @@ def fit(quantity: Quantity, counts: Ints, target: NumberFormat) -> dict[str, Bou
         case BlockExponents():
             unit, first = 1 / target.max, FIRST_BLOCK_EXPONENT
     total = int(counts.sum())
-    kept = np.nextafter(target.flush_threshold, np.inf)
-    over, normal = target.overflow_threshold, target.smallest_normal
+    over, kept, normal = CastCounts(target.name).thresholds
     value, low, high = _fine_count(counts, first, unit * over)
     shares = {"overflow": _share(value, low, high, total)}
     for question, threshold in (("underflow", kept), ("subnormal", normal)):

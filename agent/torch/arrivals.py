@@ -42,15 +42,15 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._awaited: list[Awaited] = []
-        self.lost = 0
-        """Tensors that were never read: nobody used them, or too many were on their way."""
+        self._beyond = 0
+        """Tensors that came when too many were awaited."""
 
     def expect(self, awaited: Awaited) -> None:
         """Wait for a tensor."""
         if len(self._awaited) < MOST:
             self._awaited.append(awaited)
         else:
-            self.lost += 1
+            self._beyond += 1
 
     def arrived(self) -> Iterator[Awaited]:
         """Those that somebody has used since; they are not awaited any more."""
@@ -62,7 +62,8 @@ class Arrivals:
                 else:
                     self._awaited.append(one)
 
-    def give_up(self) -> None:
-        """The step has ended: nobody will use what is left."""
-        self.lost += len(self._awaited)
-        self._awaited = []
+    def give_up(self) -> int:
+        """The step has ended, and nobody will use what is left: how many were never read."""
+        lost = len(self._awaited) + self._beyond
+        self._awaited, self._beyond = [], 0
+        return lost

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ...sketch.errors import RankscopeError, SettingError
 from ...wire.messages import MeshAxis
+from .local import axis_names
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -162,11 +163,8 @@ def _mesh(
     for mesh in [given] if given is not None else meshes:
         coordinate = mesh.get_coordinate() if mesh is not None else None
         if mesh is not None and coordinate is not None and mesh.size() == world_size:
-            names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
-            return [
-                MeshAxis(name=name, size=size, coordinate=place)
-                for name, size, place in zip(names, mesh.shape, coordinate, strict=True)
-            ]
+            axes = zip(axis_names(mesh), mesh.shape, coordinate, strict=True)
+            return [MeshAxis(name=name, size=size, coordinate=place) for name, size, place in axes]
     if given is not None:
         raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {given}.")
     return [MeshAxis(name=DATA_PARALLEL, size=world_size, coordinate=rank)]

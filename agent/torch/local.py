@@ -118,26 +118,30 @@ def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
     placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
     if placements is None or mesh is None:
         return {}
-    names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
-    return {name: _word(placement) for name, placement in zip(names, placements, strict=True)}
+    pairs = zip(axis_names(mesh), placements, strict=True)
+    return {name: _word(placement) for name, placement in pairs}
+
+
+def axis_names(mesh: Any) -> list[str]:
+    """What the axes of a torch DeviceMesh are called; those without a name by their number."""
+    return list(mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)])
 
 
 def region_in_whole(tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
     """Where a DTensor's local piece lies in the whole; None for a whole, and where nobody knows.
 
-    Without a collective: it follows from sizes and placements alone.
+    Without a collective: it follows from sizes and placements alone. Raises what torch does of a
+    placement that it does not know.
     """
     if "shard" not in placement_of(tensor).values() or not _is_cut_in_one(tensor):
         return None
     made: Any = tensor  # a DTensor
     mesh, placements = made.device_mesh, made.placements
-    try:  # of torch's own; it has no public name for it
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    # Torch has no public name for it, and without torch.distributed not even this one.
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        with torch.device("cpu"):  # it makes tensors, and reads them
-            cut = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    except Exception:  # a placement that it does not know: elements are then numbered from 0
-        return None
+    with torch.device("cpu"):  # it makes tensors, and reads them
+        cut = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     sizes, offsets, whole = list(cut[0]), list(cut[1]), list(tensor.shape)
     if tensor.is_complex():  # its parts are read as one more axis
         sizes, offsets, whole = [*sizes, 2], [*offsets, 0], [*whole, 2]

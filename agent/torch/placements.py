@@ -16,7 +16,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ...wire.messages import Placement
-from .local import placement_of
+from .local import axis_names, placement_of
 from .nested import tensors_in
 
 Placed = dict[str, Placement]
@@ -83,8 +83,8 @@ def _cuts(
     if weight.dim() != 2 or mesh.get_coordinate() is None:
         return
     features = 1 if isinstance(module, torch.nn.Embedding) else 0
-    names = mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)]
-    for place, (axis, placement) in enumerate(zip(names, placements, strict=True)):
+    pairs = zip(axis_names(mesh), placements, strict=True)
+    for place, (axis, placement) in enumerate(pairs):
         if axis in data_axes or not placement.is_shard():
             continue
         whole = weight.shape[features]

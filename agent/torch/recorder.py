@@ -115,11 +115,6 @@ class Recorder:
         return f"{self.last_key[0]}:{self.last_key[1]}" if self.last_key else ""
 
     @property
-    def lost_on_their_way(self) -> int:
-        """Tensors that never arrived from other ranks, as far as anybody can tell."""
-        return self._arrivals.lost
-
-    @property
     def is_open(self) -> bool:
         """Whether a step is being recorded."""
         return self._open is not None
@@ -214,7 +209,7 @@ class Recorder:
     def end(self, training: Mapping[str, float]) -> StepTable | None:
         """Close the open step and return it; `collect` then completes it on the agent's thread."""
         self.arrivals()
-        self._arrivals.give_up()
+        self.counters["tensors_unsupported"] += self._arrivals.give_up()
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
@@ -337,7 +332,13 @@ class Recorder:
         cut = tensor.shape, piece.shape, placements
         known = self._regions.get(row)
         if known is None or known[0] != cut:
-            known = self._regions[row] = cut, region_in_whole(tensor, piece)
+            try:
+                region = region_in_whole(tensor, piece)
+            except Exception as error:  # its sketch is right all the same
+                region = None
+                name = self.book.sites[row].name
+                self.report(f"Elements of the pieces of {name} are numbered from 0", error)
+            known = self._regions[row] = cut, region
         return known[1]
 
     def _add_parts(
@@ -396,9 +397,6 @@ def health_of(recorder: Recorder) -> dict[str, float]:
     return {
         **recorder.counters,
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
-        "tensors_unsupported": float(
-            recorder.counters["tensors_unsupported"] + recorder.lost_on_their_way
-        ),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
         "quantities_refused": float(recorder.book.refused_quantities),
