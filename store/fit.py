@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..sketch.derive import derive
 from ..sketch.formats import NumberFormat, number_format
-from ..sketch.quantities import NONZERO, CastCounts, Quantity
+from ..sketch.quantities import NONZERO, BlockExponents, CastCounts, Quantity
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.table import ZERO, Ints, SketchTable
 
@@ -48,6 +48,8 @@ def _row(
     with np.errstate(all="ignore"):
         best = {question: share(table, target) for question, share in QUESTIONS.items()}
         for quantity, found in counts.items():
+            if isinstance(quantity, BlockExponents):  # which tells of a tensor that is scaled
+                continue
             if counted_of(quantity, found) != nonzero(table):  # not all ranks, or parts, did
                 continue
             for question, answer in fit(quantity, found, target).items():

@@ -132,6 +132,20 @@ def test_formats_are_exact_where_they_were_counted(writer: RunWriter, record: Ma
     assert run.formats(site=UP_1, step=0).loc["float64", "underflow_high"] == 0
 
 
+def test_a_format_without_scales_is_not_answered_from_blocks(
+    writer: RunWriter, record: Make
+) -> None:
+    x = np.full(64, 1.9 * 2**15, np.float32)  # overflows in no block, and everywhere without
+    block = BlockExponents(scale="amax")
+    writer.add_quantities([(1, block.name)])
+    writer.commit([record(0, {0: x, 1: x}, quantities={0: block.count(x)})], streams={})
+    run = open_run(writer.path)
+
+    plain, counted = (run.formats(site=site, step=0) for site in (UP_0, UP_1))
+    assert counted.equals(plain)
+    assert counted.loc["float8_e4m3fn", "overflow_low"] == 1
+
+
 def test_blocks_tell_how_a_tensor_would_fit_formats_with_a_scale_each(
     writer: RunWriter, record: Make
 ) -> None:
