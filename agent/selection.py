@@ -140,6 +140,30 @@ class Placing:
         _warn_of_strays("placements", [pattern for pattern, _ in self.said], list(labels), "site")
 
 
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Which sites' copies may differ between ranks, and whose sums need not be kept."""
+
+    patterns: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def of(cls, patterns: str | Sequence[str] | None) -> Unchecked:
+        """From one pattern or several.
+
+        Raises:
+            SettingError: a pattern is no regular expression.
+        """
+        return cls(_compile("unchecked", patterns))
+
+    def leaves(self, label: str) -> bool:
+        """Whether the site with that label is left unchecked."""
+        return any(pattern.search(label) for pattern in self.patterns)
+
+    def warn_of_strays(self, labels: Iterable[str]) -> None:
+        """Warn of each pattern that was found in none of the sites' labels, and list near ones."""
+        _warn_of_strays("unchecked", self.patterns, list(labels), "site")
+
+
 def _warn_of_strays(
     option: str, patterns: Iterable[re.Pattern[str]], known: Sequence[str], what: str
 ) -> None:

@@ -31,6 +31,8 @@ class SiteBook:
     """What is counted of the site with a label, beside its sketch."""
     says: Callable[[str], dict[str, Placement]] = lambda _: {}
     """What the user says of how the site with a label relates to the whole."""
+    leaves_unchecked: Callable[[str], bool] = lambda _: False
+    """Whether the copies of the site with a label may differ between ranks."""
     sites: list[Site] = field(default_factory=list[Site])
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
@@ -106,6 +108,7 @@ class SiteBook:
                 order=row,
                 placement={**placement, **self.says(label)},
                 aliases=list(aliases),
+                checked=not self.leaves_unchecked(label),
             )
         )
         self._count(row, label)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..store.record import Event, Record
+from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
-from .merging import Divergence, merge_contributions
+from .merging import merge_contributions
 from .placement import Layout
 from .plan import Contribution, Plans
+from .watch import Watch
 
 Key = tuple[int, int, bool]
 """Identity and order of a record within an attempt: how often the run was rewound, step, final."""
@@ -48,10 +49,9 @@ class Batch:
 
     records: list[Record] = field(default_factory=list[Record])
     events: list[Event] = field(default_factory=list[Event])
+    alerts: list[Alert] = field(default_factory=list[Alert])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
-    divergent: int = 0
-    """Sites whose copies differ, counted in each new record."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Joiner:
     Args:
         attempt: number of the attempt within its run.
         world_size: how many ranks it has.
-        label: the name of a site of the run, for messages.
+        site: what is known of a site of the run.
     """
 
     def __init__(
@@ -108,13 +108,12 @@ class Joiner:
         attempt: int,
         world_size: int,
         *,
-        label: Callable[[int], str] = str,
+        site: Callable[[int], SiteInfo],
         settings: JoinerSettings | None = None,
     ) -> None:
         self.attempt = attempt
         self.world_size = world_size
         self.settings = settings or JoinerSettings()
-        self._label = label
         self._ranks: dict[int, _Rank] = {}
         self._order: list[Key] = []
         self._open: dict[Key, _Held] = {}
@@ -123,8 +122,8 @@ class Joiner:
         self._late: dict[int, _Late] = {}
         self._events: list[Event] = []
         self._skipped: list[tuple[str, int]] = []
-        self._diverged: set[int] = set()
         self._plans = Plans()
+        self._watch = Watch(attempt, site)
         self._open_bytes = 0
         self._closed_bytes = 0
         self._changed = 0
@@ -362,9 +361,9 @@ class Joiner:
         )
         batch.records.append(record)
         batch.released += held.released
-        batch.divergent += len(merged.divergences)
         held.released, held.changed = [], False
-        self._tell_divergences(merged.divergences, step, record.time_ns)
+        whole = record.complete and not record.partial
+        batch.alerts += self._watch.judge(merged, step, record.time_ns, whole=whole)
 
     def _may_change(self, held: _Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""
@@ -427,19 +426,3 @@ class Joiner:
             self._tell("late", rank, first, text)
             batch.released += late.released
         self._late = {}
-
-    def _tell_divergences(self, divergences: Iterable[Divergence], step: int, time_ns: int) -> None:
-        for found in divergences:
-            if found.site in self._diverged:
-                continue
-            self._diverged.add(found.site)
-            text = f"Copies of {self._label(found.site)} differ in step {step}: {_verdict(found)}."
-            self._tell("divergence", (found.odd or found.ranks)[0], step, text, time_ns)
-
-
-def _verdict(found: Divergence) -> str:
-    ranks = ", ".join(map(str, found.ranks[:16])) + (", …" if len(found.ranks) > 16 else "")
-    if not found.odd:
-        return f"ranks {ranks} hold them, and none has a majority"
-    odd = ", ".join(map(str, found.odd[:16])) + (", …" if len(found.odd) > 16 else "")
-    return f"of ranks {ranks} the odd ones are {odd}"

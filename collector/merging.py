@@ -56,6 +56,28 @@ class Merged:
     divergences: tuple[Divergence, ...]
     quantities: Mapping[int, Ints]
     """By index into the run's quantities."""
+    plan: Plan
+    rows: SketchTable
+    """Of all ranks, one below the other as in `plan`, without their histograms."""
+
+    def addends(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
+        """intp: how many addends each piece of these sites has; `places` are rows of `table`."""
+        plan = self.plan
+        of_piece = plan.addends[plan.first_addends]
+        every, pieces = (
+            np.bincount(plan.place[rows], minlength=len(plan.sites))
+            for rows in (plan.addends, of_piece)
+        )
+        return (every // np.maximum(pieces, 1))[places]
+
+    def addend_projections(self, place: int) -> dict[int, float]:
+        """By rank: the projection of its addend of one site, a row of `table`."""
+        rows = self.plan.addends[self.plan.place[self.plan.addends] == place]
+        ranks = list(self.by_rank)
+        return {
+            ranks[self.plan.part[row]]: float(self.rows.moments[row, PROJECTION])
+            for row in rows.tolist()
+        }
 
 
 def merge_contributions(
@@ -79,6 +101,8 @@ def merge_contributions(
             dict(zip(ranks, by_rank, strict=True)),
             _divergences(plan, thin, ranks, parts),
             _counted(parts),
+            plan,
+            thin,
         )
 
 

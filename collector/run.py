@@ -68,9 +68,8 @@ class Run:
         self.settings = settings
         self.streams: dict[str, Stream] = {}
         self.records = 0
-        self.divergent = 0
+        self.alerts = 0
         self._wall_ns = wall_ns
-        self._labels: dict[int, str] = {}
         self._joiners: dict[int, Joiner] = {}
         self._budgets: dict[int, Budget] = {}
         self._started: dict[int, float] = {}
@@ -130,7 +129,6 @@ class Run:
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
         indices = self.writer.add_sites(infos)
-        self._labels.update(zip(indices, (info.label for info in infos), strict=True))
         counted = self._count_at(stream, schema, indices)
         stream.schemas[schema.hash] = (schema, lay_out(schema.sites, indices, stream.mesh, counted))
         stream.needs_schema = False
@@ -209,11 +207,13 @@ class Run:
         batch = self._pending
         released = _by_stream(batch.released)
         cursors = self._cursors(released)
-        news = bool(batch.records or batch.events or cursors)
+        news = bool(batch.records or batch.events or cursors)  # alerts come with records
         try:
             if news:
                 self._write_attempts()
-                self.writer.commit(batch.records, streams=cursors, events=batch.events)
+                self.writer.commit(
+                    batch.records, streams=cursors, events=batch.events, alerts=batch.alerts
+                )
         except Exception as error:  # whatever the store's engine raises: the frames stay here
             self._failures += 1
             wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
@@ -222,7 +222,7 @@ class Run:
         self._failures, self._pending = 0, None
         self._stored |= cursors
         self.records += len(batch.records)
-        self.divergent += batch.divergent
+        self.alerts += sum(alert.last_step is None for alert in batch.alerts)
         for name, sequences in released.items():
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)
@@ -324,7 +324,7 @@ class Run:
         self._joiners[attempt] = Joiner(
             attempt,
             world_size,
-            label=lambda site: self._labels.get(site, f"site {site}"),
+            site=lambda index: self.writer.sites[index],
             settings=self.settings.joiner,
         )
         self._started[attempt] = now
@@ -351,9 +351,10 @@ class Run:
         if new:
             self._refused[stream.attempt].update(new)
             site, name = new[0]
+            label = self.writer.sites[site].label
             text = (
-                f"{len(new)} quantities are not stored, {name} of {self._labels[site]} the "
-                f"first: a run has room for {MAX_NUMBERS} counts."
+                f"{len(new)} quantities are not stored, {name} of {label} the first: "
+                f"a run has room for {MAX_NUMBERS} counts."
             )
             self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
         return [
@@ -376,8 +377,8 @@ class Run:
             index += sum(record.index >= index for record in batch.records)
             gathered.records += batch.records
             gathered.events += map(self._dated, batch.events)
+            gathered.alerts += batch.alerts
             gathered.released += batch.released
-            gathered.divergent += batch.divergent
         return gathered
 
     def _dated(self, event: Event) -> Event:
@@ -432,4 +433,5 @@ def _info(site: Site) -> SiteInfo:
         order=site.order,
         placement=dict(site.placement),
         aliases=tuple(site.aliases),
+        checked=site.checked,
     )

@@ -56,8 +56,8 @@ class CollectorStatistics:
     """Messages that were answered with `Reject`."""
     records: int = 0
     """Records committed, patches among them."""
-    divergent: int = 0
-    """Sites whose copies differed, over all records."""
+    alerts: int = 0
+    """How many began."""
     failed_commits: int = 0
     faults: int = 0
     """Messages that met a fault of the collector's own; the log has the traceback."""
@@ -347,7 +347,7 @@ class Collector:
         except StoreError as error:
             logger.error("Run %r could not be finished: %s", run.name, error)
         self._counts.records += run.records
-        self._counts.divergent += run.divergent
+        self._counts.alerts += run.alerts
         self._touched |= run.streams
         self._acknowledge()
         for stream in run.streams.values():

@@ -7,7 +7,7 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .record import SPREAD, Event, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import SPREAD, Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .writer import RunWriter
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SPREAD",
+    "Alert",
     "Event",
     "FirstNonfinite",
     "Heatmap",

@@ -13,14 +13,14 @@ from zarr.storage import StorePath
 
 from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, write_regions
 from .deferred import Deferred
-from .layout import ARRAYS, RING, Dims, Layout, Tier
+from .layout import ARRAYS, LOGS, RING, Dims, Layout, Tier
 from .tiers import Bounds, Piece, pieces
 
 Index = int | slice
 """Selects along an axis after the record."""
 
 CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
-EVENTS_CHUNK = 1 << 16
+LOG_CHUNK = 1 << 16
 
 
 class Arrays:
@@ -58,14 +58,15 @@ class Arrays:
         for layout in ARRAYS.values():
             for tier in layout.tiers:
                 self._open[f"{tier}/{layout.name}"] = create(self.store, layout, tier, dims)
-        self._open["events"] = zarr.create_array(
-            self.store,
-            name="events",
-            shape=(0,),
-            chunks=(EVENTS_CHUNK,),
-            dtype="uint8",
-            fill_value=0,
-        )
+        for name in LOGS:
+            self._open[name] = zarr.create_array(
+                self.store,
+                name=name,
+                shape=(0,),
+                chunks=(LOG_CHUNK,),
+                dtype="uint8",
+                fill_value=0,
+            )
 
     def dims(self) -> dict[str, int]:
         """How large the axes are that grow."""
@@ -113,9 +114,9 @@ class Arrays:
         # The next records go into the chunks that these began. Only the tail is written here alone.
         self._begun = {name: text for name, text in written.items() if name.startswith("tail/")}
 
-    def append_bytes(self, start: int, text: bytes) -> None:
-        """Put `text` into the array `events` from position `start` on."""
-        array = self.open("events")
+    def append_bytes(self, name: str, start: int, text: bytes) -> None:
+        """Put `text` into one of `LOGS` from position `start` on."""
+        array = self.open(name)
         resize(array, (start + len(text),))
         array[start:] = np.frombuffer(text, np.uint8)
 

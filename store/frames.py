@@ -154,6 +154,20 @@ def events_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
+def alerts_frame(alerts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row an alert, see `Run.alerts`: of several entries of one the latest counts."""
+    latest_of = {
+        (one["attempt"], one["rule"], one["site"], one["first_step"]): one for one in alerts
+    }
+    columns = ["rule", "attempt", "site", "ranks", "first_step", "last_step"]
+    columns += ["value", "threshold", "text", "time_ns"]
+    frame = pd.DataFrame(list(latest_of.values()), columns=columns)
+    frame["ranks"] = frame["ranks"].map(tuple).astype(object)
+    frame = frame.astype({"last_step": "Int64"})
+    frame["time"] = times(frame.pop("time_ns").to_numpy(np.int64))
+    return frame
+
+
 def times(time_ns: Indices) -> pd.DatetimeIndex:
     """Nanoseconds since 1970 as times in UTC."""
     return pd.DatetimeIndex(time_ns.astype("datetime64[ns]"), tz="UTC")

@@ -16,7 +16,7 @@ from ..sketch.derive import MAIN
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 from .record import SPREAD
 
-FORMAT = "rankscope/3"
+FORMAT = "rankscope/4"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -221,6 +221,9 @@ ARRAYS: Mapping[str, Layout] = {
 }
 """All arrays by name. `histogram_high` holds the upper 32 bits of counts that do not fit into
 `histogram`, and is written only in a run that has such a count."""
+
+LOGS = ("events", "alerts")
+"""Arrays of bytes beside those of records: lines of JSON, appended."""
 
 AXES: Mapping[str, list[str]] = {
     "column": list(COLUMNS),

@@ -22,7 +22,14 @@ from ..sketch.table import SketchTable
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
-from .frames import attempts_frame, events_frame, health_frame, records_frame, sites_frame
+from .frames import (
+    alerts_frame,
+    attempts_frame,
+    events_frame,
+    health_frame,
+    records_frame,
+    sites_frame,
+)
 from .labels import by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstNonfinite, first_nonfinite
@@ -403,7 +410,17 @@ class Run:
 
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
-        return events_frame(self._reader.events())
+        return events_frame(self._reader.log("events"))
+
+    def alerts(self) -> pd.DataFrame:
+        """What rules found wrong, in the order in which it began.
+
+        Columns: `rule` (`replica-divergence`, `conservation`), attempt, site (empty where it is of
+        no single one), `ranks` (those that are to blame; of divergence all holders where none has
+        a majority; empty where nobody can know), `first_step`, `last_step` (the last in which it
+        was found; none while it goes on), `value` and its `threshold`, text, time (UTC).
+        """
+        return alerts_frame(self._reader.log("alerts"))
 
     def first_nonfinite(self) -> FirstNonfinite | None:
         """The earliest step with NaN or infinity, and in it the first site to be executed.

@@ -178,12 +178,13 @@ class Reader:
             self.histograms(one, sites)[0][here],
         )
 
-    def events(self) -> list[dict[str, Any]]:
-        """All events, in order."""
-        if not self.state.event_bytes:
+    def log(self, name: str) -> list[dict[str, Any]]:
+        """All entries of one of `LOGS`, in order."""
+        length = self.state.logs[name]
+        if not length:
             return []
         with self._still_there():
-            text = np.asarray(self.arrays.open("events")[: self.state.event_bytes]).tobytes()
+            text = np.asarray(self.arrays.open(name)[:length]).tobytes()
         return [json.loads(line) for line in text.decode().splitlines()]
 
 

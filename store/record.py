@@ -27,6 +27,8 @@ class SiteInfo:
     occurrence: int = 0
     dtype: str = ""
     shape: tuple[int, ...] = ()
+    checked: bool = True
+    """Whether its copies are compared, and its sums checked."""
     module: str = ""
     """Type of the module, where there is one."""
     order: int = 0
@@ -108,6 +110,32 @@ class Record:
     """The agents' counters by rank."""
     quantities: Mapping[int, Ints] = field(default_factory=dict[int, Ints])
     """By index into the run's quantities: what was counted, merged over cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What a rule found wrong; stored when it begins, and again when it has ended.
+
+    Attempt, rule, site and first step say which alert it is: a later entry replaces an earlier.
+    """
+
+    rule: str
+    """`replica-divergence` or `conservation`."""
+    attempt: int
+    site: str
+    """Its label; empty where it is of no single site."""
+    ranks: tuple[int, ...]
+    """Those to blame; where two copies differ both; empty where nobody can know."""
+    first_step: int
+    last_step: int | None
+    """The last in which it was found; None: it goes on, or did so to the end."""
+    value: float
+    threshold: float
+    """What `value` may be at most."""
+    text: str
+    """One sentence for people."""
+    time_ns: int
+    """Wall clock of the first step's record, nanoseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

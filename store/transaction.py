@@ -11,7 +11,7 @@ from . import compaction
 from .arrays import Arrays
 from .layout import CHUNK, Dims
 from .pack import is_wide, pack, pack_ranks
-from .record import Event, Record
+from .record import Alert, Event, Record
 from .state import Meta, State
 
 
@@ -86,10 +86,13 @@ def write_ranks(arrays: Arrays, state: State, dims: Dims, records: Sequence[Reco
     return replace(state, rank_blocks=blocks)
 
 
-def append_events(arrays: Arrays, state: State, events: Sequence[Event]) -> State:
-    """Append events as lines of JSON."""
-    if not events:
+def append_lines(
+    arrays: Arrays, state: State, name: str, entries: Sequence[Event] | Sequence[Alert]
+) -> State:
+    """Append to one of `LOGS`, a line of JSON each."""
+    if not entries:
         return state
-    text = "".join(json.dumps(asdict(event)) + "\n" for event in events).encode()
-    arrays.append_bytes(state.event_bytes, text)
-    return replace(state, event_bytes=state.event_bytes + len(text))
+    start = state.logs[name]
+    text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries).encode()
+    arrays.append_bytes(name, start, text)
+    return replace(state, logs={**state.logs, name: start + len(text)})

@@ -1,4 +1,4 @@
-"""The one writer of a run. Each commit is one transaction: records, events and stream positions.
+"""The one writer of a run. Each commit is one transaction: records, logs and stream positions.
 
 Its one rule: what fails leaves no trace. The writer's own state moves on only after the commit.
 """
@@ -21,7 +21,7 @@ from .cleaning import Cleaner
 from .lock import WriterLock
 from .naming import holds_repository, is_vacant, what_is_at
 from .pack import consecutive, dims_for
-from .record import Event, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -34,7 +34,7 @@ from .repository import (
     read_snapshot,
 )
 from .state import Attempt, Meta, State
-from .transaction import append_events, with_names, write_records
+from .transaction import append_lines, with_names, write_records
 from .validate import check_records
 
 FINISH_RETENTION_S = 30.0
@@ -191,8 +191,9 @@ class RunWriter:
         *,
         streams: Mapping[str, int],
         events: Sequence[Event] = (),
+        alerts: Sequence[Alert] = (),
     ) -> None:
-        """Store records, events and the position of streams in one transaction.
+        """Store records, events, alerts and the position of streams in one transaction.
 
         A record whose index is stored already replaces that one.
 
@@ -206,7 +207,8 @@ class RunWriter:
         def write(arrays: Arrays, state: State) -> State:
             for stretch in consecutive(ordered):
                 state = write_records(arrays, state, meta, self._dims, stretch)
-            return append_events(arrays, state, events)
+            state = append_lines(arrays, state, "events", events)
+            return append_lines(arrays, state, "alerts", alerts)
 
         self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
         self._meta = meta

@@ -44,6 +44,7 @@ Kind = Literal[
     "activation",
     "activation_gradient",
     "weight",
+    "unsharded_weight",
     "weight_gradient",
     "local_weight_gradient",
     "optimizer_state",
@@ -146,6 +147,8 @@ class Site(Message, frozen=True):
     """By mesh axis; an axis that is not named is `replicate`."""
     aliases: Texts = []
     """Other names of the same tensor (tied weights)."""
+    checked: bool = True
+    """Whether its copies are compared, and its sums checked."""
 
 
 class SiteQuantity(Message, frozen=True):

@@ -45,6 +45,8 @@ MAX_REPORTS = 32
 
 DATA_KINDS = frozenset({"input", "activation", "activation_gradient", "tap"})
 """Kinds whose tensors are different samples on each data-parallel rank."""
+LOCAL_GRADIENT = "local_weight_gradient"
+"""The kind whose tensors are addends on each data-parallel rank."""
 
 
 class Meter(Protocol):
@@ -84,7 +86,10 @@ class Recorder:
     ) -> None:
         self.book = book
         self.timetable = timetable
-        self._sample_placement: dict[str, Placement] = dict.fromkeys(data_axes, "shard")
+        self._default_placement: dict[str, dict[str, Placement]] = {
+            **dict.fromkeys(DATA_KINDS, dict.fromkeys(data_axes, "shard")),
+            LOCAL_GRADIENT: dict.fromkeys(data_axes, "partial"),
+        }
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
         self._regions: dict[int, tuple[object, Region | None]] = {}
@@ -371,7 +376,7 @@ class Recorder:
         aliases: tuple[str, ...],
         placed: Mapping[str, Placement],
     ) -> int:
-        default = self._sample_placement if key[0] in DATA_KINDS else {}
+        default = self._default_placement.get(key[0], {})
         refused = self.book.refused_quantities
         row = self.book.add(
             key,

@@ -21,7 +21,7 @@ from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind, strides_by_kind
-from ..selection import Counting, Placing, RankscopeWarning, Selection
+from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
@@ -31,6 +31,7 @@ from .identity import Rendezvous, data_axes, facts, identify, launch_token
 from .meters import meter_maker
 from .names import named_modules, named_parameters
 from .optimizers import ParameterHooks
+from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
 
@@ -43,7 +44,9 @@ DEFAULT_KINDS = (
     "activation",
     "activation_gradient",
     "weight",
+    "unsharded_weight",
     "weight_gradient",
+    "local_weight_gradient",
     "optimizer_state",
     "tap",
 )
@@ -71,6 +74,7 @@ def observe(
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
+    unchecked: str | Sequence[str] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -112,6 +116,9 @@ def observe(
         placements: how sites relate to the whole where that is not known, or wrong: "shard",
             "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
             the site's label, as `{r"activation:.*rope": {"tp": "shard"}}`.
+        unchecked: regular expressions, searched for in a site's label: where copies on several
+            ranks may differ, and where a reduced gradient need not be the sum of the ranks' own,
+            so that neither is an alert.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -145,6 +152,7 @@ def observe(
         counting=Counting.of(quantities),
         mesh=mesh,
         placing=Placing.of(placements),
+        unchecked=Unchecked.of(unchecked),
         modules=modules,
         start=start,
         training_only=training_only,
@@ -168,6 +176,7 @@ class Scope:
         counting: Counting,
         mesh: DeviceMesh | Mapping[str, int] | None,
         placing: Placing,
+        unchecked: Unchecked,
         modules: Sequence[type | str] | None,
         start: int,
         training_only: bool,
@@ -177,7 +186,7 @@ class Scope:
         self._timetable, self._budget = timetable, budget
         self._selection, self._counting, self._modules = selection, counting, modules
         self._step, self._training_only = start, training_only
-        self._mesh, self._placing = mesh, placing
+        self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
 
@@ -237,6 +246,7 @@ class Scope:
             _open_scopes.remove(self)
         self._hooks.remove()
         self._parameter_hooks.remove()
+        self._parallel_hooks.remove()
         if error is not None:
             self._recorder.report(f"Training ended in step {self._step}", error)
         left = self._recorder.end({})
@@ -256,6 +266,7 @@ class Scope:
             labels = self._recorder.book.labels()
             self._counting.warn_of_strays(labels)
             self._placing.warn_of_strays(labels)
+            self._unchecked.warn_of_strays(labels)
 
     def step(self, **training: float | torch.Tensor) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
@@ -295,7 +306,12 @@ class Scope:
         return health_of(self._recorder)
 
     def _attach(self, axes: tuple[str, ...]) -> None:
-        book = SiteBook(self._selection.chooses, self._counting.of_site, self._placing.of_site)
+        book = SiteBook(
+            self._selection.chooses,
+            self._counting.of_site,
+            self._placing.of_site,
+            self._unchecked.leaves,
+        )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, meters)
@@ -303,6 +319,7 @@ class Scope:
             self._recorder.prepare(device)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
+        self._parallel_hooks = ParallelHooks(self._model, axes, self._recorder)
         self._hooks = ModuleHooks(
             self._model,
             self._modules,
@@ -316,6 +333,7 @@ class Scope:
         if self._recorder.is_open:
             self._parameter_hooks.step_ends()
         self._hooks.forget_calls()
+        self._parallel_hooks.step_ends()
         rates = self._parameter_hooks.learning_rate()
         step = self._recorder.end({})
         if step is not None:

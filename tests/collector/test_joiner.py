@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from rankscope.collector import Batch, Joiner, JoinerSettings
 from rankscope.sketch import derive
-from rankscope.store import Record
+from rankscope.store import Record, SiteInfo
 from rankscope.wire import Site
 
 from .conftest import Rank
 
 Ranks = Callable[[int], list[Rank]]
+
+SITES = [SiteInfo(kind="activation", name="fc"), SiteInfo(kind="weight", name="fc")]
+
+
+def new_joiner(attempt: int, world_size: int, settings: JoinerSettings | None = None) -> Joiner:
+    """A joiner of ranks that have the sites of the fixture `ranks`."""
+    return Joiner(attempt, world_size, site=SITES.__getitem__, settings=settings)
 
 
 def feed(
@@ -35,7 +42,7 @@ def kinds(batch: Batch) -> list[str]:
 
 
 def test_a_record_closes_when_all_ranks_are_in(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(3, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(3, 2), ranks(2)
     feed(joiner, one, 7, value=5.0, time_ns=20, training={"loss": 2.0}, health={"drops": 1.0})
     assert steps(joiner.tick(0.1, 0)) == []
     feed(joiner, zero, 7, value=3.0, time_ns=30)
@@ -52,7 +59,7 @@ def test_a_record_closes_when_all_ranks_are_in(ranks: Ranks) -> None:
 
 
 def test_a_record_closes_at_its_deadline_and_a_late_rank_patches_it(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 1, 0.0, 3.0)
     assert steps(joiner.tick(9.9, 0)) == []
     assert steps(joiner.tick(10.0, 0)) == [(0, 1, (0,), False)]
@@ -67,7 +74,7 @@ def test_a_record_closes_at_its_deadline_and_a_late_rank_patches_it(ranks: Ranks
 
 
 def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
-    joiner = Joiner(0, 2, settings=JoinerSettings(retain_s=5.0, lost_after_s=1e9))
+    joiner = new_joiner(0, 2, settings=JoinerSettings(retain_s=5.0, lost_after_s=1e9))
     zero, one = ranks(2)
     feed(joiner, zero, 1)
     feed(joiner, zero, 2)
@@ -92,7 +99,7 @@ def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
         JoinerSettings(retain_records=3),
         JoinerSettings(retain_bytes=3 * size),
     ):
-        joiner = Joiner(0, 2, settings=bounds)
+        joiner = new_joiner(0, 2, settings=bounds)
         for step in range(8):
             feed(joiner, zero, step)
         assert len(joiner.tick(10.0, 0).records) == 8
@@ -102,7 +109,7 @@ def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
 def test_memory_for_open_records_is_bounded_by_closing_the_oldest(ranks: Ranks) -> None:
     zero = ranks(2)[0]
     size = zero.frame(0, 1.0, 1.0).size_bytes
-    joiner = Joiner(0, 2, settings=JoinerSettings(open_bytes=2 * size))
+    joiner = new_joiner(0, 2, settings=JoinerSettings(open_bytes=2 * size))
     for step in range(5):
         feed(joiner, zero, step)
 
@@ -110,7 +117,7 @@ def test_memory_for_open_records_is_bounded_by_closing_the_oldest(ranks: Ranks) 
 
 
 def test_a_rank_that_has_passed_a_step_is_not_awaited(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 1)
     feed(joiner, zero, 2)
     feed(joiner, one, 2)
@@ -119,7 +126,7 @@ def test_a_rank_that_has_passed_a_step_is_not_awaited(ranks: Ranks) -> None:
 
 
 def test_records_close_in_order_of_steps(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, one, 5, 0.0)
     feed(joiner, zero, 4, 6.0)
     assert steps(joiner.tick(7.0, 0)) == [(0, 4, (0,), False)]
@@ -129,7 +136,7 @@ def test_records_close_in_order_of_steps(ranks: Ranks) -> None:
 
 
 def test_a_deadline_closes_what_comes_before_it(ranks: Ranks) -> None:
-    joiner, (zero, one, two) = Joiner(0, 3), ranks(3)
+    joiner, (zero, one, two) = new_joiner(0, 3), ranks(3)
     feed(joiner, one, 5, 0.0)
     feed(joiner, zero, 4, 6.0)
 
@@ -139,7 +146,7 @@ def test_a_deadline_closes_what_comes_before_it(ranks: Ranks) -> None:
 
 
 def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
     joiner.hear(1, 0.0, step=6, site="layers.2")
     feed(joiner, zero, 6, 1.0)
     batch = joiner.tick(3.5, 0)
@@ -159,7 +166,7 @@ def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, one, 1)
     feed(joiner, zero, 1)
     feed(joiner, zero, 2)
@@ -173,7 +180,7 @@ def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_never_came_is_expected_for_a_while(ranks: Ranks) -> None:
-    joiner, (zero, _) = Joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
+    joiner, (zero, _) = new_joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
     feed(joiner, zero, 1)
     joiner.leave(0)
 
@@ -182,7 +189,7 @@ def test_a_rank_that_never_came_is_expected_for_a_while(ranks: Ranks) -> None:
 
 
 def test_a_run_that_was_rewound_gets_new_records(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     for step in (1, 2, 3):
         feed(joiner, zero, step)
         feed(joiner, one, step)
@@ -195,7 +202,7 @@ def test_a_run_that_was_rewound_gets_new_records(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_rewinds_alone_does_not_disturb_the_others(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 1)
     feed(joiner, zero, 1)
     feed(joiner, one, 1)
@@ -205,7 +212,7 @@ def test_a_rank_that_rewinds_alone_does_not_disturb_the_others(ranks: Ranks) -> 
 
 
 def test_a_full_frame_replaces_a_partial_one(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 4, value=1.0)
     feed(joiner, one, 4, value=2.0, partial=True)
     batch = joiner.tick(0.1, 0)
@@ -223,7 +230,7 @@ def test_a_full_frame_replaces_a_partial_one(ranks: Ranks) -> None:
 
 
 def test_a_partial_frame_in_an_open_record_is_replaced_before_it_closes(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, one, 4, value=2.0, partial=True)
     feed(joiner, one, 4, value=5.0)
     feed(joiner, zero, 4, value=1.0)
@@ -235,7 +242,7 @@ def test_a_partial_frame_in_an_open_record_is_replaced_before_it_closes(ranks: R
 
 
 def test_final_frames_join_among_themselves(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2), ranks(2)
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 9)
     feed(joiner, zero, 9, final=True)
     feed(joiner, one, 9)
@@ -248,24 +255,25 @@ def test_final_frames_join_among_themselves(ranks: Ranks) -> None:
     ]
 
 
-def test_a_divergence_is_told_once_for_each_site(ranks: Ranks) -> None:
-    joiner, (zero, one) = Joiner(0, 2, label=lambda site: f"site {site}"), ranks(2)
-    for step in (1, 2):
-        for rank, weight in ((zero, 1.0), (one, 2.0)):
+def test_copies_that_differ_are_one_alert_until_they_are_equal(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    for step, second in ((1, 2.0), (2, 2.0), (3, 1.0), (4, 3.0)):
+        for rank, weight in ((zero, 1.0), (one, second)):
             frame = rank.frame(step, 1.0, weight)
             joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
-    batch = joiner.tick(0.1, 0)
+    begun, ended, again = joiner.tick(0.1, 0).alerts
 
-    assert batch.divergent == 2
-    assert kinds(batch) == ["divergence"]
-    assert (batch.events[0].step, batch.events[0].rank) == (1, 0)
-    assert batch.events[0].text == (
-        "Copies of site 1 differ in step 1: ranks 0, 1 hold them, and none has a majority."
+    assert (begun.rule, begun.site, begun.ranks) == ("replica-divergence", "weight:fc", (0, 1))
+    assert (begun.first_step, begun.last_step) == (1, None)
+    assert (ended.first_step, ended.last_step) == (1, 2)
+    assert (again.first_step, again.last_step) == (4, None)
+    assert begun.text == (
+        "Copies of weight:fc differ between ranks: ranks 0, 1 hold them, and none has a majority."
     )
 
 
 def test_reports_become_events(ranks: Ranks) -> None:
-    joiner, (zero,) = Joiner(0, 1), ranks(1)
+    joiner, (zero,) = new_joiner(0, 1), ranks(1)
     feed(joiner, zero, 1, reports=["The hook of fc failed."], time_ns=5)
     event = joiner.tick(0.1, 0).events[0]
 
@@ -275,7 +283,7 @@ def test_reports_become_events(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize(("most", "kept"), [(2, 2), (1, 0)])
 def test_ranks_are_kept_up_to_a_number(ranks: Ranks, most: int, kept: int) -> None:
-    joiner = Joiner(0, 2, settings=JoinerSettings(keep_ranks=most))
+    joiner = new_joiner(0, 2, settings=JoinerSettings(keep_ranks=most))
     for rank in ranks(2):
         feed(joiner, rank, 1)
 
@@ -283,7 +291,7 @@ def test_ranks_are_kept_up_to_a_number(ranks: Ranks, most: int, kept: int) -> No
 
 
 def test_everything_can_be_closed_at_once(ranks: Ranks) -> None:
-    joiner, (zero, _) = Joiner(0, 2), ranks(2)
+    joiner, (zero, _) = new_joiner(0, 2), ranks(2)
     feed(joiner, zero, 1)
 
     assert steps(joiner.tick(0.1, 0, everything=True)) == [(0, 1, (0,), False)]
@@ -322,7 +330,7 @@ def test_any_arrival_order_gives_the_same_records_bit_for_bit(data: st.DataObjec
     ticks = data.draw(st.booleans())
     results = []
     for order in orders:
-        joiner, records, at = Joiner(0, count), list[Record](), dict.fromkeys(pending, 0)
+        joiner, records, at = new_joiner(0, count), list[Record](), dict.fromkeys(pending, 0)
         for rank in order:
             who, frame = pending[rank][at[rank]]
             at[rank] += 1

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +10,9 @@ import pytest
 import torch
 
 from rankscope.sketch import COUNTS, MOMENTS, sketch_array
-from rankscope.store import Run, open_run
+from rankscope.store import Run
+
+from .torchrun import run_of
 
 JOB = Path(__file__).with_name("shards_job.py")
 EXTREMES = slice(MOMENTS.index("min"), None)
@@ -23,22 +22,11 @@ PROJECTION, COUNT = MOMENTS.index("projection"), COUNTS.index("count")
 RANKS = {"fsdp": 2, "tp": 2, "fsdp-tp": 4, "hsdp": 4, "odd": 2}
 
 
-def run_of(mode: str, directory: Path) -> Run:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(RANKS[mode]), str(JOB), mode, str(directory), mode]
-    job = subprocess.run(command, timeout=120, check=False, stderr=subprocess.PIPE)
-    assert job.returncode == 0, job.stderr.decode()
-    deadline = time.monotonic() + 45
-    while not open_run(directory / mode).finished:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return open_run(directory / mode)
-
-
 @pytest.fixture(scope="module", params=["fsdp", "tp", "fsdp-tp", "hsdp"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run of a job whose ranks hold pieces; its name says how."""
-    return run_of(request.param, tmp_path_factory.mktemp("runs"))
+    mode = request.param
+    return run_of(JOB, RANKS[mode], mode, tmp_path_factory.mktemp("runs"), mode)
 
 
 def test_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
@@ -90,7 +78,7 @@ def test_no_copies_differ(run: Run) -> None:
 
 
 def test_odd_pieces_are_not_told_as_what_they_are_not(tmp_path: Path) -> None:
-    run = run_of("odd", tmp_path)
+    run = run_of(JOB, RANKS["odd"], "odd", tmp_path, "odd")
     for name, whole in runpy.run_path(str(JOB))["odd_pieces"]().items():
         exact = sketch_array(whole.numpy())
         for step in (0, 1):

@@ -1,0 +1,148 @@
+"""Sums that were not kept, as the joiner of a record finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rankscope.collector import Joiner
+from rankscope.store import Alert, SiteInfo
+from rankscope.wire import Site
+from rankscope.wire.messages import Kind, Placement
+
+from .conftest import Rank
+
+NAMES = ("a", "b", "c", "d", "e")
+KINDS: list[tuple[Kind, dict[str, Placement]]] = [
+    ("local_weight_gradient", {"dp": "partial"}),
+    ("weight_gradient", {}),
+]
+SITES = [
+    Site(kind=kind, name=name, placement=placement, dtype="float32")
+    for kind, placement in KINDS
+    for name in NAMES
+]
+INFOS = [SiteInfo(kind=one.kind, name=one.name, dtype="float32") for one in SITES]
+Gradients = NDArray[np.float32]
+
+
+class Job:
+    """Ranks that train together, and the alerts about them."""
+
+    def __init__(self, ranks: int, infos: Sequence[SiteInfo] = INFOS) -> None:
+        self.joiner = Joiner(0, ranks, site=infos.__getitem__)
+        self.ranks = [Rank(rank, {"dp": (ranks, rank)}, SITES) for rank in range(ranks)]
+        self.step = 0
+
+    def train(
+        self,
+        local: Gradients,
+        factor: float,
+        spoil: Callable[[Gradients], None] | None = None,
+    ) -> list[Alert]:
+        """A step with these gradients, [ranks, tensors, elements], reduced and then spoilt."""
+        reduced = (local.astype(np.float64).sum(0) * factor).astype(np.float32)
+        if spoil:
+            spoil(reduced)
+        for rank, own in zip(self.ranks, local, strict=True):
+            frame = rank.frame(self.step, *own, *reduced)
+            self.joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
+        self.step += 1
+        return self.joiner.tick(0.1, 0).alerts
+
+
+def gradients(ranks: int, seed: int = 0) -> Gradients:
+    drawn = np.random.default_rng(seed).normal(size=(ranks, len(NAMES), 64))
+    return drawn.astype(np.float32)
+
+
+@given(
+    ranks=st.integers(2, 9),
+    seed=st.integers(0, 1000),
+    factor=st.floats(1e-6, 1e3),
+    scale=st.floats(1e-9, 1e9),
+)
+def test_what_was_reduced_is_left_alone_by_whatever_factor(
+    ranks: int, seed: int, factor: float, scale: float
+) -> None:
+    local = gradients(ranks, seed) * np.float32(scale)
+    assert Job(ranks).train(local, factor) == []
+
+
+def test_a_tensor_that_was_not_reduced_is_named_and_the_rank_is_not_guessed() -> None:
+    job, local = Job(2), gradients(2)
+
+    def keep_own(reduced: Gradients) -> None:
+        reduced[1] = local[0, 1]
+
+    [alert] = job.train(local, 0.5, keep_own)
+    assert (alert.rule, alert.site) == ("conservation", "weight_gradient:b")
+    assert alert.ranks == ()
+    assert alert.value > 0.1 > alert.threshold
+    assert alert.text.endswith("sums do not tell through which rank.")
+    [ended] = job.train(local, 0.5)
+    assert (ended.first_step, ended.last_step) == (0, 0)
+
+
+@pytest.mark.parametrize(("times", "words"), [(-1, "were missing"), (1, "were in it twice")])
+def test_a_rank_that_is_missing_or_in_a_sum_twice_is_told(times: int, words: str) -> None:
+    job, local = Job(4), gradients(4)
+
+    def lose(reduced: Gradients) -> None:
+        reduced[3] += times * local[2, 3] / 4
+
+    [alert] = job.train(local, 0.25, lose)
+    assert (alert.site, alert.ranks) == ("weight_gradient:d", (2,))
+    assert alert.text.endswith(f"it is as if that of rank 2 {words}.")
+
+
+def test_one_element_that_is_off_by_a_thousandth_of_the_largest_is_found() -> None:
+    job, local = Job(4), gradients(4)
+
+    def corrupt(reduced: Gradients) -> None:
+        reduced[0, 7] += np.abs(reduced[0]).max() / 1000
+
+    [alert] = job.train(local, 0.25, corrupt)
+    assert alert.site == "weight_gradient:a"
+
+
+def test_reductions_that_none_made_are_told_as_one() -> None:
+    job, local = Job(2), gradients(2)
+
+    def keep_own(reduced: Gradients) -> None:
+        reduced[:] = local[0]
+
+    [alert] = job.train(local, 0.5, keep_own)
+    assert (alert.rule, alert.site, alert.ranks) == ("conservation", "", ())
+    assert "were not reduced" in alert.text
+
+
+def test_what_rounds_all_gradients_is_no_fault() -> None:
+    def compress(reduced: Gradients) -> None:
+        reduced[:] = reduced.astype(np.float16)
+
+    assert Job(2).train(gradients(2), 0.5, compress) == []
+
+
+def test_gradients_of_an_overflow_are_not_judged() -> None:
+    job, local = Job(2), gradients(2)
+    local[1, 2, 5] = np.inf
+    assert job.train(local, 0.5) == []
+
+
+def test_sites_that_the_user_leaves_unchecked_are_not_judged() -> None:
+    infos = [
+        SiteInfo(kind=one.kind, name=one.name, dtype="float32", checked=one.name != "b")
+        for one in SITES
+    ]
+    job, local = Job(2, infos), gradients(2)
+
+    def keep_own(reduced: Gradients) -> None:
+        reduced[1] = local[0, 1]
+
+    assert job.train(local, 0.5, keep_own) == []

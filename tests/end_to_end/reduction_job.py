@@ -1,0 +1,124 @@
+"""The job of test_reductions.py: ranks whose gradients are reduced, rightly or not.
+
+Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY ddp|fsdp [FAULT]
+
+Two micro-batches a step, of which only the second is reduced. The fault comes in step `FAULTY`.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from rankscope.agent.torch import observe
+
+STEPS, FAULTY, MICRO_BATCHES = 4, 2, 2
+
+
+def make_model() -> nn.Sequential:
+    """The same on each rank and in the test."""
+    torch.manual_seed(0)
+    first, middle, last = nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+    return nn.Sequential(first, nn.GELU(), middle, nn.GELU(), last)
+
+
+def batch(step: int, rank: int, number: int) -> torch.Tensor:
+    """A micro-batch of one rank."""
+    torch.manual_seed(1000 * step + 10 * rank + number)
+    return torch.randn(3, 6)
+
+
+class Faults:
+    """What goes wrong, on which rank, in one step."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.step = fault, 0
+
+    def is_now(self, fault: str, rank: int) -> bool:
+        """Whether it happens on this rank."""
+        return self.fault == fault and self.step == FAULTY and dist.get_rank() == rank
+
+    def reduce(self, _: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The all-reduce of DistributedDataParallel, of what may be spoilt before."""
+        if self.is_now("lost", 1):
+            bucket.gradients()[2].zero_()
+        return allreduce_hook(dist.group.WORLD, bucket)  # pyright: ignore[reportArgumentType]
+
+    def before_the_update(self, model: nn.Module) -> None:
+        """Spoil what was reduced."""
+        first = next(model.parameters())
+        if self.is_now("wire", 1) and first.grad is not None:
+            gradient = getattr(first.grad, "_local_tensor", first.grad)
+            gradient[0, 0] += gradient.abs().max() / 100
+
+    def in_the_forward(self, module: nn.Module, _: Any) -> None:
+        """Spoil a weight that was gathered; FSDP2 gathers it anew for the next forward."""
+        if self.is_now("gather", 1):
+            next(module.parameters()).data[0, 0] += 1
+
+    def before_the_step(self, model: nn.Module) -> None:
+        """Spoil a weight."""
+        if self.is_now("bit", 1):
+            words = next(model.parameters()).data.view(torch.int32)
+            words[0, 0] ^= 1
+
+
+def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
+    """The model as several ranks train it."""
+    if mode == "fsdp":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+        fully_shard(model[2], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model[0].register_forward_pre_hook(faults.in_the_forward)
+        return model
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, faults.reduce)
+    return wrapped
+
+
+def micro_batches(model: Any, step: int) -> Iterator[tuple[torch.Tensor, Any]]:
+    """Each with what it is to be computed in."""
+    for number in range(MICRO_BATCHES):
+        last = number == MICRO_BATCHES - 1
+        data = batch(step, dist.get_rank(), number)
+        if isinstance(model, DistributedDataParallel):
+            yield data, nullcontext() if last else model.no_sync()
+        else:
+            model.set_requires_gradient_sync(last)
+            yield data, nullcontext()
+
+
+def main() -> None:
+    """A few steps."""
+    run, directory, mode, *fault = sys.argv[1:]
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    faults = Faults(fault[0] if fault else "")
+    model = parallelised(make_model(), mode, faults)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with observe(model, optimizer, run=run, directory=directory) as scope:
+        for step in range(STEPS):
+            faults.step = step
+            faults.before_the_step(model)
+            for data, way in micro_batches(model, step):
+                with way:
+                    (model(data).square().mean() / MICRO_BATCHES).backward()
+            faults.before_the_update(model)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Gradients before and after their reduction, and what is found where it went wrong."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from rankscope.sketch import COUNTS, derive
+from rankscope.store import Run
+
+from .torchrun import run_of
+
+JOB = Path(__file__).with_name("reduction_job.py")
+RANKS = 3
+
+
+def job() -> dict[str, Any]:
+    return runpy.run_path(str(JOB))
+
+
+def run_with(directory: Path, *arguments: str) -> Run:
+    return run_of(JOB, RANKS, "-".join(arguments), directory, *arguments)
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run in which all went well."""
+    return run_with(tmp_path_factory.mktemp("runs"), request.param)
+
+
+def by_hand(rank: int) -> dict[str, list[torch.Tensor]]:
+    """Of one rank in the first step: by parameter the gradient of each micro-batch."""
+    names = job()
+    model, found = names["make_model"](), dict[str, list[torch.Tensor]]()
+    for number in range(names["MICRO_BATCHES"]):
+        model.zero_grad()
+        (model(names["batch"](0, rank, number)).square().mean() / names["MICRO_BATCHES"]).backward()
+        for name, parameter in model.named_parameters():
+            found.setdefault(name, []).append(parameter.grad.clone())
+    return found
+
+
+def test_each_ranks_own_gradients_are_those_computed_by_hand(run: Run) -> None:
+    for rank in range(RANKS):
+        for name, gradients in by_hand(rank).items():
+            every = torch.stack(gradients)
+            site = f"local_weight_gradient:{name}"
+            for statistic, expected in (("l2", every.norm()), ("mean", every.mean())):
+                mine = run.ranks(statistic, site=site, steps=0).sel(rank=rank).item()
+                assert mine == pytest.approx(expected.item(), rel=1e-5, abs=1e-7), name
+            biggest = run.ranks("abs_max", site=site, steps=0).sel(rank=rank).item()
+            assert biggest == pytest.approx(every.abs().max().item(), rel=1e-5)
+
+
+def test_of_all_ranks_own_gradients_only_the_sums_are_merged(run: Run) -> None:
+    labels, table = run.table(0, ["local_weight_gradient:0.weight"])
+    whole = sum(sum(by_hand(rank)["0.weight"]) for rank in range(RANKS))
+    assert labels == ["local_weight_gradient:0.weight"]
+    assert derive(table, "sum")[0] == pytest.approx(whole.sum().item(), rel=1e-4)  # pyright: ignore[reportAttributeAccessIssue]
+    assert np.isnan(derive(table, "rms")[0])
+
+
+def test_nothing_is_found_where_all_went_well(run: Run) -> None:
+    assert run.alerts()["text"].tolist() == []
+    assert run.events()["text"].tolist() == []
+
+
+def test_reduced_gradients_are_counted_once(run: Run) -> None:
+    _, table = run.table(1, ["weight_gradient:2.weight"])
+    assert table.counts[0, COUNTS.index("count")] == 16 * 16
+
+
+def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
+    gathered = set(run.sites()["kind"]) & {"unsharded_weight"}
+    assert bool(gathered) == (run.name == "fsdp")
+    if not gathered:
+        return
+    for name, parameter in job()["make_model"]().named_parameters():
+        _, both = run.table(0, [f"weight:{name}", f"unsharded_weight:{name}"])
+        assert both.counts[0].tolist() == both.counts[1].tolist()
+        assert both.checksum[0] == both.checksum[1], name
+        norms = run.ranks("l2", site=f"unsharded_weight:{name}", steps=0).values
+        np.testing.assert_allclose(norms, parameter.norm().item(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mode", "fault", "rule", "site", "ranks", "goes_on"),
+    [
+        ("ddp", "lost", "conservation", "weight_gradient:2.bias", (1,), False),
+        ("ddp", "wire", "replica-divergence", "weight_gradient:0.weight", (1,), False),
+        ("ddp", "bit", "replica-divergence", "weight:0.weight", (1,), True),
+        ("fsdp", "wire", "conservation", "weight_gradient:0.weight", (), False),
+        ("fsdp", "gather", "replica-divergence", "unsharded_weight:0.weight", (1,), False),
+    ],
+)
+def test_a_fault_is_found_in_its_step_and_named(
+    tmp_path: Path,
+    mode: str,
+    fault: str,
+    rule: str,
+    site: str,
+    ranks: tuple[int, ...],
+    goes_on: bool,
+) -> None:
+    alerts = run_with(tmp_path, mode, fault).alerts().to_dict("list")
+    assert min(alerts["first_step"]) == 2
+    assert (alerts["rule"][0], alerts["site"][0], alerts["ranks"][0]) == (rule, site, ranks)
+    assert pd.isna(alerts["last_step"][0]) if goes_on else alerts["last_step"][0] == 2
