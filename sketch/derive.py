@@ -250,6 +250,13 @@ STATISTICS: dict[str, Callable[[Columns], Floats]] = {
 """Every named statistic. `abs_max` and `abs_min` are of |x|, the latter of the smallest that is not
 zero. Shares are of the finite elements, between 0 and 1; `seen_share` is of all."""
 
+DEGREE = {
+    **dict.fromkeys(("rms", "mean", "std", "abs_max", "abs_min", "mean_abs", "min", "max"), 1),
+    **dict.fromkeys(("l1", "l2", "rm4", "rm8", "sum"), 1),
+    "var": 2,
+}
+"""With which power of a factor a statistic grows when the tensor is multiplied by it; else 0."""
+
 SENTINEL = ("abs_max", "min", "max", "nonfinite", "nan", "pos_inf", "neg_inf", "count")
 """What a sentinel sees, too: these are known at every step, the others where a site is sketched."""
 

@@ -19,6 +19,7 @@ from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import SketchTable
+from . import scales
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
@@ -140,6 +141,7 @@ class Run:
         steps: Steps = None,
         view: View = "merged",
         attempt: int | None = None,
+        unscaled: bool = False,
     ) -> xr.DataArray:
         """One statistic over (step, site), NaN where it was not observed.
 
@@ -158,15 +160,19 @@ class Run:
             steps: Which steps, both ends included.
             view: `merged`, a rank, or `min`, `max`, `argmin`, `argmax` over ranks.
             attempt: Only records of this attempt.
+            unscaled: Gradients as they were without the loss scale, in runs that kept it.
 
         Raises:
-            SettingError: there is no such statistic, site, view or attempt.
+            SettingError: there is no such statistic, site, view or attempt, or no loss scale.
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
         chosen = _records_with(reader, statistic, steps, attempt)
+        found = values(reader, statistic, chosen.records, places, view)
+        if unscaled and view not in ("argmin", "argmax"):
+            found = scales.unscaled(reader, found, statistic, chosen, places)
         return xr.DataArray(
-            values(reader, statistic, chosen.records, places, view),
+            found,
             dims=("step", "site"),
             coords=by_step(chosen) | by_site(reader.sites(places)),
             name=statistic,
@@ -411,6 +417,21 @@ class Run:
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
         return events_frame(self._reader.log("events"))
+
+    def reductions(self, *, steps: Steps = None, attempt: int | None = None) -> pd.DataFrame:
+        """What the reduction over ranks, the GradScaler and clipping did to gradients, by step.
+
+        `factor` is what the sums of the ranks' own gradients were multiplied by until the
+        optimizer took them, from projections of all parameters; `ranks` is how many there are;
+        `loss_scale` what the GradScaler's was; and `clip` = factor x ranks x loss scale is 1 where
+        gradients are averaged and not clipped.
+
+        Raises:
+            SettingError: the run has no gradients from before their reduction, or no such attempt.
+        """
+        reader = self._reader
+        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
+        return scales.reductions(reader, chosen)
 
     def alerts(self) -> pd.DataFrame:
         """What rules found wrong, in the order in which it began.

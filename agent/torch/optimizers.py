@@ -37,6 +37,7 @@ class ParameterHooks:
         self._optimizers = optimizers
         self._recorder = recorder
         self._noted: set[Key] = set()
+        self._told: dict[str, float | torch.Tensor] = {}
         recorder.forward_listeners.append(self._forward_runs)
         self._handles: list[Any] = []
         for optimizer in optimizers:
@@ -63,13 +64,18 @@ class ParameterHooks:
             self._recorder.barrier()
         self._noted.clear()
 
-    def learning_rate(self) -> dict[str, float]:
-        """`lr` of the first parameter group, where it is a number."""
+    def training(self) -> dict[str, float | torch.Tensor]:
+        """What optimizers say of the step that ends.
+
+        `lr` of the first parameter group, where it is a number; and `gradient_scale` where a fused
+        optimizer takes gradients as a GradScaler scaled them, and divides by it inside.
+        """
+        told, self._told = self._told, {}
         for optimizer in self._optimizers:
             rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
             if isinstance(rate, int | float):
-                return {"lr": float(rate)}
-        return {}
+                return {"lr": float(rate), **told}
+        return told
 
     def _forward_runs(self) -> None:
         self.note_weights()
@@ -82,6 +88,9 @@ class ParameterHooks:
                 self.note_weights()
                 self._note_gradients(_held_by(optimizer))
                 self._recorder.barrier()
+                scale = getattr(optimizer, "grad_scale", None)
+                if isinstance(scale, torch.Tensor) and self._recorder.is_open:
+                    self._told["gradient_scale"] = scale.clone()
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("Gradients could not be read before the update", error)
 

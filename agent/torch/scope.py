@@ -34,8 +34,10 @@ from .optimizers import ParameterHooks
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
+from .scaling import LossScale
 
 if TYPE_CHECKING:
+    from torch.amp.grad_scaler import GradScaler
     from torch.distributed.device_mesh import DeviceMesh
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ def observe(
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
+    scaler: GradScaler | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
     unchecked: str | Sequence[str] | None = None,
@@ -111,6 +114,8 @@ def observe(
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
             sites are never sampled.
+        scaler: the job's GradScaler, if it has one: its scale is kept with each step as
+            `loss_scale`, so that gradients can be asked for without it.
         mesh: the job's device mesh, or the sizes of its axes by name, ranks counted with the last
             axis first. By default that of the model's DTensors, else one axis `dp` over all ranks.
         placements: how sites relate to the whole where that is not known, or wrong: "shard",
@@ -150,6 +155,7 @@ def observe(
         budget=budget,
         selection=selection,
         counting=Counting.of(quantities),
+        scale=LossScale(scaler),
         mesh=mesh,
         placing=Placing.of(placements),
         unchecked=Unchecked.of(unchecked),
@@ -174,6 +180,7 @@ class Scope:
         budget: float | None,
         selection: Selection,
         counting: Counting,
+        scale: LossScale,
         mesh: DeviceMesh | Mapping[str, int] | None,
         placing: Placing,
         unchecked: Unchecked,
@@ -185,6 +192,7 @@ class Scope:
         self._run, self._to, self._directory = run, to, directory
         self._timetable, self._budget = timetable, budget
         self._selection, self._counting, self._modules = selection, counting, modules
+        self._scale = scale
         self._step, self._training_only = start, training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
         self._state = "new"
@@ -317,6 +325,7 @@ class Scope:
         self._recorder = Recorder(book, self._timetable, axes, meters)
         for device in _devices(self._model):
             self._recorder.prepare(device)
+        self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
         self._parallel_hooks = ParallelHooks(self._model, axes, self._recorder)
@@ -334,10 +343,10 @@ class Scope:
             self._parameter_hooks.step_ends()
         self._hooks.forget_calls()
         self._parallel_hooks.step_ends()
-        rates = self._parameter_hooks.learning_rate()
+        told = self._scale.take() | self._parameter_hooks.training()
         step = self._recorder.end({})
         if step is not None:
-            self._delivery.send(step, {**rates, **training})
+            self._delivery.send(step, {**told, **training})
 
     def _record_final(self) -> None:
         self._recorder.begin_final(self._step)

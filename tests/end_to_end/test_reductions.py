@@ -71,6 +71,18 @@ def test_nothing_is_found_where_all_went_well(run: Run) -> None:
     assert run.events()["text"].tolist() == []
 
 
+def test_what_clipping_did_follows_from_the_sums(run: Run) -> None:
+    found = run.reductions(steps=0).loc[0]
+    averaged = [
+        torch.stack([torch.stack(by_hand(rank)[name]).sum(0) for rank in range(RANKS)]).mean(0)
+        for name in by_hand(0)
+    ]
+    norm = torch.cat([gradient.flatten() for gradient in averaged]).norm().item()
+    assert found["ranks"] == RANKS
+    assert found["clip"] == pytest.approx(0.01 / norm, rel=1e-4)
+    assert found["factor"] == pytest.approx(0.01 / norm / RANKS, rel=1e-4)
+
+
 def test_reduced_gradients_are_counted_once(run: Run) -> None:
     _, table = run.table(1, ["weight_gradient:2.weight"])
     assert table.counts[0, COUNTS.index("count")] == 16 * 16

@@ -1,0 +1,117 @@
+"""By what gradients were multiplied: the loss scale, and the mean and clipping of a reduction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..sketch.conservation import common_factor
+from ..sketch.derive import DEGREE, MAIN
+from ..sketch.errors import SettingError
+from ..sketch.table import PROJECTION, Floats
+from .reader import Reader
+from .record import SPREAD, SiteInfo
+from .selection import Chosen, Indices
+
+LOSS, GRADIENT = "loss_scale", "gradient_scale"
+"""Training statistics: by what backward's gradients are multiplied; and those of parameters, where
+a fused optimizer divides by it itself."""
+L2, MAX = MAIN.index("l2"), SPREAD.index("max")
+
+
+def unscaled(
+    reader: Reader, found: NDArray[Any], statistic: str, chosen: Chosen, places: Indices
+) -> NDArray[Any]:
+    """[steps, sites] of a statistic, as it were without the loss scale.
+
+    Raises:
+        SettingError: the run kept no loss scale.
+    """
+    scales = {LOSS: told(reader, LOSS, chosen), GRADIENT: gradient_scale(reader, chosen)}
+    if np.isnan(scales[LOSS]).all():
+        raise SettingError(
+            "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler)."
+        )
+    divisor = np.ones(found.shape)
+    for column, site in enumerate(reader.sites(places)):
+        name = scale_of(site)
+        if name:
+            divisor[:, column] = scales[name]
+    return (found / divisor ** DEGREE.get(statistic, 0)).astype(found.dtype)
+
+
+def scale_of(site: SiteInfo) -> str:
+    """The training statistic by which a site's tensor is multiplied; empty for none."""
+    match site.kind:
+        case "activation_gradient" | "local_weight_gradient":
+            return LOSS
+        case "tap" if site.slot.startswith("gradient"):
+            return LOSS
+        case "weight_gradient":
+            return GRADIENT
+        case _:
+            return ""
+
+
+def told(reader: Reader, name: str, chosen: Chosen) -> Floats:
+    """float64 [steps]: a training statistic of the first rank that told it; NaN where none did."""
+    if name not in reader.meta.training or not len(chosen):
+        return np.full(len(chosen), np.nan)
+    place = reader.meta.training.index(name)
+    by_rank = reader.read("training", chosen.records, slice(None), place)
+    first = np.argmax(~np.isnan(by_rank), axis=1)
+    return by_rank[np.arange(len(by_rank)), first]
+
+
+def gradient_scale(reader: Reader, chosen: Chosen) -> Floats:
+    """float64 [steps]: by what the gradients of parameters are multiplied still."""
+    return np.nan_to_num(told(reader, GRADIENT, chosen), nan=1.0)
+
+
+def reductions(reader: Reader, chosen: Chosen) -> pd.DataFrame:
+    """One row a step, see `Run.reductions`.
+
+    Raises:
+        SettingError: the run has no gradients from before their reduction.
+    """
+    addends, reduced = pairs_of(reader.meta.sites)
+    if not len(addends):
+        raise SettingError(
+            "The run has no `local_weight_gradient` beside a `weight_gradient`: they are recorded "
+            "where several ranks train with different samples."
+        )
+    added = reader.read("moments", chosen.records, addends)[..., PROJECTION]
+    made = reader.read("moments", chosen.records, reduced)[..., PROJECTION]
+    size = reader.read("spread", chosen.records, addends)[..., L2, MAX].astype(np.float64)
+    factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])
+    ranks = np.array([addends_of(reader, int(addends[0]), attempt) for attempt in chosen.attempts])
+    loss = told(reader, LOSS, chosen)
+    scale = np.nan_to_num(loss, nan=1.0) / gradient_scale(reader, chosen)
+    return pd.DataFrame(
+        {"factor": factor, "ranks": ranks, "loss_scale": loss, "clip": factor * ranks * scale},
+        index=pd.Index(chosen.steps, name="step"),
+    )
+
+
+def addends_of(reader: Reader, place: int, attempt: int) -> int:
+    """How many ranks have an addend of a site."""
+    mesh = reader.meta.attempts[attempt].mesh
+    placement = reader.meta.sites[place].placement
+    return math.prod(mesh.get(axis, 1) for axis, word in placement.items() if word == "partial")
+
+
+def pairs_of(sites: Sequence[SiteInfo]) -> tuple[Indices, Indices]:
+    """Of each parameter the places of the ranks' own gradients, and of the reduced one."""
+    places = {(one.kind, one.name, one.slot): place for place, one in enumerate(sites)}
+    pairs = [
+        (place, places["weight_gradient", name, slot])
+        for (kind, name, slot), place in places.items()
+        if kind == "local_weight_gradient" and ("weight_gradient", name, slot) in places
+    ]
+    addends, reduced = np.array(pairs, np.int64).reshape(-1, 2).T
+    return addends, reduced
