@@ -95,11 +95,11 @@ class Demo:
         planted, fault = "no fault", self.fault
         if fault is not None:
             planted = f"{fault.site} overflows on rank {fault.rank} from step {fault.step} on"
-        return f"Planted: {planted}.\nFound:   {self._found()}, says open_run(…).first_nonfinite()."
+        return f"Planted: {planted}.\nFound:   {self._found()}, says open_run(…).first_bad()."
 
     def _found(self) -> str:
         run = self.open_run()
-        found = run.first_nonfinite() if run is not None else None
+        found = run.first_bad() if run is not None else None
         if found is None:
             return "nothing, all was finite" if run is not None else "no run"
         return f"{found.site} on rank {', '.join(map(str, found.ranks))} at step {found.step}"

@@ -11,7 +11,7 @@ from .record import SPREAD, Alert, Event, QuantityInfo, RankInfo, Record, SiteIn
 from .writer import RunWriter
 
 if TYPE_CHECKING:
-    from .origin import FirstNonfinite
+    from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
     from .runs import RunSummary, list_runs
@@ -20,7 +20,7 @@ __all__ = [
     "SPREAD",
     "Alert",
     "Event",
-    "FirstNonfinite",
+    "FirstBad",
     "Heatmap",
     "QuantityInfo",
     "RankInfo",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _FOR_READERS = {
-    "FirstNonfinite": "origin",
+    "FirstBad": "origin",
     "Heatmap": "pooling",
     "Run": "query",
     "open_run": "query",

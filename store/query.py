@@ -19,7 +19,7 @@ from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import SketchTable
-from . import scales
+from .badness import Badness
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
@@ -33,9 +33,10 @@ from .frames import (
 )
 from .labels import by_site, by_step, exponents_dataset
 from .logframe import logframe
-from .origin import FirstNonfinite, first_nonfinite
+from .origin import FirstBad, first_bad
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
+from .scales import reductions_frame, without_scale
 from .selection import (
     ATTEMPT,
     Chosen,
@@ -170,7 +171,7 @@ class Run:
         chosen = _records_with(reader, statistic, steps, attempt)
         found = values(reader, statistic, chosen.records, places, view)
         if unscaled and view not in ("argmin", "argmax"):
-            found = scales.unscaled(reader, found, statistic, chosen, places)
+            found = without_scale(reader, found, statistic, chosen, places)
         return xr.DataArray(
             found,
             dims=("step", "site"),
@@ -431,7 +432,7 @@ class Run:
         """
         reader = self._reader
         chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
-        return scales.reductions(reader, chosen)
+        return reductions_frame(reader, chosen)
 
     def alerts(self) -> pd.DataFrame:
         """What rules found wrong, in the order in which it began.
@@ -443,12 +444,24 @@ class Run:
         """
         return alerts_frame(self._reader.log("alerts"))
 
-    def first_nonfinite(self) -> FirstNonfinite | None:
-        """The earliest step with NaN or infinity, and in it the first site to be executed.
+    def first_bad(self, overflow: str = "", *, above: float = 0.0) -> FirstBad | None:
+        """Where the first NaN or infinity began: the site, the ranks, the step and the cause.
 
-        None where every value observed was finite.
+        Of the first step in which there is any it is the first site in the order of cause and
+        effect, before reductions spread it. `cause` tells a site that made it of good inputs and
+        weights from one that read bad ones, and `text` says all in a sentence. Where steps were not
+        observed in between, `first_step` and `last_step` are the range in which it began. None
+        where all that was observed was good.
+
+        Args:
+            overflow: a number format, as "float8_e4m3fn": ask for tensors with numbers beyond it
+                instead.
+            above: the share of a tensor's finite numbers other than 0 that may be.
+
+        Raises:
+            SettingError: there is no such format.
         """
-        return first_nonfinite(self._reader)
+        return first_bad(self._reader, Badness(format=overflow, above=above))
 
     def zarr(self) -> zarr.Group:
         """The snapshot as plain Zarr, read only; `docs/store.md` says what is in it."""

@@ -21,10 +21,10 @@ from .selection import Chosen, Indices
 LOSS, GRADIENT = "loss_scale", "gradient_scale"
 """Training statistics: by what backward's gradients are multiplied; and those of parameters, where
 a fused optimizer divides by it itself."""
-L2, MAX = MAIN.index("l2"), SPREAD.index("max")
+L2, NONFINITE, MAX = MAIN.index("l2"), MAIN.index("nonfinite"), SPREAD.index("max")
 
 
-def unscaled(
+def without_scale(
     reader: Reader, found: NDArray[Any], statistic: str, chosen: Chosen, places: Indices
 ) -> NDArray[Any]:
     """[steps, sites] of a statistic, as it were without the loss scale.
@@ -73,7 +73,7 @@ def gradient_scale(reader: Reader, chosen: Chosen) -> Floats:
     return np.nan_to_num(told(reader, GRADIENT, chosen), nan=1.0)
 
 
-def reductions(reader: Reader, chosen: Chosen) -> pd.DataFrame:
+def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     """One row a step, see `Run.reductions`.
 
     Raises:
@@ -87,7 +87,9 @@ def reductions(reader: Reader, chosen: Chosen) -> pd.DataFrame:
         )
     added = reader.read("moments", chosen.records, addends)[..., PROJECTION]
     made = reader.read("moments", chosen.records, reduced)[..., PROJECTION]
-    size = reader.read("spread", chosen.records, addends)[..., L2, MAX].astype(np.float64)
+    largest = reader.read("spread", chosen.records, np.append(addends, reduced))[..., MAX]
+    size, bad = np.float64(largest[:, : len(addends), L2]), largest[..., NONFINITE] > 0
+    size[bad[:, : len(addends)] | bad[:, len(addends) :]] = np.nan
     factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])
     ranks = np.array([addends_of(reader, int(addends[0]), attempt) for attempt in chosen.attempts])
     loss = told(reader, LOSS, chosen)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..store.query import FirstNonfinite, Run
+    from ..store import FirstBad, Run
 
 Answer = TypeVar("Answer")
 
@@ -59,9 +59,9 @@ class Follower:
 
         return leave
 
-    def finding(self) -> FirstNonfinite | None:
+    def finding(self) -> FirstBad | None:
         """Where NaN or infinity first appeared."""
-        return self._once("finding", self.run.first_nonfinite)
+        return self._once("finding", self.run.first_bad)
 
     def records(self) -> pd.DataFrame:
         """`Run.records`."""

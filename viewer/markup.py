@@ -16,7 +16,7 @@ from .grid import RANK_VIEWS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..store.query import FirstNonfinite
+    from ..store import FirstBad
     from ..store.runs import RunSummary
 
 VIEWS: Mapping[str, str] = {
@@ -86,7 +86,7 @@ def header(
 
 
 def finding(
-    found: FirstNonfinite | None, *, sites: int, ranks: int, steps: tuple[int, int] | None
+    found: FirstBad | None, *, sites: int, ranks: int, steps: tuple[int, int] | None
 ) -> str:
     """What is wrong, where, when and on which rank; or what was looked at in vain."""
     if steps is None:
@@ -97,12 +97,7 @@ def finding(
             f"No non-finite values in {words.count(sites, 'site')} × {words.count(ranks, 'rank')} "
             f"over steps {span}."
         )
-    where = f"{kind_name(found.kind)} {found.name}"
-    who = f", {words.rank_words(list(found.ranks))}" if len(found.ranks) else ""
-    text = f"First non-finite values: {where}{who}, step {found.step}."
-    if found.previous_step is None or found.previous_step < 0:
-        return f"{text} No step before it was observed there."
-    return f"{text} Last finite step: {found.previous_step}."
+    return found.text
 
 
 def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:

@@ -70,11 +70,11 @@ def ranks_on_this_host() -> int:
 
 
 def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
-    """The mesh axes of several ranks that see different samples, or parts of them.
+    """The mesh axes along which ranks see different samples, or parts of them.
 
     Those of an axis `ep` do, too: each has its own samples, and some experts for those of all.
     """
-    return tuple(axis.name for axis in mesh if axis.size > 1 and axis.name not in ("tp", "pp"))
+    return tuple(axis.name for axis in mesh if axis.name not in ("tp", "pp"))
 
 
 class Rendezvous:

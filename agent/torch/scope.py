@@ -17,7 +17,7 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
-from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello, Placement
+from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello, MeshAxis, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..schedule import Schedule, schedules_by_kind, strides_by_kind
@@ -236,7 +236,7 @@ class Scope:
             budget=self._budget or 0.0,
         )
         self._outbox = Outbox(address, hello)
-        self._attach(data_axes(identity.mesh))
+        self._attach(identity.mesh)
         self._state = "open"
         _open_scopes.append(self)
         _all_scopes.add(self)
@@ -313,7 +313,9 @@ class Scope:
         """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
         return health_of(self._recorder)
 
-    def _attach(self, axes: tuple[str, ...]) -> None:
+    def _attach(self, mesh: Sequence[MeshAxis]) -> None:
+        axes = data_axes(mesh)
+        shared = [axis.name for axis in mesh if axis.name in axes and axis.size > 1]
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
@@ -328,7 +330,7 @@ class Scope:
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
         self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
-        self._parallel_hooks = ParallelHooks(self._model, axes, self._recorder)
+        self._parallel_hooks = ParallelHooks(self._model, shared, self._recorder)
         self._hooks = ModuleHooks(
             self._model,
             self._modules,

@@ -64,9 +64,9 @@ def test_the_sentinel_finds_the_very_step(observed: Observed, train: Train) -> N
     with observed.observe(model, optimizer, every=4, sentinel=True) as scope:
         train(scope, model, optimizer, batches)
     run = open_run(observed.path)
-    found = run.first_nonfinite()
+    found = run.first_bad()
     assert found is not None
-    assert (found.site, found.step, found.previous_step) == ("activation:0", 5, 4)
+    assert (found.site, found.step, found.cause) == ("activation:0", 5, "module")
     assert observed.steps() == list(range(9))
     largest = run.scalar("abs_max", sites=["activation:0"])
     assert largest["step"].values.tolist() == list(range(9))

@@ -84,7 +84,7 @@ def test_the_planted_fault_is_found(tmp_path: Path) -> None:
 
     [path] = re.findall(r"^Trained and stored in (.*)$", demo.said, re.MULTILINE)
     run = open_run(tmp_path / path)
-    found = run.first_nonfinite()
+    found = run.first_bad()
     assert run.finished
     assert found is not None
     assert (found.site, found.ranks, found.step) == (fault.site, (fault.rank,), fault.step)
@@ -146,4 +146,4 @@ def test_the_smallest_script_runs_as_the_readme_says(tmp_path: Path) -> None:
     [path] = re.findall(r"Stored in (\S+);", said)
     run = open_run(tmp_path / path)
     assert run.records()["step"].tolist()[:100] == list(range(100))
-    assert run.first_nonfinite() is None
+    assert run.first_bad() is None

@@ -24,7 +24,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import FirstNonfinite, Record, Run, RunWriter, open_run
+from rankscope.store import Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
 
@@ -208,7 +208,7 @@ def test_heatmaps_of_ranks_and_of_their_extremes(run: Run, record: Make) -> None
     assert not run.heatmap("rms", view=1).observed.any()
 
 
-def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record: Make) -> None:
+def test_the_first_bad_names_site_step_and_ranks(writer: RunWriter, record: Make) -> None:
     good, bad = f32([1]), f32([np.inf])
     records = [
         record(0, {0: {0: good, 1: good, 2: good}, 1: {0: good}}),
@@ -218,22 +218,18 @@ def test_the_first_nonfinite_names_site_step_and_ranks(writer: RunWriter, record
     ]
     writer.commit(records[:2], streams={})
     run = open_run(writer.path)
-    assert run.first_nonfinite() is None
+    assert run.first_bad() is None
 
     writer.commit(records[2:], streams={})
     run.refresh()
 
-    assert run.first_nonfinite() == FirstNonfinite(
-        site=STATE,
-        kind="optimizer_state",
-        name="layers.0.up.weight",
-        step=2,
-        ranks=(1,),
-        previous_step=None,
-    )
+    found = run.first_bad()
+    assert found is not None
+    assert (found.site, found.step, found.ranks) == ("weight:layers.0.up.weight", 2, (0,))
+    assert found.spread == {0: "weight:layers.0.up.weight", 1: STATE}
 
 
-def test_the_step_before_the_first_nonfinite_is_one_in_which_the_site_was_seen(
+def test_the_step_before_the_first_bad_is_one_in_which_the_site_was_seen(
     writer: RunWriter, record: Make
 ) -> None:
     seen = {0: f32([1]), 1: f32([1])}
@@ -241,10 +237,10 @@ def test_the_step_before_the_first_nonfinite_is_one_in_which_the_site_was_seen(
     steps = [record(0, seen), record(1, {0: f32([1])}, step=10), record(2, bad, step=20)]
     writer.commit(steps, streams={})
 
-    found = open_run(writer.path).first_nonfinite()
+    found = open_run(writer.path).first_bad()
 
     assert found is not None
-    assert (found.site, found.step, found.previous_step, found.ranks) == (UP_1, 20, 0, (0,))
+    assert (found.site, found.step, found.ranks) == (UP_1, 20, (0,))
 
 
 def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
@@ -310,7 +306,7 @@ def test_a_run_without_a_record_answers_with_nothing(path: Path) -> None:
     assert run.heatmap("rms", width=10, height=10).values.shape == (0, 0)
     assert run.training().shape == (0, 0, 0)
     assert len(run.health()) == len(run.logframe()) == 0
-    assert run.first_nonfinite() is None
+    assert run.first_bad() is None
 
 
 def test_no_step_in_a_range_is_no_error(run: Run) -> None:

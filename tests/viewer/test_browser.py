@@ -157,7 +157,7 @@ def visit(
 def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callable) -> None:
     first = visit()
     first.open("?kind=activation")
-    first.sees("First non-finite values: activation blocks.2.mlp.act, rank 2, step 40.")
+    first.sees("First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40.")
     first.sees("Click a cell of the heatmap")
 
     first.page.mouse.click(*first.at("heatmap", 30, 5.5))

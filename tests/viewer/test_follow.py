@@ -51,8 +51,8 @@ def test_the_finding_is_asked_once_for_all_pages(
     broken_job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(broken_job)
-    follower, asked, ask = Follower(run), [], run.first_nonfinite
-    monkeypatch.setattr(run, "first_nonfinite", lambda: asked.append(1) or ask())
+    follower, asked, ask = Follower(run), [], run.first_bad
+    monkeypatch.setattr(run, "first_bad", lambda: asked.append(1) or ask())
 
     assert follower.finding() is follower.finding()
     assert len(asked) == 1
