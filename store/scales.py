@@ -88,7 +88,7 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     added = reader.read("moments", chosen.records, addends)[..., PROJECTION]
     made = reader.read("moments", chosen.records, reduced)[..., PROJECTION]
     largest = reader.read("spread", chosen.records, np.append(addends, reduced))[..., MAX]
-    size, bad = np.float64(largest[:, : len(addends), L2]), largest[..., NONFINITE] > 0
+    size, bad = largest[:, : len(addends), L2].astype(np.float64), largest[..., NONFINITE] > 0
     size[bad[:, : len(addends)] | bad[:, len(addends) :]] = np.nan
     factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])
     ranks = np.array([addends_of(reader, int(addends[0]), attempt) for attempt in chosen.attempts])
