@@ -358,6 +358,7 @@ class Joiner:
             training={rank: header.training for rank, header in headers.items()},
             health={rank: header.health for rank, header in headers.items()},
             quantities=merged.quantities,
+            by_group=merged.by_group,
         )
         batch.records.append(record)
         batch.released += held.released

@@ -56,6 +56,8 @@ class Merged:
     divergences: tuple[Divergence, ...]
     quantities: Mapping[int, Ints]
     """By index into the run's quantities."""
+    by_group: Mapping[str, NDArray[np.float32]]
+    """By name of a group of ranks: float32 [sites, len(MAIN)] of what its ranks make up."""
     plan: Plan
     rows: SketchTable
     """Of all ranks, one below the other as in `plan`, without their histograms."""
@@ -90,7 +92,8 @@ def merge_contributions(
     """
     ranks = sorted(contributions)
     parts = [contributions[rank] for rank in ranks]
-    plan = (plans or Plans()).of(parts)
+    plans = plans or Plans()
+    plan = plans.of(parts)
     with np.errstate(all="ignore"):
         thin = _thin(parts)
         by_rank = _by_rank(plan, thin, len(ranks))
@@ -101,6 +104,7 @@ def merge_contributions(
             dict(zip(ranks, by_rank, strict=True)),
             _divergences(plan, thin, ranks, parts),
             _counted(parts),
+            _by_group(plan, thin, parts, plans),
             plan,
             thin,
         )
@@ -143,14 +147,39 @@ def _by_rank(plan: Plan, thin: SketchTable, ranks: int) -> NDArray[np.float32]:
 
 def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> SketchTable:
     """One row a site."""
-    kept = thin if plan.keeps_all else thin.take(plan.kept)
-    rows = fold(kept, plan.depth, plan.place[plan.kept])
+    rows = _united(plan, thin)
     histogram = np.zeros((len(plan.sites), BINS), np.int64)
     for part, (chosen, target) in zip(parts, plan.histograms, strict=True):
         _add_windows(histogram.reshape(-1), part.frame, chosen, target)
+    return SketchTable(rows.counts, rows.moments, rows.checksum, histogram)
+
+
+def _united(plan: Plan, thin: SketchTable) -> SketchTable:
+    """One row a site, without histograms."""
+    kept = thin if plan.keeps_all else thin.take(plan.kept)
+    rows = fold(kept, plan.depth, plan.place[plan.kept])
     if plan.partial_sites.size:
         _keep_linear(plan, thin.counts, rows)
-    return SketchTable(rows.counts, rows.moments, rows.checksum, histogram)
+    return rows
+
+
+def _by_group(
+    plan: Plan, thin: SketchTable, parts: Sequence[Contribution], plans: Plans
+) -> dict[str, NDArray[np.float32]]:
+    """The main statistics of each group of ranks that is neither one rank nor all."""
+    members = dict[str, list[int]]()
+    for number, part in enumerate(parts):
+        for name in part.layout.groups:
+            members.setdefault(name, []).append(number)
+    found = dict[str, NDArray[np.float32]]()
+    for name, some in members.items():
+        if 1 < len(some) < len(parts):
+            own = plans.of_group(name, [parts[number] for number in some])
+            rows = _united(own, thin.take(np.flatnonzero(np.isin(plan.part, some))))
+            numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
+            numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)
+            found[name] = numbers
+    return found
 
 
 def _counted(parts: Sequence[Contribution]) -> dict[int, Ints]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..wire.messages import MeshAxis, Site
+
+MAX_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +33,8 @@ class Layout:
     """bool [sites]: whether the rank holds an addend of what is not reduced yet."""
     quantities: Sequence[CountedAt] = ()
     """Of the schema's quantities, in order."""
+    groups: Sequence[str] = ()
+    """Names of the groups of ranks that the rank is in, see `groups_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ def lay_out(
     indices: Sequence[int],
     mesh: Sequence[MeshAxis],
     quantities: Sequence[CountedAt] = (),
+    groups: Sequence[str] = (),
 ) -> Layout:
     """The layout of a rank that stands at the coordinates in `mesh`.
 
@@ -56,6 +63,7 @@ def lay_out(
         indices: of the same sites within the run.
         mesh: all axes; a site is replicated along those that its placement does not name.
         quantities: those of the rank's schema.
+        groups: those that the rank is in.
     """
     weights = _weights(mesh)
     cell = [_number(site.placement, weights, ("shard", "partial")) for site in sites]
@@ -67,7 +75,23 @@ def lay_out(
         np.asarray(piece, np.int64),
         np.asarray(addend, np.int64) > 0,
         quantities,
+        groups,
     )
+
+
+def groups_of(mesh: Sequence[MeshAxis], host: str) -> list[str]:
+    """The groups of ranks that a rank is in: all with its coordinates on some axes, or its host.
+
+    As `dp=0`, `tp=1`, of three axes `dp=0,tp=1`, too, and `host=node-3`. Of axes that make more
+    than `MAX_GROUPS` together there are none.
+    """
+    axes = [axis for axis in mesh if axis.size > 1]
+    names = list[str]()
+    for number in range(1, len(axes)):
+        for some in combinations(axes, number):
+            if math.prod(axis.size for axis in some) <= MAX_GROUPS:
+                names.append(",".join(f"{axis.name}={axis.coordinate}" for axis in some))
+    return [*names, f"host={host}"] if host else names
 
 
 def _weights(mesh: Sequence[MeshAxis]) -> dict[str, int]:

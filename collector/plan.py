@@ -117,6 +117,7 @@ class Plans:
     """The plans that were used last."""
 
     _recent: list[Plan] = field(default_factory=list[Plan])
+    _of_groups: dict[str, Plan] = field(default_factory=dict[str, Plan])
 
     def of(self, parts: Sequence[Contribution]) -> Plan:
         """The plan for these contributions, made if it is not known."""
@@ -126,6 +127,13 @@ class Plans:
                 return plan
         self._recent = [Plan.of(parts), *self._recent[: MAX_PLANS - 1]]
         return self._recent[0]
+
+    def of_group(self, name: str, parts: Sequence[Contribution]) -> Plan:
+        """The plan for the contributions of a group of ranks."""
+        known = self._of_groups.get(name)
+        if known is None or not known.fits(parts):
+            known = self._of_groups[name] = Plan.of(parts)
+        return known
 
 
 def _columns(layout: Layout) -> tuple[NDArray[np.generic], ...]:

@@ -22,7 +22,7 @@ from ..wire.messages import LEAST_BUDGET, Control, Gap, Goodbye, Hello, MeshAxis
 from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner
-from .placement import CountedAt, Layout, lay_out
+from .placement import CountedAt, Layout, groups_of, lay_out
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Stream:
     attempt: int
     rank: int
     mesh: Sequence[MeshAxis]
+    groups: Sequence[str]
     peer: bytes
     """Routing id of its present connection."""
     cursor: Cursor
@@ -107,6 +108,7 @@ class Run:
                 attempt=attempt,
                 rank=hello.rank,
                 mesh=hello.mesh,
+                groups=groups_of(hello.mesh, hello.host),
                 peer=peer,
                 cursor=Cursor(self._stored.get(hello.stream, -1)),
             )
@@ -130,7 +132,8 @@ class Run:
             return "A schema names a site twice."
         indices = self.writer.add_sites(infos)
         counted = self._count_at(stream, schema, indices)
-        stream.schemas[schema.hash] = (schema, lay_out(schema.sites, indices, stream.mesh, counted))
+        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
+        stream.schemas[schema.hash] = schema, layout
         stream.needs_schema = False
         while len(stream.schemas) > self.settings.max_schemas:
             stream.schemas.popitem(last=False)

@@ -77,6 +77,7 @@ class Arrays:
             "training": self.at("tail", "training").shape[2],
             "health": self.at("tail", "health").shape[2],
             "number": self.at("tail", "quantities").shape[1],
+            "group": self.at("tail", "groups").shape[1],
         }
 
     def grow(self, dims: Dims) -> None:

@@ -52,7 +52,7 @@ NUMBER_CHUNK = 4096
 """Counts of quantities in a chunk: most runs have none, and then no chunk."""
 
 Dims = Mapping[str, int]
-"""Sizes of the axes that grow: site, rank, column, training, health, number."""
+"""Sizes of the axes that grow: site, rank, column, training, health, number, group."""
 
 FIXED: Dims = {
     "count": len(COUNTS),
@@ -120,6 +120,8 @@ def limit(axis: str, sizes: Dims) -> int:
             return min(max(-(-size // 32) * 32, MIN_SITE_CHUNK), MAX_SITE_CHUNK)
         case "rank":
             return min(size, 8)
+        case "group":
+            return 8
         case "number":
             return NUMBER_CHUNK
         case "training" | "health" | "column":
@@ -199,6 +201,13 @@ ARRAYS: Mapping[str, Layout] = {
             dtype="float32",
             fill=float("nan"),
             axes=("rank", "site", "statistic"),
+            history=(512, 4, 128, 1),
+        ),
+        Layout(
+            name="groups",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("group", "site", "statistic"),
             history=(512, 4, 128, 1),
         ),
         Layout(

@@ -15,9 +15,12 @@ from .layout import ARRAYS, COLUMNS, Dims, mask_words
 from .record import SPREAD, Record
 from .state import Meta
 
+ByIndex = Mapping[int, NDArray[np.float32]]
 Blocks = dict[str, NDArray[Any]]
 """By array: [records, …] in the array's own dtype."""
 
+APART = {"ranks", "groups"}
+"""Arrays whose blocks may be large."""
 NONFINITE = MAIN.index("nonfinite")
 LOW_BITS = np.int64(0xFFFF_FFFF)
 
@@ -33,6 +36,7 @@ def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
         "training": max(len(meta.training), 1),
         "health": max(len(meta.health), 1),
         "number": meta.numbers,
+        "group": len(meta.groups),
     }
 
 
@@ -42,11 +46,11 @@ def top_rank(record: Record) -> int:
 
 
 def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Blocks:
-    """The blocks of consecutive records, but for `ranks`, which may be large; see `pack_ranks`.
+    """The blocks of consecutive records, but for `APART`; see `pack_apart`.
 
     `wide` asks for `histogram_high` too.
     """
-    apart = {"ranks"} if wide else {"ranks", "histogram_high"}
+    apart = APART if wide else {*APART, "histogram_high"}
     blocks = {name: empty(name, len(records), dims) for name in ARRAYS if name not in apart}
     scalars = main_scalars([record.merged for record in records])
     start = 0
@@ -137,15 +141,19 @@ def pack_numbers(
             rows[rank, place[name]] = value
 
 
-def pack_ranks(
-    records: Sequence[Record], ranks: slice, sites: int, statistics: int
+def pack_apart(
+    records: Sequence[Record], apart: Sequence[ByIndex], some: slice, sites: int
 ) -> NDArray[np.float32]:
-    """float32 [records, ranks, sites, statistics]: the numbers of a block of ranks."""
-    block = np.full((len(records), ranks.stop - ranks.start, sites, statistics), np.nan, np.float32)
-    for row, record in enumerate(records):
-        for rank, numbers in record.by_rank.items():
-            if ranks.start <= rank < ranks.stop:
-                block[row, rank - ranks.start, record.sites] = numbers
+    """float32 [records, some, sites, len(MAIN)]: the numbers of some ranks, or groups of ranks.
+
+    Args:
+        apart: of each record the numbers by rank or group, float32 [rows, len(MAIN)].
+    """
+    block = np.full((len(records), some.stop - some.start, sites, len(MAIN)), np.nan, np.float32)
+    for row, (record, numbers_of) in enumerate(zip(records, apart, strict=True)):
+        for index, numbers in numbers_of.items():
+            if some.start <= index < some.stop:
+                block[row, index - some.start, record.sites] = numbers
     return block
 
 

@@ -104,6 +104,15 @@ class Run:
         reader = self._reader
         return attempts_frame(reader.facts(), reader.meta.attempts)
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups of ranks that can be seen: by coordinate on some mesh axes, and by host.
+
+        Each as merged over its ranks, "dp=0", "tp=1", "dp=0,tp=1", "host=node-3", where it is more
+        than one rank and not all.
+        """
+        return self._reader.meta.groups
+
     def refresh(self) -> bool:
         """Move to the newest snapshot; whether there was a newer one."""
         newest = self._reader.newest()
@@ -159,7 +168,8 @@ class Run:
             name: Only sites in whose name this regular expression is found.
             sites: Only these labels, in this order.
             steps: Which steps, both ends included.
-            view: `merged`, a rank, or `min`, `max`, `argmin`, `argmax` over ranks.
+            view: `merged`, a rank, or `min`, `max`, `argmin`, `argmax` over ranks; or one of
+                `groups`: what the ranks with a coordinate make up, as "tp=1" or "host=node-3".
             attempt: Only records of this attempt.
             unscaled: Gradients as they were without the loss scale, in runs that kept it.
 

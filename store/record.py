@@ -110,6 +110,10 @@ class Record:
     """The agents' counters by rank."""
     quantities: Mapping[int, Ints] = field(default_factory=dict[int, Ints])
     """By index into the run's quantities: what was counted, merged over cells."""
+    by_group: Mapping[str, NDArray[np.float32]] = field(
+        default_factory=dict[str, NDArray[np.float32]]
+    )
+    """By name of a group of ranks: float32 [rows, len(MAIN)] of what these make up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,8 @@ class Meta:
     """Names along the last axis of the array `training`."""
     health: tuple[str, ...] = ()
     """Names along the last axis of the array `health`."""
+    groups: tuple[str, ...] = ()
+    """Groups of ranks, in the order of the axis `group`."""
 
     @property
     def numbers(self) -> int:
@@ -120,6 +122,7 @@ class Meta:
             "quantities": [asdict(one) for one in self.quantities],
             "training": list(self.training),
             "health": list(self.health),
+            "groups": list(self.groups),
         }
 
     @classmethod
@@ -134,6 +137,7 @@ class Meta:
             ),
             training=tuple(values.get("training", ())),
             health=tuple(values.get("health", ())),
+            groups=tuple(values.get("groups", ())),
         )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from ..sketch.derive import MAIN
 from . import compaction
 from .arrays import Arrays
 from .layout import CHUNK, Dims
-from .pack import is_wide, pack, pack_ranks
+from .pack import ByIndex, is_wide, pack, pack_apart
 from .record import Alert, Event, Record
 from .state import Meta, State
 
@@ -19,13 +18,19 @@ def with_names(meta: Meta, records: Sequence[Record]) -> Meta:
     """The same with the names of training statistics and counters that are new in these records."""
     training = new_names(meta.training, [record.training for record in records])
     health = new_names(meta.health, [record.health for record in records])
-    if not training and not health:
+    groups = new_names(meta.groups, [{0: record.by_group} for record in records])
+    if not training and not health and not groups:
         return meta
-    return replace(meta, training=(*meta.training, *training), health=(*meta.health, *health))
+    return replace(
+        meta,
+        training=(*meta.training, *training),
+        health=(*meta.health, *health),
+        groups=(*meta.groups, *groups),
+    )
 
 
 def new_names(
-    known: Sequence[str], numbers: Sequence[Mapping[int, Mapping[str, float]]]
+    known: Sequence[str], numbers: Sequence[Mapping[int, Mapping[str, object]]]
 ) -> list[str]:
     """The names among these numbers that are not known, in order of appearance."""
     names = {name: None for ranks in numbers for values in ranks.values() for name in values}
@@ -65,12 +70,13 @@ def write_part(
     for name, block in pack(records, meta, dims, wide=wide).items():
         arrays.write(name, state.bounds(name), first, block)
     state = write_ranks(arrays, state, dims, records)
+    write_groups(arrays, state, meta, dims, records)
     arrays.flush()
     return state
 
 
 def write_ranks(arrays: Arrays, state: State, dims: Dims, records: Sequence[Record]) -> State:
-    """Write the numbers by rank, one block of ranks after the other.
+    """Write the numbers by rank.
 
     A block that once held numbers is written for every later record: the tail is a ring, and what
     an earlier record left in a slot must go.
@@ -78,12 +84,37 @@ def write_ranks(arrays: Arrays, state: State, dims: Dims, records: Sequence[Reco
     width = arrays.at("tail", "ranks").chunks[1]
     used = {rank // width for record in records for rank in record.by_rank}
     blocks = tuple(sorted(used.union(state.rank_blocks)))
-    bounds = state.bounds("ranks")
-    for block in blocks:
-        ranks = slice(block * width, min((block + 1) * width, dims["rank"]))
-        numbers = pack_ranks(records, ranks, dims["site"], len(MAIN))
-        arrays.write("ranks", bounds, records[0].index, numbers, ranks)
+    numbers = [record.by_rank for record in records]
+    write_apart(arrays, state, "ranks", records, numbers, blocks, dims)
     return replace(state, rank_blocks=blocks)
+
+
+def write_groups(
+    arrays: Arrays, state: State, meta: Meta, dims: Dims, records: Sequence[Record]
+) -> None:
+    """Write the numbers by group of ranks."""
+    place = {name: index for index, name in enumerate(meta.groups)}
+    numbers = [{place[name]: one for name, one in record.by_group.items()} for record in records]
+    blocks = range(-(-len(meta.groups) // arrays.at("tail", "groups").chunks[1]))
+    write_apart(arrays, state, "groups", records, numbers, blocks, dims)
+
+
+def write_apart(
+    arrays: Arrays,
+    state: State,
+    name: str,
+    records: Sequence[Record],
+    numbers: Sequence[ByIndex],
+    blocks: Iterable[int],
+    dims: Dims,
+) -> None:
+    """Write one block of ranks, or of groups of ranks, after the other: all may be large."""
+    width = arrays.at("tail", name).chunks[1]
+    length = dims["rank" if name == "ranks" else "group"]
+    for block in blocks:
+        some = slice(block * width, min((block + 1) * width, length))
+        packed = pack_apart(records, numbers, some, dims["site"])
+        arrays.write(name, state.bounds(name), records[0].index, packed, some)
 
 
 def append_lines(

@@ -25,7 +25,7 @@ SKETCHED = "zero_share"
 So a tensor without elements is told as not observed here: it has none of these statistics."""
 
 View = str | int
-"""`merged`, one rank, or `min`, `max`, `argmin`, `argmax` over ranks."""
+"""`merged`, one rank, a group of ranks, or `min`, `max`, `argmin`, `argmax` over ranks."""
 
 
 def values(
@@ -63,8 +63,10 @@ def where(
     column = main_column(statistic, f"view {view!r}")
     if view == "merged":
         return "scalars", records, (places, column)
+    if view in reader.meta.groups:
+        return "groups", records, (reader.meta.groups.index(str(view)), places, column)
     if isinstance(view, str):
-        return "spread", records, (places, column, spread_column(view))
+        return "spread", records, (places, column, spread_column(view, reader.meta.groups))
     if not 0 <= view < reader.ranks:
         raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
     return "ranks", records, (int(view), places, column)
@@ -158,10 +160,9 @@ def main_column(statistic: str, what: str) -> int:
     return MAIN.index(statistic)
 
 
-def spread_column(view: str) -> int:
+def spread_column(view: str, groups: Sequence[str]) -> int:
     """Where a view over ranks stands on the last axis of the spread."""
     if view not in SPREAD:
-        raise SettingError(
-            f"`view` must be 'merged', a rank, or one of {', '.join(SPREAD)}, got {view!r}."
-        )
+        known = ", ".join((*SPREAD, *groups))
+        raise SettingError(f"`view` must be 'merged', a rank, or one of {known}, got {view!r}.")
     return SPREAD.index(view)

@@ -38,7 +38,8 @@ LOGO = (
 
 def view_name(view: str) -> str:
     """A view in words."""
-    return VIEWS.get(view, f"rank {view}")
+    of_ranks = f"rank {view}" if view.isdigit() else f"ranks of {view}"
+    return VIEWS.get(view, of_ranks)
 
 
 def kind_name(kind: str) -> str:

@@ -113,7 +113,7 @@ class Page:
         """Tell what can be chosen now."""
         self.told.param.update(
             kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
-            views=[*markup.VIEWS, *(str(rank) for rank in range(self.world_size))],
+            views=[*markup.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
             names=series.training_names(self.run),
         )
 

@@ -30,7 +30,9 @@ class Choice(param.Parameterized):
 
     kind = param.String("", doc="Which kind of site the heatmap shows.")
     statistic = param.String("rms", doc="Which statistic the heatmap and the rank lines show.")
-    view = param.String("merged", doc="`merged`, `max`, `min`, `argmax`, `argmin` or a rank.")
+    view = param.String(
+        "merged", doc="`merged`, `max`, `min`, `argmax`, `argmin`, a rank or a group of ranks."
+    )
     pattern = param.String("", doc="A regular expression that names must match.")
     scale = param.Selector(default="", objects=["", "log2", "linear"], doc="How values are shaded.")
     site = param.String("", doc="Label of the selected site.")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collector import Contribution, Merged, lay_out, merge_contributions
-from rankscope.collector.placement import CountedAt
+from rankscope.collector.placement import CountedAt, groups_of
 from rankscope.sketch import (
     COUNTS,
     MAIN,
@@ -19,6 +19,7 @@ from rankscope.sketch import (
     Quantity,
     SketchTable,
     derive,
+    main_statistics,
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
@@ -83,6 +84,42 @@ def test_the_order_of_arrival_changes_no_bit(order: list[int], seed: int) -> Non
     assert same(
         merge_contributions({rank: parts[rank] for rank in order}), merge_contributions(parts)
     )
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_a_group_of_ranks_is_what_these_alone_would_be(
+    dp: int, tp: int, pp: int, seed: int
+) -> None:
+    sites = [
+        Site(kind="weight", name="w", placement={"tp": "shard"}),
+        Site(kind="activation", name="a", placement={"dp": "shard"}),
+        Site(kind="local_weight_gradient", name="w", placement={"dp": "partial", "tp": "shard"}),
+    ]
+    dice, parts = np.random.default_rng(seed), dict[int, Contribution]()
+    for rank, (d, t, p) in enumerate(np.ndindex(dp, tp, pp)):
+        axes = {"dp": (dp, d), "tp": (tp, t), "pp": (pp, p)}
+        mesh = [MeshAxis(name=name, size=size, coordinate=at) for name, (size, at) in axes.items()]
+        some = sites[: 3 if p == 0 else 2]  # the first stage alone has the last site
+        table = SketchTable.concatenate(
+            [sketch_array(dice.standard_normal(6).astype(np.float32)) for _ in some]
+        )
+        layout = lay_out(some, range(len(some)), mesh, (), groups_of(mesh, f"node-{rank // 2}"))
+        parts[rank] = Contribution(pack(some, table), layout)
+    members = dict[str, list[int]]()
+    for rank, part in parts.items():
+        for name in part.layout.groups:
+            members.setdefault(name, []).append(rank)
+    merged = merge_contributions(parts)
+
+    assert set(merged.by_group) == {
+        name for name, ranks in members.items() if 1 < len(ranks) < len(parts)
+    }
+    for name, numbers in merged.by_group.items():
+        alone = merge_contributions({rank: parts[rank] for rank in members[name]})
+        known = np.isin(merged.sites, alone.sites)
+        expected = main_statistics(alone.table).astype(np.float32)
+        assert np.array_equal(numbers[known], expected, equal_nan=True), name
+        assert np.isnan(numbers[~known]).all()
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))

@@ -70,9 +70,19 @@ def test_activations_are_those_of_one_process(run: Run) -> None:
         assert gradient.counts[0, COUNT] == output.numel(), name
 
 
+def test_groups_of_ranks_are_seen_as_merged_over_them(run: Run) -> None:
+    groups = {"fsdp-tp": ("fsdp", "tp"), "hsdp": ("replicate", "shard")}.get(run.name, ())
+    assert set(run.groups) == {f"{axis}={place}" for axis in groups for place in (0, 1)}
+    if run.name != "fsdp-tp":
+        return
+    weight = runpy.run_path(str(JOB))["make_model"](run.name).get_parameter("up.weight").detach()
+    for place, piece in enumerate(weight.chunk(2)):  # of tp, united over fsdp
+        seen = run.scalar("l2", sites="weight:up.weight", steps=0, view=f"tp={place}").item()
+        assert seen == pytest.approx(piece.norm().item(), rel=1e-6)
+
+
 def test_no_copies_differ(run: Run) -> None:
-    events = run.events()
-    assert events[events["kind"] == "divergence"]["text"].tolist() == []
+    assert run.alerts()["text"].tolist() == []
     unread = run.health()["tensors_unsupported"]["total"].tolist()
     assert unread == [0] * RANKS[run.name]
 
