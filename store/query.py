@@ -34,6 +34,7 @@ from .frames import (
 from .labels import by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstBad, first_bad
+from .outliers import By, rank_outliers
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
 from .scales import reductions_frame, without_scale
@@ -428,6 +429,43 @@ class Run:
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
         return events_frame(self._reader.log("events"))
+
+    def rank_outliers(
+        self,
+        statistic: str = "rms",
+        *,
+        kind: str | Collection[str] | None = ("activation", "activation_gradient"),
+        name: str | None = None,
+        steps: Steps = None,
+        attempt: int | None = None,
+        by: By = "rank",
+        most: int = 20,
+    ) -> pd.DataFrame:
+        """Which ranks, hosts or devices differ from the others, and at which sites: a ranking.
+
+        `score` is how far log2 of the statistic is from the median of the ranks that hold the same
+        part of the model, in units of their usual spread (1.4826 times the median absolute
+        deviation): the median over steps; beyond 5 is worth a look. `ratio` is by how much that is.
+        `worst_score` and `worst_step` are of the single step in which it was largest. Of two ranks
+        both have the same score: which of them is odd cannot be known.
+
+        Args:
+            statistic: one of `rankscope.sketch.MAIN`.
+            kind: kinds whose tensors are alike on all ranks but for their samples; pieces of
+                sharded weights need not be.
+            name: only sites in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+            by: what is told apart, over all attempts: `rank`, `host`, or `device` by its UUID.
+            most: how many rows.
+
+        Raises:
+            SettingError: there is no such statistic or site, or numbers by rank were not kept.
+        """
+        reader = self._reader
+        places = choose_sites(reader.meta.sites, kind=kind, name=name)
+        chosen = _records_with(reader, statistic, steps, attempt)
+        return rank_outliers(reader, statistic, chosen, places, by, most)
 
     def reductions(self, *, steps: Steps = None, attempt: int | None = None) -> pd.DataFrame:
         """What the reduction over ranks, the GradScaler and clipping did to gradients, by step.

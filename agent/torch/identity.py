@@ -128,9 +128,12 @@ def launch_token() -> str:
 
 
 def facts(model: torch.nn.Module) -> dict[str, str]:
-    """What is worth keeping about this rank's software."""
+    """What is worth keeping about this rank's software, and its device."""
     known = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "LOCAL_RANK")
+    device = next(model.parameters()).device
+    uuid = torch.cuda.get_device_properties(device).uuid if device.type == "cuda" else None
     return {
+        **({"device_uuid": str(uuid)} if uuid else {}),
         "torch": str(torch.__version__),
         "model": type(model).__name__,
         **{name.lower(): os.environ[name] for name in known if name in os.environ},

@@ -1,0 +1,140 @@
+"""Which ranks differ from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rankscope.sketch import SettingError
+from rankscope.store import RankInfo, Record, Run, RunWriter, SiteInfo, open_run
+
+SITES = [
+    SiteInfo(kind="activation", name="up", order=0),
+    SiteInfo(kind="activation", name="down", order=1),
+    SiteInfo(kind="weight", name="up.weight", order=2),
+]
+Make = Callable[..., Record]
+STEPS, RANKS = 10, 4
+
+
+def infos(hosts: str, **coordinates: Callable[[int], int]) -> list[RankInfo]:
+    return [
+        RankInfo(
+            rank=rank,
+            host=f"node-{host}",
+            device="cuda:0",
+            facts={"device_uuid": f"GPU-{host}{rank % 2}"},
+            coordinates={axis: place(rank) for axis, place in coordinates.items()},
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def tensors(
+    step: int, scale: Callable[[int, int, int], float]
+) -> Mapping[int, Mapping[int, NDArray[np.float32]]]:
+    dice = np.random.default_rng(step)
+    return {
+        rank: {
+            site: (dice.normal(size=400) * scale(step, rank, site)).astype(np.float32)
+            for site in range(len(SITES))
+        }
+        for rank in range(RANKS)
+    }
+
+
+def written(
+    path: Path,
+    record: Make,
+    scale: Callable[[int, int, int], float],
+    attempts: tuple[list[RankInfo], ...],
+) -> Run:
+    with RunWriter.open(path / "r", run="r") as writer:
+        writer.add_sites(SITES)
+        for number, ranks in enumerate(attempts):
+            writer.attempt_of(f"launch {number}")
+            writer.set_attempt(number, RANKS, {"dp": RANKS}, ranks)
+            for step in range(number * STEPS, (number + 1) * STEPS):
+                one = record(step, tensors(step, scale), attempt=number)
+                writer.commit([one], streams={})
+    return open_run(path / "r")
+
+
+def test_the_rank_that_differs_is_first_with_its_sites(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 1.5 if (rank, site) == (2, 1) else 1.0
+
+    run = written(tmp_path, record, scale, (infos("aabb"),))
+    found = run.rank_outliers()
+    first = found.iloc[0].to_dict()
+    assert (first["site"], first["rank"], first["ranks"]) == ("activation:down", 2, (2,))
+    assert first["score"] > 5
+    assert first["ratio"] == pytest.approx(1.5, rel=0.1)
+    assert np.abs(found["score"].to_numpy()[1:]).max() < 3
+    assert set(found["site"]) == {"activation:up", "activation:down"}
+    assert len(run.rank_outliers(most=3)) == 3
+    assert run.rank_outliers("abs_max", kind="weight")["site"].unique().tolist() == [
+        "weight:up.weight"
+    ]
+
+
+def test_one_bad_step_is_its_worst_and_not_its_score(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 100.0 if (step, rank, site) == (6, 3, 0) else 1.0
+
+    run = written(tmp_path, record, scale, (infos("aabb"),))
+    found = run.rank_outliers().query("rank == 3 and site == 'activation:up'").iloc[0].to_dict()
+    assert abs(found["score"]) < 3
+    assert found["worst_step"] == 6
+    assert found["worst_score"] > 50
+
+
+def test_a_device_is_known_again_when_its_rank_is_another(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 2.0 if rank == (1 if step < STEPS else 3) else 1.0
+
+    attempts = infos("aabb"), infos("bbaa")
+    run = written(tmp_path, record, scale, attempts)
+    first = run.rank_outliers(by="device").iloc[0].to_dict()
+    assert (first["device"], first["ranks"]) == ("GPU-a1", (1, 3))
+    assert first["ratio"] == pytest.approx(2, rel=0.1)
+    assert run.rank_outliers(by="host").iloc[0].to_dict()["host"] == "node-a"
+    assert run.rank_outliers(attempt=0).iloc[0].to_dict()["rank"] == 1
+
+
+def test_ranks_that_hold_other_parts_of_the_model_are_not_compared(
+    tmp_path: Path, record: Make
+) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 10.0 if rank >= 2 else 1.0
+
+    ranks = infos("aaaa", tp=lambda rank: rank // 2, dp=lambda rank: rank % 2)
+    found = written(tmp_path, record, scale, (ranks,)).rank_outliers()
+    assert np.abs(found["score"].to_numpy()).max() < 3
+
+
+def test_a_rank_whose_numbers_are_zero_is_one(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 0.0 if (rank, site) == (0, 0) else 1.0
+
+    first = written(tmp_path, record, scale, (infos("aabb"),)).rank_outliers().iloc[0].to_dict()
+    assert (first["site"], first["rank"]) == ("activation:up", 0)
+    assert first["score"] < -5
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, record: Make) -> None:
+    run = written(tmp_path, record, lambda *_: 1.0, (infos("aabb"),))
+    with pytest.raises(SettingError, match="`by` must be"):
+        run.rank_outliers(by="rack")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SettingError, match="kept merged only"):
+        run.rank_outliers("var")
+    with RunWriter.open(tmp_path / "one", run="one") as writer:
+        writer.attempt_of("launch")
+        writer.add_sites(SITES)
+        writer.commit([record(0, {0: np.ones(3, np.float32)})], streams={})
+    with pytest.raises(SettingError, match="several ranks"):
+        open_run(tmp_path / "one").rank_outliers()
