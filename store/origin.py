@@ -253,6 +253,6 @@ class _Judge:
 
 def _is_weight(weight: SiteInfo, of: SiteInfo) -> bool:
     """Whether a site is a weight of the very module that another is of."""
-    prefix = "" if of.name == "(root)" else f"{of.name}."
+    prefix = "" if of.name.startswith("(") else f"{of.name}."  # (root), or a pipeline stage
     rest = weight.name.removeprefix(prefix)
     return weight.kind in WEIGHTS and weight.name.startswith(prefix) and "." not in rest

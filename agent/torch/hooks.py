@@ -7,6 +7,8 @@ is compiled leaves operators in the graph, which tell what it would have seen (`
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -16,7 +18,7 @@ from torch.jit._trace import is_tracing
 
 from ...wire.messages import Placement
 from . import compiled
-from .names import named_modules
+from .names import Names
 from .nested import tensors_in
 from .placements import ModulePlacements
 from .recorder import Recorder
@@ -30,6 +32,20 @@ def recomputing() -> bool:
     """
     # torch has no public way to ask, and its stubs leave this one out.
     return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+def _is_tried_out() -> bool:
+    """Whether torch.distributed.pipelining runs a stage to learn the sizes of what it returns.
+
+    It does so once, with the first micro-batch and gradients; nothing but the stack tells.
+    """
+    pipelining: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    stage = getattr(pipelining, "PipelineStage", None)
+    trial = getattr(getattr(stage, "_forward_metadata_inference", None), "__code__", None)
+    frame = inspect.currentframe() if trial is not None else None
+    while frame is not None and frame.f_code is not trial:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Hook:
@@ -56,15 +72,18 @@ class ModuleHooks:
 
     Args:
         model: the observed root, with its wrappers.
+        names: of its modules.
         modules: classes, or names of classes, to observe; None for all.
         recorder: takes what is seen.
         placements: how outputs relate to the whole.
-        training_only: whether forwards of a root in evaluation mode are left out.
+        training_only: whether forwards of a root in evaluation mode, and without gradients, are
+            left out.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
+        names: Names,
         modules: Sequence[type | str] | None,
         recorder: Recorder,
         placements: ModulePlacements,
@@ -74,9 +93,11 @@ class ModuleHooks:
         self._root, self._recorder, self._training_only = model, recorder, training_only
         self._placements = placements if placements.is_needed else None
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
+        self._trains = True
+        """Whether the forward of the root that runs, if one does, is one of training."""
         self._tokens: list[torch.Tensor] = []
         self._handles = [model.register_forward_pre_hook(Hook(self._root_begins))]
-        for name, module in named_modules(model):
+        for name, module in names.modules():
             if _is_chosen(module, modules):
                 self._attach(name, module)
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
@@ -145,7 +166,7 @@ class ModuleHooks:
         """Whether what modules return now belongs to a step that is recorded."""
         return (
             self._recorder.is_open
-            and (self._root.training or not self._training_only)
+            and (not self._training_only or (self._root.training and self._trains))
             and not is_tracing()  # sizes are tensors then, and nobody trains
         )
 
@@ -158,12 +179,17 @@ class ModuleHooks:
                 self._recorder.report("The weights could not be read", error)
 
     def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
-        if not torch.compiler.is_compiling() and self.recording() and not recomputing():
+        if torch.compiler.is_compiling():
+            return
+        self._trains = torch.is_grad_enabled() and not _is_tried_out()
+        if self.recording() and not recomputing():
             self._calls.clear()
             self.weights_are_used()
 
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
+            self._trains = True
+        else:
             for slot, tensor in tensors_in(output):
                 compiled.note(tensor, self._root_token, "end", slot)
                 break

@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 
 import torch
+
+from ...sketch.errors import SettingError
 
 ROOT = "(root)"
 """The name of the observed module itself."""
 
+Rename = str | Callable[[re.Match[str]], str]
+"""What a match of a regular expression in a name is replaced by, as of `re.sub`."""
+
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+class Names:
+    """The names of the modules and parameters of a model, in the whole job.
+
+    Args:
+        model: the observed root, with its wrappers.
+        rename: by regular expression, what to replace it by: of one part of a model, as a pipeline
+            stage or some of the experts, the numbers in the whole.
+
+    Raises:
+        SettingError: a pattern is no regular expression, or two things get one name.
+    """
+
+    def __init__(self, model: torch.nn.Module, rename: Mapping[str, Rename] | None = None) -> None:
+        self._model, self._rename = unwrapped(model), _compiled(rename or {})
+        self.root = ROOT
+        """What the observed module itself is called."""
+        for named in (
+            [name for name, _ in self.modules()],
+            [name for names in self._by_parameter().values() for name in names],
+        ):
+            name, times = Counter(named).most_common(1)[0]
+            if times > 1:
+                raise SettingError(f"`rename` calls {times} things {name!r}; names must differ.")
+
+    def modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """(name, module) of every module that can be called, wrappers left out."""
+        return [
+            (self._name(name), module)
+            for name, module in self._model.named_modules()
+            if not any(hasattr(module, wrapper) for wrapper in _WRAPPERS)
+        ]
+
+    def parameters(self) -> dict[torch.nn.Parameter, tuple[str, tuple[str, ...]]]:
+        """Each parameter once: its name, and its other names where weights are tied."""
+        every = self._by_parameter()
+        return {parameter: (names[0], tuple(names[1:])) for parameter, names in every.items()}
+
+    def _by_parameter(self) -> dict[torch.nn.Parameter, list[str]]:
+        names: dict[torch.nn.Parameter, list[str]] = defaultdict(list)
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            names[parameter].append(self._name(name))
+        return names
+
+    def _name(self, raw: str) -> str:
+        name = ".".join(part for part in raw.split(".") if part not in _WRAPPERS)
+        for pattern, replacement in self._rename:
+            name = pattern.sub(replacement, name)
+        return name or self.root
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
@@ -24,25 +81,10 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
-def canonical(name: str) -> str:
-    """A dotted name without the parts that wrappers put into it."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS) or ROOT
-
-
-def named_modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """(canonical name, module) of every module that can be called, wrappers left out."""
-    return [
-        (canonical(name), module)
-        for name, module in unwrapped(model).named_modules()
-        if not any(hasattr(module, wrapper) for wrapper in _WRAPPERS)
-    ]
-
-
-def named_parameters(
-    model: torch.nn.Module,
-) -> dict[torch.nn.Parameter, tuple[str, tuple[str, ...]]]:
-    """Each parameter once: its canonical name, and its other names where weights are tied."""
-    names: dict[torch.nn.Parameter, list[str]] = defaultdict(list)
-    for name, parameter in unwrapped(model).named_parameters(remove_duplicate=False):
-        names[parameter].append(canonical(name))
-    return {parameter: (all_[0], tuple(all_[1:])) for parameter, all_ in names.items()}
+def _compiled(rename: Mapping[str, Rename]) -> list[tuple[re.Pattern[str], Rename]]:
+    try:
+        return [(re.compile(pattern), replacement) for pattern, replacement in rename.items()]
+    except re.error as error:
+        raise SettingError(
+            f"rename={error.pattern!r} is not a regular expression: {error}."
+        ) from None

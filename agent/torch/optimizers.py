@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..sitebook import Key
-from .names import named_parameters
+from .names import Names
 from .recorder import Recorder
 
 
@@ -22,18 +22,18 @@ class ParameterHooks:
     """Hooks on optimizers, and the parameters of the model.
 
     Args:
-        model: the observed root.
+        names: of the model's parameters.
         optimizers: all that update it; none where the caller steps by hand.
         recorder: takes what is seen.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        names: Names,
         optimizers: Sequence[torch.optim.Optimizer],
         recorder: Recorder,
     ) -> None:
-        self._parameters = named_parameters(model)
+        self._parameters = names.parameters()
         self._optimizers = optimizers
         self._recorder = recorder
         self._noted: set[Key] = set()

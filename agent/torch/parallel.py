@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .hooks import Hook
 from .local import placement_of
-from .names import named_parameters
+from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
 
 UNSHARDED = "unsharded_weight"
@@ -26,14 +26,12 @@ class ParallelHooks:
     """Hooks on the parameters that several ranks train together; none where each trains its own.
 
     Args:
-        model: the observed root.
+        names: of the model's modules and parameters.
         data_axes: mesh axes of several ranks that see different samples.
         recorder: takes what is seen.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, data_axes: Collection[str], recorder: Recorder
-    ) -> None:
+    def __init__(self, names: Names, data_axes: Collection[str], recorder: Recorder) -> None:
         self._recorder = recorder
         self._handles: list[Any] = []
         self._noted: set[str] = set()
@@ -43,19 +41,19 @@ class ParallelHooks:
         wanted = any(map(recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
         if not data_axes or not wanted:
             return
-        names = named_parameters(model)
-        for parameter, (name, aliases) in names.items():
+        known = names.parameters()
+        for parameter, (name, aliases) in known.items():
             if parameter.requires_grad and not _is_sharded(parameter, data_axes):
                 self._watch_gradient(parameter, name, aliases)
-        for module in model.modules():
+        for _, module in names.modules():
             sharded = {
                 attribute: parameter
                 for attribute, parameter in module.named_parameters(recurse=False)
-                if parameter in names and _is_sharded(parameter, data_axes)
+                if parameter in known and _is_sharded(parameter, data_axes)
             }
             if sharded:
-                known = {attribute: names[parameter] for attribute, parameter in sharded.items()}
-                self._watch_module(module, sharded, known)
+                own = {attribute: known[parameter] for attribute, parameter in sharded.items()}
+                self._watch_module(module, sharded, own)
 
     def remove(self) -> None:
         """Take all hooks off."""

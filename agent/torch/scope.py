@@ -29,7 +29,7 @@ from .delivery import Delivery
 from .hooks import ModuleHooks
 from .identity import Rendezvous, data_axes, facts, identify, launch_token
 from .meters import meter_maker
-from .names import named_modules, named_parameters
+from .names import Names, Rename
 from .optimizers import ParameterHooks
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
@@ -78,6 +78,7 @@ def observe(
     mesh: DeviceMesh | Mapping[str, int] | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
     unchecked: str | Sequence[str] | None = None,
+    rename: Mapping[str, Rename] | None = None,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     modules: Sequence[type | str] | None = None,
@@ -124,11 +125,15 @@ def observe(
         unchecked: regular expressions, searched for in a site's label: where copies on several
             ranks may differ, and where a reduced gradient need not be the sum of the ranks' own,
             so that neither is an alert.
+        rename: what to replace in names, by regular expression, as of `re.sub`, where a rank holds
+            a part of the model that counts from 0: `{"^expert": "experts.3"}`. Pipeline stages of
+            torch.distributed.pipelining have their names in the whole.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
         start: number of the first step; a resumed job passes its own.
-        training_only: leave out forwards while the model is in evaluation mode.
+        training_only: leave out forwards while the model is in evaluation mode, or that begin
+            without gradients.
 
     Raises:
         SettingError: an argument cannot be used; the message says which, and what would do.
@@ -136,9 +141,10 @@ def observe(
     optimizers = _as_list(optimizer)
     _check_model(model, start)
     selection = Selection.of(include, exclude)
-    names = [name for name, _ in named_modules(model)]
-    names += [name for name, _ in named_parameters(model).values()]
-    selection.warn_of_strays(names)
+    names = Names(model, rename)
+    known = [name for name, _ in names.modules()]
+    known += [name for name, _ in names.parameters().values()]
+    selection.warn_of_strays(known)
     return Scope(
         model,
         optimizers,
@@ -154,6 +160,7 @@ def observe(
         ),
         budget=budget,
         selection=selection,
+        names=names,
         counting=Counting.of(quantities),
         scale=LossScale(scaler),
         mesh=mesh,
@@ -179,6 +186,7 @@ class Scope:
         timetable: Timetable,
         budget: float | None,
         selection: Selection,
+        names: Names,
         counting: Counting,
         scale: LossScale,
         mesh: DeviceMesh | Mapping[str, int] | None,
@@ -192,6 +200,7 @@ class Scope:
         self._run, self._to, self._directory = run, to, directory
         self._timetable, self._budget = timetable, budget
         self._selection, self._counting, self._modules = selection, counting, modules
+        self._names = names
         self._scale = scale
         self._step, self._training_only = start, training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
@@ -315,6 +324,9 @@ class Scope:
 
     def _attach(self, mesh: Sequence[MeshAxis]) -> None:
         axes = data_axes(mesh)
+        for axis in mesh:
+            if axis.name == "pp" and axis.size > 1:  # what each stage returns is something else
+                self._names.root = f"(stage {axis.coordinate})"
         shared = [axis.name for axis in mesh if axis.name in axes and axis.size > 1]
         book = SiteBook(
             self._selection.chooses,
@@ -329,10 +341,11 @@ class Scope:
             self._recorder.prepare(device)
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
-        self._parameter_hooks = ParameterHooks(self._model, self._optimizers, self._recorder)
-        self._parallel_hooks = ParallelHooks(self._model, shared, self._recorder)
+        self._parameter_hooks = ParameterHooks(self._names, self._optimizers, self._recorder)
+        self._parallel_hooks = ParallelHooks(self._names, shared, self._recorder)
         self._hooks = ModuleHooks(
             self._model,
+            self._names,
             self._modules,
             self._recorder,
             ModulePlacements(self._model, axes),
