@@ -9,7 +9,7 @@ is told as an event and dropped.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +18,10 @@ from ..wire.codec import PackedFrame
 from .merging import merge_contributions
 from .placement import Layout
 from .plan import Contribution, Plans
-from .watch import Watch
+from .watch import Watch, rank_words
+
+MAX_PLACES = 32
+"""Places at which ranks stand that are told of a job that hangs."""
 
 Key = tuple[int, int, bool]
 """Identity and order of a record within an attempt: how often the run was rewound, step, final."""
@@ -32,6 +35,8 @@ class JoinerSettings:
     """An open record is closed this long after its first frame."""
     lost_after_s: float = 30.0
     """A rank that was silent for so long is no longer waited for."""
+    stalled_after_s: float = 30.0
+    """When no rank has come to another step or site for so long, it is told where each is."""
     retain_s: float = 120.0
     """How long after its closing a record can be patched."""
     retain_records: int = 256
@@ -84,6 +89,8 @@ class _Rank:
     """Said goodbye, or was silent for too long."""
     step: int = 0
     site: str = ""
+    moved: float = 0.0
+    """When it was last heard to be in another step, or at another site."""
 
 
 @dataclass(slots=True)
@@ -122,6 +129,8 @@ class Joiner:
         self._late: dict[int, _Late] = {}
         self._events: list[Event] = []
         self._skipped: list[tuple[str, int]] = []
+        self._stalled = False
+        """Whether it was told that no rank moves."""
         self._plans = Plans()
         self._watch = Watch(attempt, site)
         self._open_bytes = 0
@@ -158,13 +167,13 @@ class Joiner:
         """The rank is alive, and at this step and site."""
         state = self._ranks.get(rank)
         if state is None:
-            state = self._ranks[rank] = _Rank(now)
+            state = self._ranks[rank] = _Rank(seen=now, moved=now)
         elif state.gone:
             state.gone = False
             self._tell("rank-joined", rank, state.step, f"Rank {rank} is back.")
         state.seen = max(state.seen, now)
-        if step is not None:
-            state.step, state.site = step, site
+        if step is not None and (step, site) != (state.step, state.site):
+            state.step, state.site, state.moved = step, site, now
 
     def leave(self, rank: int, reason: str = "") -> None:
         """The rank ended its stream: nothing waits for it any more."""
@@ -180,6 +189,7 @@ class Joiner:
         header = frame.header
         self.hear(rank, now)
         state = self._ranks[rank]
+        state.moved = now
         state.step = max(state.step, header.step) if state.unfinished else header.step
         for report in header.reports:
             self._tell("report", rank, header.step, report, header.time_ns)
@@ -218,6 +228,7 @@ class Joiner:
             everything: close what is open, too: the collector ends.
         """
         self._find_lost(now)
+        self._find_stall(now)
         batch = Batch()
         due = len(self._order) if everything else self._due(now, most)
         for place, key in enumerate(self._order[:due]):
@@ -283,6 +294,25 @@ class Joiner:
                 text = f"Rank {rank} {silent}; it was last seen in step {state.step}{at}."
                 self._tell("rank-lost", rank, state.step, text)
                 self._let_go(rank, state)
+
+    def _find_stall(self, now: float) -> None:
+        there = {rank: state for rank, state in self._ranks.items() if not state.gone}
+        moved = max((state.moved for state in there.values()), default=now)
+        stalled = now - moved > self.settings.stalled_after_s
+        if stalled and not self._stalled:
+            at = defaultdict[tuple[int, str], list[int]](list)
+            for rank, state in sorted(there.items()):
+                at[state.step, state.site].append(rank)
+            # Those that are fewest are most likely the ones that the others wait for.
+            places = sorted(at.items(), key=lambda item: (len(item[1]), item[0][0]))
+            text = "; ".join(
+                f"{rank_words(ranks)} in step {step}" + (f", last at {site}" if site else "")
+                for (step, site), ranks in places[:MAX_PLACES]
+            )
+            since = f"No rank has moved for {self.settings.stalled_after_s:g} s: "
+            (step, _), [rank, *_] = places[0]
+            self._tell("stalled", rank, step, f"{since}{text}.")
+        self._stalled = stalled
 
     # Records -------------------------------------------------------------------------------------
 

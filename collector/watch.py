@@ -6,7 +6,7 @@ begins, and once more when the step comes in which it is found no longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import ml_dtypes
@@ -189,14 +189,16 @@ NONE = (
 
 def verdict(found: Divergence) -> str:
     """Who differs, as far as it can be known."""
-    ranks = _some(found.ranks)
     if not found.odd:
-        return f"ranks {ranks} hold them, and none has a majority"
-    return f"of ranks {ranks} the odd ones are {_some(found.odd)}"
+        return f"{rank_words(found.ranks)} hold them, and none has a majority"
+    odd = rank_words(found.odd).partition(" ")[2]
+    return f"of {rank_words(found.ranks)} the odd ones are {odd}"
 
 
-def _some(ranks: tuple[int, ...], most: int = 16) -> str:
-    return ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
+def rank_words(ranks: Sequence[int], most: int = 16) -> str:
+    """Some ranks in words."""
+    numbers = ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
+    return f"rank{'s' * (len(ranks) > 1)} {numbers}"
 
 
 def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:

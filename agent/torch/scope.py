@@ -471,6 +471,18 @@ def _check_model(model: torch.nn.Module, start: int) -> None:
         raise SettingError(
             f"`model` ({type(model).__name__}) has no parameters; pass the module that is trained."
         )
+    for module in model.modules():
+        # By name: to import FSDP1 takes long, and warns.
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise SettingError(
+                "FSDP1 is not supported: its flat parameters are pieces of several weights. Use "
+                "FSDP2, torch.distributed.fsdp.fully_shard."
+            )
+        if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
+            raise SettingError(
+                "torch.nn.DataParallel is not supported: its threads run copies of the model. Use "
+                "DistributedDataParallel."
+            )
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
     if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):

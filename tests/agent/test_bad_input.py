@@ -31,6 +31,9 @@ def linear() -> tuple[nn.Linear, torch.optim.SGD]:
         ({"schedules": {"wieght": 2}}, "There is no kind 'wieght'; did you mean weight"),
         ({"kinds": ["activations"]}, "There is no kind 'activations'; did you mean activation"),
         ({"include": "("}, "include='(' is not a regular expression"),
+        ({"unchecked": "("}, "unchecked='(' is not a regular expression"),
+        ({"rename": {"(": ""}}, "rename='(' is not a regular expression"),
+        ({"rename": {"weight|bias": "w"}}, "`rename` calls 2 things 'w'; names must differ."),
         ({"start": -1}, "`start` must not be negative, got -1."),
         ({"run": "a/b"}, "A run's name is letters, digits and ._+=@ -, got 'a/b'."),
         ({"run": ""}, 'A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.'),
@@ -48,6 +51,18 @@ def test_schedules_check_themselves() -> None:
         Schedule(offset=-2)
     with pytest.raises(SettingError, match=re.escape("must not end before it begins: (5, 3)")):
         Schedule(ranges=((5, 3),))
+
+
+def test_wrappers_that_hide_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullyShardedDataParallel(nn.Linear):
+        """Called as torch's, which needs a process group."""
+
+    with pytest.raises(SettingError, match="FSDP1 is not supported"):
+        observe(nn.Sequential(FullyShardedDataParallel(2, 2)), run="x")
+    replicated = nn.DataParallel(nn.Linear(2, 2))
+    monkeypatch.setattr(replicated, "device_ids", [0, 1])
+    with pytest.raises(SettingError, match=r"torch\.nn\.DataParallel is not supported"):
+        observe(replicated, run="x")
 
 
 def test_a_model_without_parameters_is_told() -> None:

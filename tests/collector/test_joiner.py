@@ -272,6 +272,29 @@ def test_copies_that_differ_are_one_alert_until_they_are_equal(ranks: Ranks) -> 
     )
 
 
+def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> None:
+    joiner = new_joiner(0, 3, settings=JoinerSettings(stalled_after_s=5.0))
+    zero, one, two = ranks(3)
+    for rank in (zero, one, two):
+        feed(joiner, rank, 1)
+        joiner.hear(rank.rank, 1.0, step=2, site="activation:fc")
+    joiner.hear(1, 2.0, step=2, site="activation:up")
+    assert joiner.tick(6.5, 0).events == []
+    for now in (3.0, 8.0):
+        for rank, site in enumerate(("activation:fc", "activation:up", "activation:fc")):
+            joiner.hear(rank, now, step=2, site=site)
+    [event] = joiner.tick(8.0, 1).events
+    assert (event.kind, event.rank, event.step) == ("stalled", 1, 2)
+    assert event.text == (
+        "No rank has moved for 5 s: rank 1 in step 2, last at activation:up; "
+        "ranks 0, 2 in step 2, last at activation:fc."
+    )
+    assert joiner.tick(9.0, 1).events == []
+    joiner.hear(1, 10.0, step=3, site="activation:up")
+    assert joiner.tick(11.0, 1).events == []
+    assert [event.kind for event in joiner.tick(15.5, 1).events] == ["stalled"]
+
+
 def test_reports_become_events(ranks: Ranks) -> None:
     joiner, (zero,) = new_joiner(0, 1), ranks(1)
     feed(joiner, zero, 1, reports=["The hook of fc failed."], time_ns=5)
