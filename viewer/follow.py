@@ -63,6 +63,10 @@ class Follower:
         """Where NaN or infinity first appeared."""
         return self._once("finding", self.run.first_bad)
 
+    def alerts(self) -> pd.DataFrame:
+        """`Run.alerts`."""
+        return self._once("alerts", self.run.alerts)
+
     def records(self) -> pd.DataFrame:
         """`Run.records`."""
         return self._once("records", self.run.records)

@@ -76,6 +76,7 @@ def page_view(page: Page) -> pn.Column:
     return pn.Column(
         text(told.param.header),
         finding(page),
+        text(told.param.alerts, margin=(8, 0, 0, 0), visible=told.param.alerts.rx.bool()),
         text(told.param.events, margin=(8, 0, 0, 0), visible=told.param.events.rx.bool()),
         pn.FlexBox(
             left(page), right(page), gap="12px", align_items="flex-start", margin=(12, 0, 0, 0)

@@ -343,10 +343,13 @@ class Page:
     def _tell_finding(self) -> None:
         steps, found = self._steps(), self.follower.finding()
         span = (int(steps[0]), int(steps[-1])) if len(steps) else None
-        sites = len(self.follower.sites())
+        sites, alerts = len(self.follower.sites()), self.follower.alerts()
         self.told.param.update(
-            finding=markup.finding(found, sites=sites, ranks=self.world_size, steps=span),
-            wrong=found is not None,
+            finding=markup.finding(
+                found, alerts=len(alerts), sites=sites, ranks=self.world_size, steps=span
+            ),
+            wrong=found is not None or len(alerts) > 0,
+            alerts=markup.alerts(alerts),
             events=markup.events(self.run.events(), now_s=self._now()),
         )
 

@@ -78,6 +78,7 @@ class Told(param.Parameterized):
     header = param.String()
     finding = param.String(doc="Plain text.")
     wrong = param.Boolean(doc="Whether the finding is bad news.")
+    alerts = param.String()
     events = param.String()
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
     heatmap = param.String()

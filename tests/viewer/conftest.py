@@ -12,7 +12,7 @@ import pytest
 
 from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Event, Record, RunWriter, SiteInfo
+from rankscope.store import Alert, Event, Record, RunWriter, SiteInfo
 from rankscope.store.record import RankInfo
 
 MODULES = {
@@ -91,6 +91,7 @@ class Job:
         *,
         without: tuple[int, ...] = (),
         events: tuple[Event, ...] = (),
+        alerts: tuple[Alert, ...] = (),
         spike: Mapping[tuple[int, str], float] | None = None,
     ) -> None:
         """Write steps in one transaction."""
@@ -99,7 +100,7 @@ class Job:
             self.record(first + i, step, without=without, spike=spike or {})
             for i, step in enumerate(steps)
         ]  # fmt: skip
-        self.writer.commit(records, streams={}, events=events)
+        self.writer.commit(records, streams={}, events=events, alerts=alerts)
 
     def record(
         self,

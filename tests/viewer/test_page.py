@@ -13,7 +13,7 @@ import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
 
 from rankscope.sketch import BlockExponents
-from rankscope.store import open_run
+from rankscope.store import Alert, open_run
 from rankscope.viewer import grid
 from rankscope.viewer.figures import colours
 from rankscope.viewer.follow import Follower
@@ -54,6 +54,31 @@ def test_the_first_sentence_says_what_where_when_and_on_which_rank(broken_job: P
     assert page.told.finding == (
         "First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40. "
         "Not all weights were observed in this step: it began in steps 39 to 40."
+    )
+
+
+def test_alerts_are_told_with_their_steps(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    told = Alert(
+        rule="conservation",
+        attempt=0,
+        site="weight_gradient:blocks.0.mlp.up",
+        ranks=(),
+        first_step=3,
+        last_step=4,
+        value=0.5,
+        threshold=1e-6,
+        text="It is not <the> sum.",
+        time_ns=1,
+    )
+    job.commit(range(9), alerts=(told, replace(told, first_step=7, last_step=None)))
+    page = open_page(job.path)
+
+    assert page.told.wrong
+    assert page.told.finding.startswith("2 alerts, see below. No non-finite values in")
+    assert plain(page.told.alerts) == (
+        "conservation It is not &lt;the&gt; sum. steps 3–4 "
+        "conservation It is not &lt;the&gt; sum. from step 7 on"
     )
 
 
