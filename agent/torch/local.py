@@ -122,6 +122,16 @@ def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
     return {name: _word(placement) for name, placement in pairs}
 
 
+def parameter_placement(parameter: torch.Tensor) -> dict[str, Placement]:
+    """How a parameter relates to the whole, by mesh axis, as it or Megatron says.
+
+    Megatron's parameters are plain tensors, marked as parts of the whole along its tensor-parallel
+    axis, which is called `tp` here; their gradients and states are not.
+    """
+    is_part = getattr(parameter, "tensor_model_parallel", False) is True
+    return {"tp": "shard"} if is_part else placement_of(parameter)
+
+
 def axis_names(mesh: Any) -> list[str]:
     """What the axes of a torch DeviceMesh are called; those without a name by their number."""
     return list(mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)])

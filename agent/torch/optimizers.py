@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..sitebook import Key
+from .local import parameter_placement
 from .names import Names
 from .recorder import Recorder
 
@@ -52,8 +53,8 @@ class ParameterHooks:
     def note_weights(self) -> None:
         """Measure all weights as they are now, once a step."""
         if self._recorder.timetable.due("weight"):
-            for parameter, (name, aliases) in self._parameters.items():
-                self._note(("weight", name, "", 0), parameter, aliases)
+            for parameter, (name, _) in self._parameters.items():
+                self._note(("weight", name, "", 0), parameter, parameter)
 
     def step_ends(self) -> None:
         """Measure what no optimizer brought up in this step: it was skipped, or there is none."""
@@ -105,27 +106,30 @@ class ParameterHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("Optimizer state could not be read", error)
 
-    def _note(self, key: Key, tensor: torch.Tensor, aliases: tuple[str, ...]) -> None:
+    def _note(self, key: Key, tensor: torch.Tensor, parameter: torch.nn.Parameter) -> None:
         """Measure once a step, however many optimizers and updates there are."""
         if key not in self._noted and self._recorder.wants(key[0], key[1]):
             self._noted.add(key)
-            self._recorder.measure(key, tensor, aliases=aliases)
+            aliases, placed = self._parameters[parameter][1], parameter_placement(parameter)
+            self._recorder.measure(key, tensor, aliases=aliases, placed=placed)
 
     def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         if not self._recorder.timetable.due("weight_gradient"):
             return
         for parameter in parameters:
-            if parameter.grad is not None and parameter in self._parameters:
-                name, aliases = self._parameters[parameter]
-                key = ("weight_gradient", name, "", 0)
-                self._note(key, parameter.grad, aliases)
+            gradient = parameter.grad
+            if gradient is None:  # Megatron adds up in buffers of its own
+                gradient = getattr(parameter, "main_grad", None)
+            if gradient is not None and parameter in self._parameters:
+                key = ("weight_gradient", self._parameters[parameter][0], "", 0)
+                self._note(key, gradient, parameter)
 
     def _note_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
-        name, aliases = self._parameters[parameter]
+        name, _ = self._parameters[parameter]
         for slot, value in state.items():
             if isinstance(value, torch.Tensor) and value.dim() > 0:  # `step` is a scalar tensor
                 key = ("optimizer_state", name, str(slot), 0)
-                self._note(key, value, aliases)
+                self._note(key, value, parameter)
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -15,7 +15,7 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .hooks import Hook
-from .local import placement_of
+from .local import parameter_placement, placement_of
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
 
@@ -66,12 +66,13 @@ class ParallelHooks:
 
     def _watch_gradient(self, parameter: torch.Tensor, name: str, aliases: tuple[str, ...]) -> None:
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
+        placed = parameter_placement(parameter)
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def arrives(gradient: torch.Tensor) -> None:
             if recorder.timetable.due(LOCAL_GRADIENT):
                 with recorder.stopwatch:
-                    recorder.measure(key, gradient, aliases=aliases)
+                    recorder.measure(key, gradient, aliases=aliases, placed=placed)
 
         self._handles.append(parameter.register_hook(arrives))
 

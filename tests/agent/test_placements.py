@@ -39,6 +39,36 @@ def test_placements_go_by_pattern_and_the_last_counts(observed: Observed) -> Non
     assert open_run(observed.path).attempts["mesh"].tolist() == [{"dp": 1, "tp": 1}]
 
 
+def test_megatrons_parameters_say_that_they_are_parts(observed: Observed) -> None:
+    net = model()
+    part = net.get_parameter("0.weight")
+    part.tensor_model_parallel, part.partition_dim = True, 0  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    with observed.observe(net, optimizer, mesh={"dp": 1, "tp": 1}) as scope:
+        for _ in range(2):
+            net(torch.ones(2, 4)).sum().backward()
+            part.main_grad = part.grad  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.step()
+            part.grad = None
+            scope.step()
+    placed = open_run(observed.path).sites()["placement"].to_dict()
+    for site in ("weight:0.weight", "weight_gradient:0.weight"):
+        assert placed[site] == {"tp": "shard"}
+    assert placed["optimizer_state:0.weight[momentum_buffer]"] == {"tp": "shard"}
+    assert placed["weight:0.bias"] == {}
+
+
+def test_what_megatron_adds_up_in_its_own_buffers_is_the_gradient(observed: Observed) -> None:
+    net = model()
+    with observed.observe(net) as scope:
+        net(torch.ones(2, 4)).sum().backward()
+        for parameter in net.parameters():
+            assert parameter.grad is not None
+            parameter.main_grad, parameter.grad = torch.full_like(parameter.grad, 3.0), None  # pyright: ignore[reportAttributeAccessIssue]
+        scope.step()
+    assert observed.means("weight_gradient", "0.weight") == {0: 3.0}
+
+
 def test_what_cannot_be_is_refused(observed: Observed) -> None:
     with pytest.raises(SettingError, match=r"placements\['x'\]\['tp'\] must be one of shard, repl"):
         observed.observe(model(), placements={"x": {"tp": "split"}})
