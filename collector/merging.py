@@ -30,6 +30,8 @@ from ..store.record import SPREAD
 from ..wire.codec import PackedFrame
 from .plan import Contribution, Plan, Plans
 
+MAX_GROUPS = 64
+"""Groups of ranks whose numbers are kept of a record: as many as single ranks."""
 LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF, UNBINNED, UNSEEN]
 """Counts that say something about a sum of addends: its size, and a bound of what is not finite."""
 
@@ -172,13 +174,16 @@ def _by_group(
         for name in part.layout.groups:
             members.setdefault(name, []).append(number)
     found = dict[str, NDArray[np.float32]]()
-    for name, some in members.items():
-        if 1 < len(some) < len(parts):
-            own = plans.of_group(name, [parts[number] for number in some])
-            rows = _united(own, thin.take(np.flatnonzero(np.isin(plan.part, some))))
-            numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
-            numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)
-            found[name] = numbers
+    wanted = [name for name, some in members.items() if 1 < len(some) < len(parts)]
+    # Single axes before several, and hosts at last: all of a large mesh would cost too much.
+    wanted.sort(key=lambda name: (name.startswith("host="), name.count(","), name))
+    for name in wanted[:MAX_GROUPS]:
+        some = members[name]
+        own = plans.of_group(name, [parts[number] for number in some])
+        rows = _united(own, thin.take(np.flatnonzero(np.isin(plan.part, some))))
+        numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
+        numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)
+        found[name] = numbers
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..wire.messages import MeshAxis, Site
-
-MAX_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,16 +79,16 @@ def lay_out(
 def groups_of(mesh: Sequence[MeshAxis], host: str) -> list[str]:
     """The groups of ranks that a rank is in: all with its coordinates on some axes, or its host.
 
-    As `dp=0`, `tp=1`, of three axes `dp=0,tp=1`, too, and `host=node-3`. Of axes that make more
-    than `MAX_GROUPS` together there are none.
+    As `dp=0`, `tp=1`, `dp=0,tp=1`, and `host=node-3`; each name once, and of up to two axes.
     """
     axes = [axis for axis in mesh if axis.size > 1]
-    names = list[str]()
-    for number in range(1, len(axes)):
-        for some in combinations(axes, number):
-            if math.prod(axis.size for axis in some) <= MAX_GROUPS:
-                names.append(",".join(f"{axis.name}={axis.coordinate}" for axis in some))
-    return [*names, f"host={host}"] if host else names
+    names = [
+        ",".join(f"{axis.name}={axis.coordinate}" for axis in some)
+        for number in (1, 2)
+        if number < len(axes)
+        for some in combinations(axes, number)
+    ]
+    return list(dict.fromkeys([*names, f"host={host}"] if host else names))
 
 
 def _weights(mesh: Sequence[MeshAxis]) -> dict[str, int]:

@@ -18,6 +18,9 @@ MAX_PLANS = 8
 """Schedules make few kinds of steps; a plan of 8 ranks x 500 sites takes 300 kB."""
 
 
+MAX_GROUP_PLANS = 512
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
     """What one rank holds of one record."""
@@ -117,7 +120,8 @@ class Plans:
     """The plans that were used last."""
 
     _recent: list[Plan] = field(default_factory=list[Plan])
-    _of_groups: dict[str, Plan] = field(default_factory=dict[str, Plan])
+    _of_groups: dict[tuple[str, int], Plan] = field(default_factory=dict[tuple[str, int], Plan])
+    """By name of the group, and how many sites its first rank measured: few kinds of steps."""
 
     def of(self, parts: Sequence[Contribution]) -> Plan:
         """The plan for these contributions, made if it is not known."""
@@ -130,9 +134,12 @@ class Plans:
 
     def of_group(self, name: str, parts: Sequence[Contribution]) -> Plan:
         """The plan for the contributions of a group of ranks."""
-        known = self._of_groups.get(name)
+        key = name, len(parts[0].frame.sites)
+        known = self._of_groups.get(key)
         if known is None or not known.fits(parts):
-            known = self._of_groups[name] = Plan.of(parts)
+            if len(self._of_groups) >= MAX_GROUP_PLANS:
+                self._of_groups.clear()
+            known = self._of_groups[key] = Plan.of(parts)
         return known
 
 

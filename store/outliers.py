@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -57,11 +56,13 @@ def rank_outliers(
             for group in _peers(ranks, reader.ranks):
                 cut = np.ix_(steps, np.array(group))
                 off[cut], score[cut] = _scores(numbers[cut].astype(np.float64))
-            for rank in range(reader.ranks):
+            for rank in range(reader.ranks) if by == "rank" else ranks:
                 parts[_entity(by, rank, ranks.get(rank))].append((attempt, rank))
         labels = [reader.label(place) for place in some]
         for entity, own in parts.items():
             rows += _rows(by, entity, own, off, score, chosen, labels)
+    if not len(chosen):
+        raise SettingError("There is no record of these steps.")
     if not rows:
         raise SettingError(
             "There are no numbers of several ranks to compare: collectors keep them for jobs of "
@@ -69,14 +70,13 @@ def rank_outliers(
         )
     frame = pd.DataFrame(rows)
     order = np.argsort(-np.abs(frame["score"].to_numpy(np.float64)), kind="stable")
-    return frame.iloc[order[:most]].reset_index(drop=True)
+    return frame.iloc[order[: max(most, 0)]].reset_index(drop=True)
 
 
 def _entity(by: By, rank: int, info: RankInfo | None) -> str | int:
     if by == "rank":
         return rank
-    if info is None:
-        return ""
+    assert info is not None, "hosts and devices are of ranks that introduced themselves"
     device = info.facts.get("device_uuid", f"{info.host} {info.device}")
     return info.host if by == "host" else device
 
@@ -97,14 +97,22 @@ def _scores(numbers: Floats) -> tuple[Floats, Floats]:
         numbers: float64 [steps, peers, sites]
     """
     logs = np.log2(np.maximum(np.abs(numbers), SMALLEST))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of medians of nothing
-        off = logs - np.nanmedian(logs, axis=1, keepdims=True)
-        # Over all steps: of a few ranks one step alone says little about their usual spread.
-        spread = SIGMA * np.nanmedian(np.abs(off), axis=(0, 1), keepdims=True)
+    off = logs - median(logs, 1)[:, None]
+    # Over all steps: of a few ranks one step alone says little about their usual spread.
+    spread = SIGMA * median(np.abs(off).reshape(-1, off.shape[2]), 0)
     alone = np.isfinite(off).sum(axis=1, keepdims=True) < 2
     off = np.where(alone, np.nan, off)
     return off, off / np.maximum(spread, LEAST_SPREAD)
+
+
+def median(numbers: Floats, axis: int) -> Floats:
+    """Along an axis of those that are not NaN; NaN where there is none, without a warning."""
+    ordered = np.sort(numbers, axis=axis)  # NaN comes last
+    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    last = ordered.shape[axis] - 1
+    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis)
+    high = np.take_along_axis(ordered, np.minimum(count // 2, last), axis)
+    return np.squeeze((low + high) / 2, axis)
 
 
 def _rows(
@@ -131,8 +139,8 @@ def _rows(
                 "site": labels[column],
                 by: entity,
                 "ranks": tuple(sorted(set(ranks))),
-                "score": float(np.nanmedian(scores[:, column])),
-                "ratio": float(2 ** np.nanmedian(offs[:, column])),
+                "score": float(median(scores[:, column], 0)),
+                "ratio": float(2 ** median(offs[:, column], 0)),
                 "worst_score": float(scores[worst, column]),
                 "worst_step": int(steps[worst]),
             }

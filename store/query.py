@@ -450,7 +450,7 @@ class Run:
         both have the same score: which of them is odd cannot be known.
 
         Args:
-            statistic: one of `rankscope.sketch.MAIN`.
+            statistic: one of `rankscope.sketch.MAIN`; of those with a sign the magnitude counts.
             kind: kinds whose tensors are alike on all ranks but for their samples; pieces of
                 sharded weights need not be.
             name: only sites in whose name this regular expression is found.
@@ -492,7 +492,14 @@ class Run:
         """
         return alerts_frame(self._reader.log("alerts"))
 
-    def first_bad(self, overflow: str = "", *, above: float = 0.0) -> FirstBad | None:
+    def first_bad(
+        self,
+        overflow: str = "",
+        *,
+        above: float = 0.0,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> FirstBad | None:
         """Where the first NaN or infinity began: the site, the ranks, the step and the cause.
 
         Of the first step in which there is any it is the first site in the order of cause and
@@ -505,11 +512,14 @@ class Run:
             overflow: a number format, as "float8_e4m3fn": ask for tensors with numbers beyond it
                 instead.
             above: the share of a tensor's finite numbers other than 0 that may be.
+            steps: which steps, both ends included: as those after a skipped step of a GradScaler.
+            attempt: only records of this attempt.
 
         Raises:
-            SettingError: there is no such format.
+            SettingError: there is no such format or attempt.
         """
-        return first_bad(self._reader, Badness(format=overflow, above=above))
+        badness = Badness(format=overflow, above=above)
+        return first_bad(self._reader, badness, steps=steps, attempt=attempt)
 
     def zarr(self) -> zarr.Group:
         """The snapshot as plain Zarr, read only; `docs/store.md` says what is in it."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ..sketch.conservation import common_factor
 from ..sketch.derive import DEGREE, MAIN
 from ..sketch.errors import SettingError
-from ..sketch.table import PROJECTION, Floats
+from ..sketch.table import PROJECTION, UNSEEN, Floats
 from .reader import Reader
 from .record import SPREAD, SiteInfo
-from .selection import Chosen, Indices
+from .selection import COMPLETE, PARTIAL, Chosen, Indices
 
 LOSS, GRADIENT = "loss_scale", "gradient_scale"
 """Training statistics: by what backward's gradients are multiplied; and those of parameters, where
@@ -85,11 +85,20 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
             "The run has no `local_weight_gradient` beside a `weight_gradient`: they are recorded "
             "where several ranks train with different samples."
         )
-    added = reader.read("moments", chosen.records, addends)[..., PROJECTION]
-    made = reader.read("moments", chosen.records, reduced)[..., PROJECTION]
-    largest = reader.read("spread", chosen.records, np.append(addends, reduced))[..., MAX]
-    size, bad = largest[:, : len(addends), L2].astype(np.float64), largest[..., NONFINITE] > 0
-    size[bad[:, : len(addends)] | bad[:, len(addends) :]] = np.nan
+    both, count = np.append(addends, reduced), len(addends)
+    projections, unseen, size, bad = reader.read_all(
+        [
+            ("moments", chosen.records, (both, PROJECTION)),
+            ("counts", chosen.records, (both, UNSEEN)),
+            ("spread", chosen.records, (addends, L2, MAX)),
+            ("spread", chosen.records, (both, NONFINITE, MAX)),
+        ]
+    )
+    facts = reader.facts()[chosen.records]
+    unfit = (bad > 0) | (unseen > 0)
+    unfit |= ((facts[:, COMPLETE] == 0) | (facts[:, PARTIAL] != 0))[:, None]
+    size = np.where(unfit[:, :count] | unfit[:, count:], np.nan, size.astype(np.float64))
+    added, made = projections[:, :count], projections[:, count:]
     factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])
     ranks = np.array([addends_of(reader, int(addends[0]), attempt) for attempt in chosen.attempts])
     loss = told(reader, LOSS, chosen)
@@ -100,11 +109,14 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     )
 
 
-def addends_of(reader: Reader, place: int, attempt: int) -> int:
-    """How many ranks have an addend of a site."""
+def addends_of(reader: Reader, place: int, attempt: int) -> float:
+    """How many ranks have an addend of a site; NaN if the attempt's mesh has other axes."""
     mesh = reader.meta.attempts[attempt].mesh
     placement = reader.meta.sites[place].placement
-    return math.prod(mesh.get(axis, 1) for axis, word in placement.items() if word == "partial")
+    axes = [axis for axis, word in placement.items() if word == "partial"]
+    if not mesh.keys() >= set(axes):
+        return float("nan")
+    return float(math.prod(mesh[axis] for axis in axes))
 
 
 def pairs_of(sites: Sequence[SiteInfo]) -> tuple[Indices, Indices]:

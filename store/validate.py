@@ -62,6 +62,8 @@ def wrong_shape(record: Record, rows: int) -> str | None:
     for rank, numbers in record.by_rank.items():
         expected[f"the numbers of rank {rank}"] = (numbers, (rows, len(MAIN)), "float32")
     for group, numbers in record.by_group.items():
+        if "=" not in group:
+            return f"needs groups called like axis=coordinate, got {group!r}."
         expected[f"the numbers of {group}"] = (numbers, (rows, len(MAIN)), "float32")
     for name, (column, shape, dtype) in expected.items():
         if column.shape != shape or column.dtype != dtype:

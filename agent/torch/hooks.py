@@ -76,8 +76,7 @@ class ModuleHooks:
         modules: classes, or names of classes, to observe; None for all.
         recorder: takes what is seen.
         placements: how outputs relate to the whole.
-        training_only: whether forwards of a root in evaluation mode, and without gradients, are
-            left out.
+        training_only: whether forwards of a root in evaluation mode are left out.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class ModuleHooks:
     def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._trains = torch.is_grad_enabled() and not _is_tried_out()
+        self._trains = not _is_tried_out()
         if self.recording() and not recomputing():
             self._calls.clear()
             self.weights_are_used()
