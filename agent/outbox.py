@@ -163,6 +163,7 @@ class Outbox:
         reports: Sequence[str] = (),
         partial: bool = False,
         final: bool = False,
+        unmatched: bool = False,
     ) -> None:
         """Number the frame, keep it until it is durable, and send it if that needs no waiting.
 
@@ -186,6 +187,7 @@ class Outbox:
             gaps=list(gaps),
             partial=partial,
             final=final,
+            unmatched=unmatched,
         )
         parts = encode_frame(frame, self._schema)
         entry = Entry(

@@ -30,6 +30,8 @@ class StepTable:
     time_ns: int = 0
     partial: bool = False
     final: bool = False
+    unmatched: bool = False
+    """Whether the rank's own gradients are not what its reduced ones were made of."""
     counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
     """By index into the schema's quantities: what was counted."""
 
@@ -93,7 +95,7 @@ class StepRing:
         self._counted_bytes = max(self._counted_bytes, counted)
         table.training, table.counts = {}, {}
         table.time_ns = 0
-        table.partial = table.final = False
+        table.partial = table.final = table.unmatched = False
         self._free.append(table)
 
     def _may_grow(self) -> bool:

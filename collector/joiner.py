@@ -366,7 +366,7 @@ class Joiner:
         elif len(held.parts) < self.world_size:
             self._remember(key)
 
-    def _emit(self, held: _Held, batch: Batch) -> None:
+    def _emit(self, held: _Held, batch: Batch, *, patched: bool = False) -> None:
         """Put the record as it is now into the batch."""
         _, step, final = held.key
         merged = merge_contributions(held.parts, self._plans)
@@ -394,7 +394,12 @@ class Joiner:
         batch.released += held.released
         held.released, held.changed = [], False
         whole = record.complete and not record.partial
-        batch.alerts += self._watch.judge(merged, step, record.time_ns, whole=whole)
+        try:
+            batch.alerts += self._watch.judge(
+                merged, step, record.time_ns, whole=whole, patched=patched
+            )
+        except Exception as error:  # a rule never costs the record, whatever peers have sent
+            self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
 
     def _may_change(self, held: _Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""
@@ -414,7 +419,7 @@ class Joiner:
         first_open = self._order[0] if self._order else None
         for key, held in list(self._closed.items()):
             if held.changed and (first_open is None or key < first_open):
-                self._emit(held, batch)
+                self._emit(held, batch, patched=True)
                 self._changed -= 1
                 if not self._may_change(held):
                     self._drop(key)

@@ -58,6 +58,8 @@ class Merged:
     divergences: tuple[Divergence, ...]
     quantities: Mapping[int, Ints]
     """By index into the run's quantities."""
+    unmatched: bool
+    """Whether ranks' own gradients are not what the reduced ones were made of."""
     by_group: Mapping[str, NDArray[np.float32]]
     """By name of a group of ranks: float32 [sites, len(MAIN)] of what its ranks make up."""
     plan: Plan
@@ -106,6 +108,7 @@ def merge_contributions(
             dict(zip(ranks, by_rank, strict=True)),
             _divergences(plan, thin, ranks, parts),
             _counted(parts),
+            any(part.frame.header.unmatched for part in parts),
             _by_group(plan, thin, parts, plans),
             plan,
             thin,

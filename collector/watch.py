@@ -13,12 +13,17 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.conservation import common_factor, residual
+from ..sketch.conservation import common_factor, own_factor_residual, residual
 from ..sketch.derive import MAIN
-from ..sketch.table import COUNT, PROJECTION, UNSEEN, Floats
+from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
 from ..store.record import Alert, SiteInfo
 from .merging import Divergence, Merged
 
+MOST_AT_ONCE, MOST_TOLD = 64, 4096
+"""Alerts that begin with one record, and in an attempt: where all is wrong a few say it."""
+WHOLE = 1e-3
+"""A tensor that is so near to twice the others, up to as many times as there are ranks, or to such
+a part of them, was added up wrongly; other factors are clipping by group of parameters."""
 ROUNDINGS = 16
 """So many units in the last place a reduction may be off."""
 TIMES_OTHERS = 8
@@ -48,6 +53,8 @@ class _Pairs:
     """float64 [pairs]: see `residual`."""
     tolerance: Floats
     """float64 [pairs]: what rounding explains."""
+    ranks: int
+    """The most addends that a tensor has."""
 
 
 @dataclass(slots=True)
@@ -63,25 +70,34 @@ class Watch:
     site: Callable[[int], SiteInfo]
     firing: dict[Key, tuple[Alert, int]] = field(default_factory=dict[Key, tuple[Alert, int]])
     """With the last step in which each was found."""
+    told: int = 0
+    """How many began."""
     _pairs: _Pairs | None = None
 
-    def judge(self, merged: Merged, step: int, time_ns: int, *, whole: bool) -> list[Alert]:
+    def judge(
+        self, merged: Merged, step: int, time_ns: int, *, whole: bool, patched: bool = False
+    ) -> list[Alert]:
         """What begins and what ends with a record.
 
         Args:
             whole: whether it holds all ranks, and each to the step's end; else nothing ends.
+            patched: whether it had been judged before a late rank came; nothing ends then, either.
         """
         found = self._divergences(merged)
-        if whole:
+        if whole and not merged.unmatched:
             found |= self._conservation(merged)
         told = list[Alert]()
         for key, alert in found.items():
             going_on = key in self.firing
-            if alert is not None:
+            if alert is not None and going_on:
+                begun, last_step = self.firing[key]
+                self.firing[key] = begun, max(step, last_step)
+            elif alert is not None and len(told) < MOST_AT_ONCE and self.told < MOST_TOLD:
                 begun = replace(alert, first_step=step, time_ns=time_ns)
-                self.firing[key] = (self.firing[key][0] if going_on else begun), step
-                told += [] if going_on else [begun]
-            elif going_on and whole:
+                self.firing[key] = begun, step
+                self.told += 1
+                told.append(begun)
+            elif alert is None and going_on and whole and not patched:
                 ended, last_step = self.firing.pop(key)
                 told.append(replace(ended, last_step=last_step))
         return told
@@ -111,7 +127,8 @@ class Watch:
         }
         for found in merged.divergences:
             info = self.site(found.site)
-            if info.checked:
+            # Where gradients are still being added up they are not reduced yet.
+            if info.checked and not (merged.unmatched and info.kind == REDUCED):
                 text = f"Copies of {info.label} differ between ranks: {verdict(found)}."
                 ranks = found.odd or found.ranks
                 judged[DIVERGENCE, found.site] = self._alert(
@@ -123,6 +140,8 @@ class Watch:
         pairs = self._pairs
         if pairs is None or pairs.of is not merged.sites:
             pairs = self._pairs = _pairs(merged, self.site)
+        if not len(pairs.addends):
+            return {}
         sums = _Sums.of(merged, pairs)
         if not np.isfinite(sums.factor) or sums.factor == 0:
             return {}
@@ -145,7 +164,8 @@ class Watch:
         site, off = int(merged.sites[pairs.reduced[pair]]), float(sums.off[pair])
         rest = float(sums.added[pair] - sums.reduced[pair] / sums.factor)
         own = merged.addend_projections(int(pairs.addends[pair]))
-        ranks, how = _whose(own, rest, most * float(sums.scale[pair]))
+        # Rounding alone: what other tensors are off by would excuse too many ranks.
+        ranks, how = _whose(own, rest, float(pairs.tolerance[pair] * sums.scale[pair]))
         text = (
             f"{self.site(site).label} is not the sum of the ranks' own gradients times "
             f"{sums.factor:.6g}, as the others are: it is off by {off:.3g} of their size; {how}."
@@ -160,7 +180,7 @@ class _Sums:
     reduced: Floats
     added: Floats
     scale: Floats
-    """Root of the sum of the squares of all addends."""
+    """Sum of the norms of all addends: what their rounding grows with."""
     factor: float
     off: Floats
     """See `residual`; NaN where it cannot be known."""
@@ -171,19 +191,30 @@ class _Sums:
         reduced = merged.table.moments[pairs.reduced, PROJECTION]
         added = merged.table.moments[pairs.addends, PROJECTION]
         with np.errstate(all="ignore"):
-            scale = np.sqrt(np.nansum(by_rank[:, pairs.addends, L2] ** 2, axis=0))
+            scale = np.nansum(by_rank[:, pairs.addends, L2], axis=0)
         known = np.isfinite(scale)
         for rows in (pairs.addends, pairs.reduced):
             known &= _is_whole(merged, rows) & ~(by_rank[:, rows, NONFINITE] > 0).any(axis=0)
         full = known & (pairs.share == 1)
         factor = common_factor(reduced[full], added[full], scale[full])
         off = residual(reduced, added, scale, factor, pairs.share)
+        # What scales some parameters alone scales all their sums alike.
+        total, total_added = (
+            merged.table.moments[rows, SUM] for rows in (pairs.reduced, pairs.addends)
+        )
+        own = own_factor_residual(reduced, added, total, total_added, scale)
+        with np.errstate(all="ignore"):
+            times = np.abs(reduced / added / factor)
+            times = np.maximum(times, 1 / times)
+            twice = (np.abs(times - np.round(times)) < WHOLE) & (times < pairs.ranks + WHOLE)
+        off = np.where(twice, off, np.fmin(off, own))
         return cls(reduced, added, scale, factor, np.where(known, off, np.nan))
 
 
 NONE = (
     "Reduced gradients are not the sums of the ranks' own gradients times a common factor: they "
-    "were not reduced, or changed between the reduction and the optimizer's step."
+    "were not reduced, or changed between the reduction and the optimizer's step. If that is "
+    "meant: observe(…, unchecked='weight_gradient')."
 )
 
 
@@ -210,7 +241,7 @@ def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:
         if other is not None and infos[row].checked and infos[other].checked:
             addends.append(row)
             reduced.append(other)
-            tolerance.append(ROUNDINGS * max(_eps(infos[row].dtype), _eps(infos[other].dtype)))
+            tolerance.append(ROUNDINGS * max(_eps(infos[row]), _eps(infos[other])))
     number = merged.addends(np.asarray(addends, np.intp))
     share = number.max(initial=1) / np.maximum(number, 1)
     return _Pairs(
@@ -219,14 +250,24 @@ def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:
         np.asarray(reduced, np.intp),
         share.astype(np.float64),
         np.asarray(tolerance),
+        int(number.max(initial=1)),
     )
 
 
-def _eps(dtype: str) -> float:
-    try:
-        return float(ml_dtypes.finfo(dtype).eps)
-    except (TypeError, ValueError):  # of a dtype that has none nothing is concluded
-        return float("inf")
+EPS: Mapping[str, float] = {
+    name: float(ml_dtypes.finfo(dtype).eps)
+    for name, dtype in (
+        ("float64", np.float64),
+        ("float32", np.float32),
+        ("float16", np.float16),
+        ("bfloat16", ml_dtypes.bfloat16),
+    )
+}
+"""By dtype: a unit in the last place of 1; of sums in others nothing is concluded."""
+
+
+def _eps(info: SiteInfo) -> float:
+    return EPS.get(info.dtype, float("inf"))
 
 
 def _is_whole(merged: Merged, rows: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -14,6 +14,9 @@ from .table import Floats
 LEAST = 3
 """Of fewer tensors a common factor cannot be told from a wrong one."""
 
+LEAST_PROJECTION = 0.05
+"""Of the addends' size: from a smaller projection a tensor's own factor is not known."""
+
 
 def common_factor(reduced: Floats, added: Floats, scale: Floats) -> float:
     """The factor from sums of addends to reduced tensors that most tensors share.
@@ -23,7 +26,7 @@ def common_factor(reduced: Floats, added: Floats, scale: Floats) -> float:
     Args:
         reduced: float64 [tensors]: projection of the reduced tensor.
         added: float64 [tensors]: sum of the projections of its addends.
-        scale: float64 [tensors]: root of the sum of the squares of all addends.
+        scale: float64 [tensors]: sum of the norms of all addends.
     """
     with np.errstate(all="ignore"):
         ratio, weight = reduced / added, np.abs(added) / scale
@@ -55,3 +58,24 @@ def residual(reduced: Floats, added: Floats, scale: Floats, factor: float, share
         ]
     least = np.fmin(*off)
     return np.where((scale == 0) & (reduced == 0), 0.0, least)
+
+
+def own_factor_residual(
+    reduced: Floats, added: Floats, total: Floats, total_added: Floats, scale: Floats
+) -> Floats:
+    """float64 [tensors]: how far each is from a multiple of its addends' sum, whatever multiple.
+
+    Two linear numbers of a tensor, its projection and its plain sum, have the same factor if it is
+    one; so has what was clipped by group of parameters.
+
+    Args:
+        reduced, added, scale: as of `residual`.
+        total, total_added: float64 [tensors]: plain sums of the reduced tensor and of its addends.
+    """
+    with np.errstate(all="ignore"):
+        own = reduced / added
+        # The factor is as exact as the projection is large.
+        known = 1 + np.abs(total_added / added)
+        off = np.abs(total - own * total_added) / (np.abs(own) * scale * known)
+        # The projection must be large enough to tell the factor.
+        return np.where(np.abs(added) > LEAST_PROJECTION * scale, off, np.nan)

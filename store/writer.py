@@ -130,8 +130,21 @@ class RunWriter:
     def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
         """The index of each site, by its label; unknown ones are appended.
 
-        They become durable with the next commit.
+        Of known ones the latest placement, dtype and whether they are checked count: a later
+        attempt may have changed them. All that becomes durable with the next commit.
         """
+        known = list(self._meta.sites)
+        for site in sites:
+            place = self._index.get(site.label)
+            if place is not None:
+                known[place] = replace(
+                    known[place],
+                    dtype=site.dtype,
+                    placement=site.placement,
+                    checked=site.checked,
+                )
+        if known != list(self._meta.sites):
+            self._meta = replace(self._meta, sites=tuple(known))
         new: dict[str, SiteInfo] = {}
         for site in sites:
             if site.label not in self._index:

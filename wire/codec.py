@@ -88,6 +88,8 @@ class Frame:
     """The step had not ended when this was sent."""
     final: bool = False
     """The state after the last step, taken when the run was closed."""
+    unmatched: bool = False
+    """The rank's own gradients are not what the reduced ones of the step were made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -214,6 +216,7 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
         reports=frame.reports,
         gaps=frame.gaps,
         quantities=windows,
+        unmatched=frame.unmatched,
     )
     return _encoder.encode(header), blob
 
@@ -276,6 +279,7 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         gaps=header.gaps,
         partial=header.partial,
         final=header.final,
+        unmatched=header.unmatched,
     )
 
 

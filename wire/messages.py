@@ -214,6 +214,8 @@ class FrameHeader(Message, tag="frame", frozen=True):
     gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
     quantities: Annotated[list[CountWindow], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
     """Their counts follow the columns in the blob, in order."""
+    unmatched: bool = False
+    """The rank's own gradients are not what the reduced ones of the step were made of."""
 
 
 class Ack(Message, tag="ack", frozen=True):

@@ -134,6 +134,7 @@ class Delivery:
             reports=self._recorder.take_reports(),
             partial=partial,
             final=step.final,
+            unmatched=step.unmatched,
         )
 
     def _health(self) -> dict[str, float]:

@@ -37,7 +37,7 @@ class Names:
         """What the observed module itself is called."""
         for named in (
             [name for name, _ in self.modules()],
-            [name for names in self._by_parameter().values() for name in names],
+            [name for names in self._by_parameter().values() for name in set(names)],
         ):
             name, times = Counter(named).most_common(1)[0]
             if times > 1:
@@ -65,7 +65,12 @@ class Names:
     def _name(self, raw: str) -> str:
         name = ".".join(part for part in raw.split(".") if part not in _WRAPPERS)
         for pattern, replacement in self._rename:
-            name = pattern.sub(replacement, name)
+            try:
+                name = pattern.sub(replacement, name)
+            except (re.error, TypeError) as error:
+                raise SettingError(
+                    f"rename[{pattern.pattern!r}] cannot replace anything in {name!r}: {error}."
+                ) from None
         return name or self.root
 
 

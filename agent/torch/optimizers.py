@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..sitebook import Key
+from .ledger import Ledger
 from .local import parameter_placement
 from .names import Names
 from .recorder import Recorder
@@ -26,6 +27,7 @@ class ParameterHooks:
         names: of the model's parameters.
         optimizers: all that update it; none where the caller steps by hand.
         recorder: takes what is seen.
+        ledger: told of updates, and of gradients that are read.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class ParameterHooks:
         names: Names,
         optimizers: Sequence[torch.optim.Optimizer],
         recorder: Recorder,
+        ledger: Ledger,
     ) -> None:
+        self._ledger = ledger
         self._parameters = names.parameters()
         self._optimizers = optimizers
         self._recorder = recorder
@@ -84,6 +88,7 @@ class ParameterHooks:
             self._recorder.barrier()
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._ledger.update()
         with self._recorder.stopwatch:
             try:
                 self.note_weights()
@@ -121,8 +126,9 @@ class ParameterHooks:
             if gradient is None:  # Megatron adds up in buffers of its own
                 gradient = getattr(parameter, "main_grad", None)
             if gradient is not None and parameter in self._parameters:
-                key = ("weight_gradient", self._parameters[parameter][0], "", 0)
-                self._note(key, gradient, parameter)
+                name = self._parameters[parameter][0]
+                self._ledger.take(name)
+                self._note(("weight_gradient", name, "", 0), gradient, parameter)
 
     def _note_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
         name, _ = self._parameters[parameter]

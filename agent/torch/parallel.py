@@ -7,14 +7,19 @@ weights that FSDP2 gathers for a module's forward, which all ranks should hold a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...wire.messages import MeshAxis
 from .hooks import Hook
+from .identity import data_axes
+from .ledger import Ledger
 from .local import parameter_placement, placement_of
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
@@ -27,33 +32,38 @@ class ParallelHooks:
 
     Args:
         names: of the model's modules and parameters.
-        data_axes: mesh axes of several ranks that see different samples.
+        mesh: of the job.
         recorder: takes what is seen.
+        ledger: told of gradients that are made.
     """
 
-    def __init__(self, names: Names, data_axes: Collection[str], recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(
+        self, names: Names, mesh: Sequence[MeshAxis], recorder: Recorder, ledger: Ledger
+    ) -> None:
+        self._recorder, self._ledger = recorder, ledger
         self._handles: list[Any] = []
         self._noted: set[str] = set()
         """Names of the unsharded weights that this step has."""
         self._hooked: Any = WeakIdKeyDictionary()
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
+        axes = data_axes(mesh)
         wanted = any(map(recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
-        if not data_axes or not wanted:
+        if not wanted or not any(axis.size > 1 for axis in mesh if axis.name in axes):
             return
         known = names.parameters()
-        for parameter, (name, aliases) in known.items():
-            if parameter.requires_grad and not _is_sharded(parameter, data_axes):
-                self._watch_gradient(parameter, name, aliases)
-        for _, module in names.modules():
-            sharded = {
-                attribute: parameter
-                for attribute, parameter in module.named_parameters(recurse=False)
-                if parameter in known and _is_sharded(parameter, data_axes)
-            }
-            if sharded:
-                own = {attribute: known[parameter] for attribute, parameter in sharded.items()}
-                self._watch_module(module, sharded, own)
+        units = dict[torch.nn.Module, list[_Held]]()
+        for unit, module in _with_units(names.modules()):
+            for attribute, parameter in module.named_parameters(recurse=False):
+                if parameter not in known:
+                    continue
+                if _is_sharded(parameter, axes):
+                    held = _Held(module, attribute, parameter, *known[parameter])
+                    units.setdefault(unit, []).append(held)
+                elif parameter.requires_grad and parameter not in self._hooked:
+                    self._hooked[parameter] = True
+                    self._watch_gradient(parameter, parameter, *known[parameter])
+        for unit, held in units.items():
+            self._watch_unit(unit, held)
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -64,53 +74,104 @@ class ParallelHooks:
         """What comes now belongs to another step."""
         self._noted.clear()
 
-    def _watch_gradient(self, parameter: torch.Tensor, name: str, aliases: tuple[str, ...]) -> None:
+    def _watch_gradient(
+        self,
+        parameter: torch.Tensor,
+        kept: torch.nn.Parameter,
+        name: str,
+        aliases: tuple[str, ...],
+    ) -> None:
+        """Measure each gradient of a parameter; `kept` is the one that the optimizer has."""
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
         placed = parameter_placement(parameter)
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def arrives(gradient: torch.Tensor) -> None:
-            if recorder.timetable.due(LOCAL_GRADIENT):
+            # Of sparse gradients the places differ from rank to rank.
+            if recorder.timetable.due(LOCAL_GRADIENT) and not gradient.is_sparse:
                 with recorder.stopwatch:
-                    recorder.measure(key, gradient, aliases=aliases, placed=placed)
+                    try:
+                        to_others = parameter.grad is not None or kept.grad is not None
+                        self._ledger.add(name, to_others=to_others)
+                        ordered = _in_order_of(parameter, gradient)
+                        recorder.measure(key, ordered, aliases=aliases, placed=placed)
+                    except Exception as error:  # never into the training loop: told in the run
+                        recorder.report(f"A gradient of {name} could not be read", error)
 
         self._handles.append(parameter.register_hook(arrives))
 
-    def _watch_module(
-        self,
-        module: torch.nn.Module,
-        sharded: dict[str, torch.nn.Parameter],
-        names: dict[str, tuple[str, tuple[str, ...]]],
-    ) -> None:
-        """Look at a module's own parameters when its forward begins, and FSDP2 has gathered them.
+    def _watch_unit(self, unit: torch.nn.Module, held: Sequence[_Held]) -> None:
+        """Look at the parameters of a unit when its forward begins, and FSDP2 has gathered them.
 
-        FSDP2's hook on the same module is the first, and this one the last.
+        FSDP2's hook on the unit is the first, and this one the last.
         """
 
-        def begins(module: torch.nn.Module, _: Any) -> None:
+        def begins(*_: Any) -> None:
             if torch.compiler.is_compiling() or not self._recorder.is_open:
                 return
             with self._recorder.stopwatch:
                 try:
-                    for attribute, (name, aliases) in names.items():
-                        parameter = getattr(module, attribute, None)
-                        if parameter is not None and parameter is not sharded[attribute]:
-                            self._parameter_is_used(parameter, name, aliases)
+                    for one in held:
+                        self._parameter_is_used(one)
                 except Exception as error:  # never into the training loop: told in the run
                     self._recorder.report("Unsharded weights could not be read", error)
 
-        self._handles.append(module.register_forward_pre_hook(Hook(begins)))
+        self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
-    def _parameter_is_used(
-        self, parameter: torch.nn.Parameter, name: str, aliases: tuple[str, ...]
-    ) -> None:
+    def _parameter_is_used(self, held: _Held) -> None:
+        parameter = getattr(held.module, held.attribute, None)
+        if parameter is None or parameter is held.sharded:
+            return
         if parameter.requires_grad and parameter not in self._hooked:
             self._hooked[parameter] = True
-            self._watch_gradient(parameter, name, aliases)
-        if name not in self._noted and self._recorder.wants(UNSHARDED, name):
-            self._noted.add(name)
-            key = (UNSHARDED, name, "", 0)
-            self._recorder.measure(key, parameter, aliases=aliases, borrowed=True)
+            self._watch_gradient(parameter, held.sharded, held.name, held.aliases)
+        if held.name not in self._noted and self._recorder.wants(UNSHARDED, held.name):
+            self._noted.add(held.name)
+            key = (UNSHARDED, held.name, "", 0)
+            self._recorder.measure(key, parameter, aliases=held.aliases, borrowed=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """A sharded parameter, and where a module has it."""
+
+    module: torch.nn.Module
+    attribute: str
+    sharded: torch.nn.Parameter
+    name: str
+    aliases: tuple[str, ...]
+
+
+def _with_units(
+    modules: Sequence[tuple[str, torch.nn.Module]],
+) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+    """Each module with the unit of FSDP2 that gathers its parameters; itself where there is none.
+
+    A unit gathers the parameters of modules that are never called, too.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", ())
+    unit_of = dict[torch.nn.Module, torch.nn.Module]()
+    for _, module in modules:  # parents come before their children
+        if isinstance(module, kind):
+            unit_of[module] = module
+        unit = unit_of.setdefault(module, module)
+        for child in module.children():
+            if isinstance(unit, kind):
+                unit_of.setdefault(child, unit)
+        yield unit, module
+
+
+def _in_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient as it will lie in memory beside its parameter: elements are numbered by it."""
+    like = getattr(parameter, "_local_tensor", parameter)
+    made = getattr(gradient, "_local_tensor", gradient)
+    if made.shape != like.shape or made.stride() == like.stride():
+        return gradient
+    with torch.no_grad():
+        if made is not gradient:  # a DTensor
+            return gradient.contiguous()
+        return torch.empty_like(like, dtype=made.dtype).copy_(made)
 
 
 def _is_sharded(parameter: torch.Tensor, data_axes: Collection[str]) -> bool:

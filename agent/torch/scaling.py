@@ -26,7 +26,8 @@ class LossScale:
 
     def __init__(self, scaler: GradScaler | None) -> None:
         # Users without a type checker may pass anything.
-        if scaler is not None and not hasattr(scaler, "get_scale"):  # pyright: ignore[reportUnnecessaryComparison]
+        known = all(hasattr(scaler, name) for name in ("is_enabled", "_scale", "_init_scale"))
+        if scaler is not None and not known:
             raise SettingError(f"`scaler` must be a torch.amp.GradScaler, got {type(scaler)}.")
         self._scaler = scaler
         self._scale: Number | None = None

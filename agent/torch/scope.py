@@ -28,6 +28,7 @@ from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
 from .identity import Rendezvous, data_axes, facts, identify, launch_token
+from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Rename
 from .optimizers import ParameterHooks
@@ -326,7 +327,6 @@ class Scope:
         for axis in mesh:
             if axis.name == "pp" and axis.size > 1:  # what each stage returns is something else
                 self._names.root = f"(stage {axis.coordinate})"
-        shared = [axis.name for axis in mesh if axis.name in axes and axis.size > 1]
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
@@ -340,8 +340,11 @@ class Scope:
             self._recorder.prepare(device)
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
-        self._parameter_hooks = ParameterHooks(self._names, self._optimizers, self._recorder)
-        self._parallel_hooks = ParallelHooks(self._names, shared, self._recorder)
+        self._ledger = Ledger()
+        self._parameter_hooks = ParameterHooks(
+            self._names, self._optimizers, self._recorder, self._ledger
+        )
+        self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
         self._hooks = ModuleHooks(
             self._model,
             self._names,
@@ -358,8 +361,10 @@ class Scope:
         self._hooks.forget_calls()
         self._parallel_hooks.step_ends()
         told = self._scale.take() | self._parameter_hooks.training()
+        unmatched = self._ledger.end(optimizers=bool(self._optimizers))
         step = self._recorder.end({})
         if step is not None:
+            step.unmatched = unmatched
             self._delivery.send(step, {**told, **training})
 
     def _record_final(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,13 +45,14 @@ class Job:
         local: Gradients,
         factor: float,
         spoil: Callable[[Gradients], None] | None = None,
+        **more: Any,
     ) -> list[Alert]:
         """A step with these gradients, [ranks, tensors, elements], reduced and then spoilt."""
         reduced = (local.astype(np.float64).sum(0) * factor).astype(np.float32)
         if spoil:
             spoil(reduced)
         for rank, own in zip(self.ranks, local, strict=True):
-            frame = rank.frame(self.step, *own, *reduced)
+            frame = rank.frame(self.step, *own, *reduced, **more)
             self.joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
         self.step += 1
         return self.joiner.tick(0.1, 0).alerts
@@ -140,6 +142,42 @@ def test_sites_that_the_user_leaves_unchecked_are_not_judged() -> None:
         SiteInfo(kind=one.kind, name=one.name, dtype="float32", checked=one.name != "b")
         for one in SITES
     ]
+    job, local = Job(2, infos), gradients(2)
+
+    def keep_own(reduced: Gradients) -> None:
+        reduced[1] = local[0, 1]
+
+    assert job.train(local, 0.5, keep_own) == []
+
+
+def test_what_is_clipped_by_group_of_parameters_is_no_fault() -> None:
+    def clip(reduced: Gradients) -> None:
+        reduced[[1, 3]] *= np.float32(0.3)
+        reduced[4] *= np.float32(0.012)
+
+    assert Job(3).train(gradients(3), 1 / 3, clip) == []
+
+
+def test_a_tensor_that_is_summed_where_others_are_averaged_is_found() -> None:
+    def add_up(reduced: Gradients) -> None:
+        reduced[2] *= 4
+
+    [alert] = Job(4).train(gradients(4), 0.25, add_up)
+    assert alert.site == "weight_gradient:c"
+
+
+def test_steps_whose_own_gradients_are_others_are_not_judged() -> None:
+    job, local = Job(2), gradients(2)
+
+    def keep_own(reduced: Gradients) -> None:
+        reduced[:] = local[0]
+
+    assert job.train(local, 0.5, keep_own, unmatched=True) == []
+
+
+@pytest.mark.parametrize("dtype", [",", "(2,3", "O", "no such", ""])
+def test_a_dtype_that_nobody_knows_costs_no_record(dtype: str) -> None:
+    infos = [SiteInfo(kind=one.kind, name=one.name, dtype=dtype) for one in SITES]
     job, local = Job(2, infos), gradients(2)
 
     def keep_own(reduced: Gradients) -> None:

@@ -78,7 +78,7 @@ def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
         fully_shard(model[2], mesh=mesh)
         fully_shard(model, mesh=mesh)
-        model[0].register_forward_pre_hook(faults.in_the_forward)
+        model.register_forward_pre_hook(faults.in_the_forward)
         return model
     wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(None, faults.reduce)
