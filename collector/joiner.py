@@ -381,6 +381,7 @@ class Joiner:
             complete=len(headers) == self.world_size,
             partial=any(header.partial for header in headers.values()),
             final=final,
+            unmatched=merged.unmatched,
             sites=merged.sites,
             merged=merged.table,
             spread=merged.spread,

@@ -207,7 +207,9 @@ class _Sums:
             times = np.abs(reduced / added / factor)
             times = np.maximum(times, 1 / times)
             twice = (np.abs(times - np.round(times)) < WHOLE) & (times < pairs.ranks + WHOLE)
-        off = np.where(twice, off, np.fmin(off, own))
+        by_group = ~twice & (off > pairs.tolerance) & (own <= pairs.tolerance)
+        if (by_group & known).any():  # then the common factor says nothing about others
+            off = np.where(twice, off, np.where(np.isnan(own), np.nan, np.fmin(off, own)))
         return cls(reduced, added, scale, factor, np.where(known, off, np.nan))
 
 

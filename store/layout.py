@@ -38,11 +38,13 @@ COLUMNS = (
     "sketched",
     "glanced",
     "nonfinite",
+    "unmatched",
 )
 """First columns of the array `records`; 64-bit words after them are a mask of the ranks present.
 
 `rows` are the sites observed; of them `sketched` have elements in the histogram, `glanced` were
-left to the sentinel, and `nonfinite` have NaN or infinity."""
+left to the sentinel, and `nonfinite` have NaN or infinity. `unmatched` says that the ranks' own
+gradients are not what the reduced ones were made of."""
 
 RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""

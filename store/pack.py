@@ -104,6 +104,7 @@ def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[n
         np.count_nonzero(record.merged.measured() > 0),
         np.count_nonzero(record.merged.is_glance()),
         np.count_nonzero(bad),
+        record.unmatched,
     )
     words = row[len(COLUMNS) :].view(np.uint64)
     for rank in record.ranks:

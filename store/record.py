@@ -96,6 +96,8 @@ class Record:
     """Whether a rank's step had not ended (a hang, a crash)."""
     final: bool
     """Whether this is the state after the last step."""
+    unmatched: bool = False
+    """Whether the ranks' own gradients are not what the reduced ones of the step were made of."""
     sites: NDArray[np.intp]
     """intp [rows]: index into the run's sites, strictly increasing."""
     merged: SketchTable

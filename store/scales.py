@@ -16,7 +16,7 @@ from ..sketch.errors import SettingError
 from ..sketch.table import PROJECTION, UNSEEN, Floats
 from .reader import Reader
 from .record import SPREAD, SiteInfo
-from .selection import COMPLETE, PARTIAL, Chosen, Indices
+from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
 
 LOSS, GRADIENT = "loss_scale", "gradient_scale"
 """Training statistics: by what backward's gradients are multiplied; and those of parameters, where
@@ -96,7 +96,8 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     )
     facts = reader.facts()[chosen.records]
     unfit = (bad > 0) | (unseen > 0)
-    unfit |= ((facts[:, COMPLETE] == 0) | (facts[:, PARTIAL] != 0))[:, None]
+    other = (facts[:, COMPLETE] == 0) | (facts[:, PARTIAL] != 0) | (facts[:, UNMATCHED] != 0)
+    unfit |= other[:, None]
     size = np.where(unfit[:, :count] | unfit[:, count:], np.nan, size.astype(np.float64))
     added, made = projections[:, :count], projections[:, count:]
     factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])

@@ -1,0 +1,43 @@
+"""No alert about loops that are right."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.store import Run, open_run
+
+from .torchrun import run_of
+
+JOB = Path(__file__).with_name("loops_job.py")
+LOOPS = ("channels_last", "clipped_by_group", "thrown_away", "many_updates", "over_steps")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """A run of each loop."""
+    directory = tmp_path_factory.mktemp("runs")
+    last = run_of(JOB, 2, LOOPS[-1], directory)
+    deadline = time.monotonic() + 20
+    while not all(open_run(directory / name).finished for name in LOOPS):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return {name: open_run(directory / name) for name in LOOPS[:-1]} | {LOOPS[-1]: last}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_that_is_right_is_no_alert(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert run.alerts()["text"].tolist() == []
+    assert run.events()["text"].tolist() == []
+    assert len(run.sites(kind="local_weight_gradient")) == 7
+
+
+def test_what_became_of_gradients_is_told_only_where_it_is_known(runs: dict[str, Run]) -> None:
+    clip = {name: run.reductions()["clip"].to_numpy()[:4] for name, run in runs.items()}
+    np.testing.assert_allclose(clip["channels_last"], 1, rtol=1e-5)
+    for name in ("thrown_away", "many_updates", "over_steps"):
+        assert np.isnan(clip[name]).all(), name
