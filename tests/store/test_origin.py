@@ -18,6 +18,7 @@ from rankscope.store import RankInfo, Record, RunWriter, SiteInfo, open_run
 ORDER = [
     ("weight", "0.weight"),
     ("weight", "1.weight"),
+    ("unsharded_weight", "0.weight"),
     ("input", "0"),
     ("activation", "0"),
     ("input", "1"),
@@ -53,6 +54,7 @@ class Told:
         bad: tuple[set[str], set[str]] = (set(), set()),
         seen: frozenset[str] = ALL,
         value: NDArray[np.float32] = BAD,
+        **facts: Any,
     ) -> None:
         """A step in which these sites were seen, some of them bad on a rank."""
         tensors = {
@@ -63,7 +65,7 @@ class Told:
             }
             for rank, wrong in enumerate(bad)
         }
-        self.writer.commit([self.record(self.index, tensors, step=step)], streams={})
+        self.writer.commit([self.record(self.index, tensors, step=step, **facts)], streams={})
         self.index += 1
 
     def first_bad(self, *arguments: Any, **more: Any) -> tuple[Any, ...] | None:
@@ -151,6 +153,43 @@ def test_where_weights_were_not_observed_nobody_is_blamed(told: Told) -> None:
     told.step(2, seen=seen)
     told.step(6, poisoned("activation:0"), seen=seen)
     assert told.first_bad() == ("activation:0", (0,), "unknown", 2, 6)
+
+
+def test_a_record_that_lacks_a_rank_blames_nobody(told: Told) -> None:
+    told.step(0)
+    told.step(1, poisoned("weight_gradient:0.weight"), complete=False)
+    found = told.first_bad()
+    assert found is not None
+    assert found[2:] == ("unknown", 0, 1)
+
+
+def test_weights_that_an_attempt_began_with_were_not_made_by_the_one_before(told: Told) -> None:
+    told.step(4)
+    told.writer.attempt_of("second launch")
+    told.writer.set_attempt(1, 2, {"pp": 2}, [])
+    told.step(5, (set(LABELS), set(LABELS)), attempt=1)
+    assert told.first_bad() == ("weight:0.weight", (0, 1), "weights", None, 5)
+    assert told.first_bad(attempt=0) is None
+
+
+def test_a_site_that_runs_for_the_first_time_is_not_ordered(told: Told) -> None:
+    told.step(0, seen=ALL - {"input:0"})
+    told.step(1, poisoned("input:0"))
+    found = told.first_bad()
+    assert found is not None
+    assert found[2] == "unknown"
+
+
+def test_one_number_beyond_a_format_is_enough(told: Told) -> None:
+    told.step(0, poisoned("activation:0"), value=np.array([1, 500], np.float32))
+    assert told.first_bad("float8_e4m3fn") == ("activation:0", (0,), "module", 0, 0)
+    assert told.first_bad("float8_e4m3fn", steps=(1, None)) is None
+
+
+def test_what_was_wrong_with_a_gather_is_told_from_the_weight(told: Told) -> None:
+    told.step(0)
+    told.step(1, ({"unsharded_weight:0.weight", "activation:0"}, set()))
+    assert told.first_bad() == ("unsharded_weight:0.weight", (0,), "gather", 1, 1)
 
 
 def test_a_later_pipeline_stage_reads_what_an_earlier_one_made(told: Told) -> None:
