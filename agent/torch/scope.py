@@ -8,7 +8,6 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,10 +16,10 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
-from ...wire.messages import LEAST_BUDGET, PROTOCOL, RUN_NAME, Hello, MeshAxis, Placement
+from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
-from ..schedule import Schedule, schedules_by_kind, strides_by_kind
+from ..schedule import Schedule, schedules_by_kind
 from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
 from ..sitebook import SiteBook
 from ..timetable import Timetable
@@ -36,6 +35,7 @@ from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
 from .scaling import LossScale
+from .settings import as_list, check_model, devices_of, run_name, timetable_of
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -138,8 +138,8 @@ def observe(
     Raises:
         SettingError: an argument cannot be used; the message says which, and what would do.
     """
-    optimizers = _as_list(optimizer)
-    _check_model(model, start)
+    optimizers = as_list(optimizer)
+    check_model(model, start)
     selection = Selection.of(include, exclude)
     names = Names(model, rename)
     known = [name for name, _ in names.modules()]
@@ -148,10 +148,10 @@ def observe(
     return Scope(
         model,
         optimizers,
-        run=_run_name(run),
+        run=run_name(run),
         to=to or os.environ.get("RANKSCOPE_TO"),
         directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
-        timetable=_timetable(
+        timetable=timetable_of(
             schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),
             sentinel=sentinel,
             budget=budget,
@@ -336,7 +336,7 @@ class Scope:
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, meters)
-        for device in _devices(self._model):
+        for device in devices_of(self._model):
             self._recorder.prepare(device)
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
@@ -411,96 +411,6 @@ class Scope:
 def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
-
-
-def _timetable(
-    schedules: Mapping[str, Schedule],
-    *,
-    sentinel: bool | None,
-    budget: float | None,
-    sample: float | Mapping[str, float] | None,
-    has_accelerator: bool,
-) -> Timetable:
-    if budget is not None and not LEAST_BUDGET <= budget <= 1:
-        raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
-    if sentinel and sample is not None:
-        raise SettingError(
-            "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
-            "it would not be seen."
-        )
-    if budget is not None:
-        schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
-    if sentinel is None:
-        sentinel = has_accelerator and sample is None
-    return Timetable(schedules, sentinel=sentinel, strides=strides_by_kind(sample, list(schedules)))
-
-
-def _run_name(run: str | None) -> str:
-    name = run or os.environ.get("RANKSCOPE_RUN", "")
-    if not name:
-        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
-    if not RUN_NAME.fullmatch(name):
-        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
-    return name
-
-
-def _as_list(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
-) -> list[torch.optim.Optimizer]:
-    if optimizer is None:
-        return []
-    chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    for one in chosen:
-        # Users without a type checker may pass anything.
-        if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SettingError(
-                f"`optimizer` must be a torch optimizer or several, got {type(one)}."
-            )
-    return chosen
-
-
-def _devices(model: torch.nn.Module) -> set[torch.device]:
-    """Where tensors will be: beside the parameters, which may be on the host between their uses."""
-    devices = {parameter.device for parameter in model.parameters()}
-    if torch.cuda.is_initialized():
-        devices.add(torch.device("cuda", torch.cuda.current_device()))
-    return devices
-
-
-def _check_model(model: torch.nn.Module, start: int) -> None:
-    # Users without a type checker may pass anything.
-    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SettingError(f"`model` must be a torch.nn.Module, got {type(model)}.")
-    if not any(True for _ in model.parameters()):
-        raise SettingError(
-            f"`model` ({type(model).__name__}) has no parameters; pass the module that is trained."
-        )
-    for module in model.modules():
-        # By name: to import FSDP1 takes long, and warns.
-        if type(module).__name__ == "FullyShardedDataParallel":
-            raise SettingError(
-                "FSDP1 is not supported: its flat parameters are pieces of several weights. Use "
-                "FSDP2, torch.distributed.fsdp.fully_shard."
-            )
-        if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
-            raise SettingError(
-                "torch.nn.DataParallel is not supported: its threads run copies of the model. Use "
-                "DistributedDataParallel."
-            )
-    if start < 0:
-        raise SettingError(f"`start` must not be negative, got {start}.")
-    if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):
-        warnings.warn(
-            "The model is compiled already, and what has run compiled is not seen: "
-            "call observe() before torch.compile().",
-            RankscopeWarning,
-            stacklevel=3,
-        )
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    """Whether `module.compile()` was called; torch has no public way to ask."""
-    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _silence_all() -> None:

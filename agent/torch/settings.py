@@ -1,0 +1,126 @@
+"""What `observe` makes of its arguments, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from ...sketch.errors import SettingError
+from ...wire.messages import LEAST_BUDGET, RUN_NAME
+from ..schedule import Schedule, strides_by_kind
+from ..selection import RankscopeWarning
+from ..timetable import Timetable
+
+
+def timetable_of(
+    schedules: Mapping[str, Schedule],
+    *,
+    sentinel: bool | None,
+    budget: float | None,
+    sample: float | Mapping[str, float] | None,
+    has_accelerator: bool,
+) -> Timetable:
+    """What is read in which step.
+
+    Raises:
+        SettingError: budget, sentinel and sample do not go together.
+    """
+    if budget is not None and not LEAST_BUDGET <= budget <= 1:
+        raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
+    if sentinel and sample is not None:
+        raise SettingError(
+            "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
+            "it would not be seen."
+        )
+    if budget is not None:
+        schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
+    if sentinel is None:
+        sentinel = has_accelerator and sample is None
+    return Timetable(schedules, sentinel=sentinel, strides=strides_by_kind(sample, list(schedules)))
+
+
+def run_name(run: str | None) -> str:
+    """The run's name, or that of the environment.
+
+    Raises:
+        SettingError: there is none, or it cannot name a folder.
+    """
+    name = run or os.environ.get("RANKSCOPE_RUN", "")
+    if not name:
+        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
+    if not RUN_NAME.fullmatch(name):
+        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
+    return name
+
+
+def as_list(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
+) -> list[torch.optim.Optimizer]:
+    """One optimizer or several, or none.
+
+    Raises:
+        SettingError: something else.
+    """
+    if optimizer is None:
+        return []
+    chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    for one in chosen:
+        # Users without a type checker may pass anything.
+        if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingError(
+                f"`optimizer` must be a torch optimizer or several, got {type(one)}."
+            )
+    return chosen
+
+
+def devices_of(model: torch.nn.Module) -> set[torch.device]:
+    """Where tensors will be: beside the parameters, which may be on the host between their uses."""
+    devices = {parameter.device for parameter in model.parameters()}
+    if torch.cuda.is_initialized():
+        devices.add(torch.device("cuda", torch.cuda.current_device()))
+    return devices
+
+
+def check_model(model: torch.nn.Module, start: int) -> None:
+    """Refuse what cannot be observed, and warn of what will not be seen.
+
+    Raises:
+        SettingError: it is no module, has no parameters, or hides them; or `start` is negative.
+    """
+    # Users without a type checker may pass anything.
+    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(f"`model` must be a torch.nn.Module, got {type(model)}.")
+    if not any(True for _ in model.parameters()):
+        raise SettingError(
+            f"`model` ({type(model).__name__}) has no parameters; pass the module that is trained."
+        )
+    for module in model.modules():
+        # By name: to import FSDP1 takes long, and warns.
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise SettingError(
+                "FSDP1 is not supported: its flat parameters are pieces of several weights. Use "
+                "FSDP2, torch.distributed.fsdp.fully_shard."
+            )
+        if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
+            raise SettingError(
+                "torch.nn.DataParallel is not supported: its threads run copies of the model. Use "
+                "DistributedDataParallel."
+            )
+    if start < 0:
+        raise SettingError(f"`start` must not be negative, got {start}.")
+    if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):
+        warnings.warn(
+            "The model is compiled already, and what has run compiled is not seen: "
+            "call observe() before torch.compile().",
+            RankscopeWarning,
+            stacklevel=3,
+        )
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `module.compile()` was called; torch has no public way to ask."""
+    return getattr(module, "_compiled_call_impl", None) is not None
