@@ -121,20 +121,27 @@ class Watch:
     # Each rule gives by key an alert, or None for what it judged and found right.
 
     def _divergences(self, merged: Merged) -> dict[Key, Alert | None]:
-        compared = merged.sites[merged.table.measured() > 0].tolist()
+        compared = set(merged.sites[merged.table.measured() > 0].tolist())
         judged: dict[Key, Alert | None] = {
-            key: None for key in self.firing if key[0] == DIVERGENCE and key[1] in compared
+            (rule, site): None
+            for rule, site in self.firing
+            if rule == DIVERGENCE and site in compared and self._may_compare(site, merged)
         }
         for found in merged.divergences:
             info = self.site(found.site)
-            # Where gradients are still being added up they are not reduced yet.
-            if info.checked and not (merged.unmatched and info.kind == REDUCED):
+            if self._may_compare(found.site, merged):
                 text = f"Copies of {info.label} differ between ranks: {verdict(found)}."
                 ranks = found.odd or found.ranks
                 judged[DIVERGENCE, found.site] = self._alert(
                     DIVERGENCE, found.site, ranks, len(ranks) / len(found.ranks), 0.0, text
                 )
         return judged
+
+    def _may_compare(self, site: int, merged: Merged) -> bool:
+        """Whether copies of a site must be equal."""
+        info = self.site(site)
+        # Where gradients are still being added up they are not reduced yet.
+        return info.checked and not (merged.unmatched and info.kind == REDUCED)
 
     def _conservation(self, merged: Merged) -> dict[Key, Alert | None]:
         pairs = self._pairs
@@ -143,7 +150,7 @@ class Watch:
         if not len(pairs.addends):
             return {}
         sums = _Sums.of(merged, pairs)
-        if not np.isfinite(sums.factor) or sums.factor == 0:
+        if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
             return {}
         usual = float(np.nanmedian(sums.off))
         if usual > NO_FACTOR:
