@@ -39,6 +39,7 @@ class ParameterHooks:
     ) -> None:
         self._ledger = ledger
         self._parameters = names.parameters()
+        self._placed = {one: parameter_placement(one) for one in self._parameters}
         self._optimizers = optimizers
         self._recorder = recorder
         self._noted: set[Key] = set()
@@ -115,7 +116,7 @@ class ParameterHooks:
         """Measure once a step, however many optimizers and updates there are."""
         if key not in self._noted and self._recorder.wants(key[0], key[1]):
             self._noted.add(key)
-            aliases, placed = self._parameters[parameter][1], parameter_placement(parameter)
+            aliases, placed = self._parameters[parameter][1], self._placed[parameter]
             self._recorder.measure(key, tensor, aliases=aliases, placed=placed)
 
     def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
