@@ -83,6 +83,8 @@ class ParallelHooks:
     ) -> None:
         """Measure each gradient of a parameter; `kept` is the one that the optimizer has."""
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
+        if not recorder.timetable.observes(LOCAL_GRADIENT):
+            return
         placed = parameter_placement(parameter)
 
         @unserializable_hook  # else torch warns when the parameter is saved
