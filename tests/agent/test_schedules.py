@@ -66,7 +66,7 @@ def test_the_sentinel_finds_the_very_step(observed: Observed, train: Train) -> N
     run = open_run(observed.path)
     found = run.first_bad()
     assert found is not None
-    assert (found.site, found.step, found.cause) == ("activation:0", 5, "module")
+    assert (found.site, found.step, found.cause) == ("activation:0", 5, "forward")
     assert observed.steps() == list(range(9))
     largest = run.scalar("abs_max", sites=["activation:0"])
     assert largest["step"].values.tolist() == list(range(9))
