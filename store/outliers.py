@@ -32,7 +32,14 @@ AT_ONCE = 1 << 22
 
 
 def rank_outliers(
-    reader: Reader, statistic: str, chosen: Chosen, places: Indices, by: By, most: int
+    reader: Reader,
+    statistic: str,
+    chosen: Chosen,
+    places: Indices,
+    by: By,
+    *,
+    worst: bool,
+    most: int,
 ) -> pd.DataFrame:
     """See `Run.rank_outliers`.
 
@@ -69,7 +76,9 @@ def rank_outliers(
             "at most 64 ranks; of larger ones ask `scalar` for the views min, max and argmax."
         )
     frame = pd.DataFrame(rows)
-    order = np.argsort(-np.abs(frame["score"].to_numpy(np.float64)), kind="stable")
+    order = np.argsort(
+        -np.abs(frame["worst_score" if worst else "score"].to_numpy(np.float64)), kind="stable"
+    )
     return frame.iloc[order[: max(most, 0)]].reset_index(drop=True)
 
 

@@ -439,6 +439,7 @@ class Run:
         steps: Steps = None,
         attempt: int | None = None,
         by: By = "rank",
+        worst: bool = False,
         most: int = 20,
     ) -> pd.DataFrame:
         """Which ranks, hosts or devices differ from the others, and at which sites: a ranking.
@@ -457,6 +458,7 @@ class Run:
             steps: which steps, both ends included.
             attempt: only records of this attempt.
             by: what is told apart, over all attempts: `rank`, `host`, or `device` by its UUID.
+            worst: rank by the worst step, and not by the usual one: finds what does not last.
             most: how many rows.
 
         Raises:
@@ -465,7 +467,7 @@ class Run:
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = _records_with(reader, statistic, steps, attempt)
-        return rank_outliers(reader, statistic, chosen, places, by, most)
+        return rank_outliers(reader, statistic, chosen, places, by, worst=worst, most=most)
 
     def reductions(self, *, steps: Steps = None, attempt: int | None = None) -> pd.DataFrame:
         """What the reduction over ranks, the GradScaler and clipping did to gradients, by step.

@@ -91,6 +91,8 @@ def test_one_bad_step_is_its_worst_and_not_its_score(tmp_path: Path, record: Mak
     assert abs(found["score"]) < 3
     assert found["worst_step"] == 6
     assert found["worst_score"] > 50
+    first = run.rank_outliers(worst=True).iloc[0].to_dict()
+    assert (first["site"], first["rank"], first["worst_step"]) == ("activation:up", 3, 6)
 
 
 def test_a_device_is_known_again_when_its_rank_is_another(tmp_path: Path, record: Make) -> None:
