@@ -296,12 +296,12 @@ class Joiner:
                 self._let_go(rank, state)
 
     def _find_stall(self, now: float) -> None:
-        there = {rank: state for rank, state in self._ranks.items() if not state.gone}
-        moved = max((state.moved for state in there.values()), default=now)
+        moved = max((one.moved for one in self._ranks.values() if not one.gone), default=now)
         stalled = now - moved > self.settings.stalled_after_s
         if stalled and not self._stalled:
             at = defaultdict[tuple[int, str], list[int]](list)
-            for rank, state in sorted(there.items()):
+            for rank in sorted(self.present()):
+                state = self._ranks[rank]
                 at[state.step, state.site].append(rank)
             # Those that are fewest are most likely the ones that the others wait for.
             places = sorted(at.items(), key=lambda item: (len(item[1]), item[0][0]))

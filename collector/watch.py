@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..sketch.conservation import common_factor, own_factor_residual, residual
 from ..sketch.derive import MAIN
 from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
-from ..store.record import Alert, SiteInfo
+from ..store.record import Alert, SiteInfo, gradient_pairs
 from .merging import Divergence, Merged
 
 MOST_AT_ONCE, MOST_TOLD = 64, 4096
@@ -32,7 +32,7 @@ NO_FACTOR = 0.05
 """Where half of all reductions are off by so much, they are none: to round to fp8 is less, and of
 ten tensors that were not reduced half are off by twice as much."""
 DIVERGENCE, CONSERVATION = "replica-divergence", "conservation"
-ADDEND, REDUCED = "local_weight_gradient", "weight_gradient"
+REDUCED = "weight_gradient"
 L2, NONFINITE = MAIN.index("l2"), MAIN.index("nonfinite")
 
 Key = tuple[str, int]
@@ -243,20 +243,15 @@ def rank_words(ranks: Sequence[int], most: int = 16) -> str:
 
 def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:
     infos = [site(index) for index in merged.sites.tolist()]
-    rows = {(one.kind, one.name, one.slot, one.occurrence): row for row, one in enumerate(infos)}
-    addends, reduced, tolerance = list[int](), list[int](), list[float]()
-    for key, row in rows.items():
-        other = rows.get((REDUCED, *key[1:])) if key[0] == ADDEND else None
-        if other is not None and infos[row].checked and infos[other].checked:
-            addends.append(row)
-            reduced.append(other)
-            tolerance.append(ROUNDINGS * max(_eps(infos[row]), _eps(infos[other])))
-    number = merged.addends(np.asarray(addends, np.intp))
+    checked = [pair for pair in gradient_pairs(infos) if all(infos[row].checked for row in pair)]
+    addends, reduced = np.array(checked, np.intp).reshape(-1, 2).T
+    tolerance = [ROUNDINGS * max(_eps(infos[row]) for row in pair) for pair in checked]
+    number = merged.addends(addends)
     share = number.max(initial=1) / np.maximum(number, 1)
     return _Pairs(
         merged.sites,
-        np.asarray(addends, np.intp),
-        np.asarray(reduced, np.intp),
+        addends,
+        reduced,
         share.astype(np.float64),
         np.asarray(tolerance),
         int(number.max(initial=1)),

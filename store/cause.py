@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.table import UNSEEN
-from .badness import Badness, Seen
+from .badness import Seen
 from .reader import Reader
 from .record import SPREAD, SiteInfo
 from .selection import ATTEMPT, COMPLETE, PARTIAL, STEP, Indices, choose_sites
@@ -61,7 +61,6 @@ class Case:
     """The first bad site of a record, and what was observed around it."""
 
     reader: Reader
-    badness: Badness
     record: int
     here: Seen
     place: int

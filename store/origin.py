@@ -62,7 +62,7 @@ def first_bad(
     here = Seen.of(reader, record, badness, sites)
     begun = _begun(reader, here, int(facts[record, ATTEMPT]))
     place, (_, rows) = min(begun.items(), key=lambda item: item[1][0])
-    case = Case(reader, badness, record, here, place, rows)
+    case = Case(reader, record, here, place, rows)
     cause, first, last, why = case.verdict()
     site, ranks = reader.meta.sites[place], tuple(here.ranks[row] for row in rows)
     named = ", ".join(map(str, ranks[:MOST_NAMED])) + ", …" * (len(ranks) > MOST_NAMED)

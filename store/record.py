@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,16 @@ class SiteInfo:
     def label(self) -> str:
         """The unique name of the site within its run."""
         return site_label(self.kind, self.name, self.slot, self.occurrence)
+
+
+def gradient_pairs(sites: Sequence[SiteInfo]) -> list[tuple[int, int]]:
+    """Of each parameter the places of the ranks' own gradients, and of the reduced one."""
+    places = {(one.kind, one.name, one.slot): place for place, one in enumerate(sites)}
+    return [
+        (place, places["weight_gradient", name, slot])
+        for (kind, name, slot), place in places.items()
+        if kind == "local_weight_gradient" and ("weight_gradient", name, slot) in places
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

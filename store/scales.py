@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..sketch.derive import DEGREE, MAIN
 from ..sketch.errors import SettingError
 from ..sketch.table import PROJECTION, UNSEEN, Floats
 from .reader import Reader
-from .record import SPREAD, SiteInfo
+from .record import SPREAD, SiteInfo, gradient_pairs
 from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
 
 LOSS, GRADIENT = "loss_scale", "gradient_scale"
@@ -79,7 +78,8 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     Raises:
         SettingError: the run has no gradients from before their reduction.
     """
-    addends, reduced = pairs_of(reader.meta.sites)
+    pairs = gradient_pairs(reader.meta.sites)
+    addends, reduced = np.array(pairs, np.int64).reshape(-1, 2).T
     if not len(addends):
         raise SettingError(
             "The run has no `local_weight_gradient` beside a `weight_gradient`: they are recorded "
@@ -118,15 +118,3 @@ def addends_of(reader: Reader, place: int, attempt: int) -> float:
     if not mesh.keys() >= set(axes):
         return float("nan")
     return float(math.prod(mesh[axis] for axis in axes))
-
-
-def pairs_of(sites: Sequence[SiteInfo]) -> tuple[Indices, Indices]:
-    """Of each parameter the places of the ranks' own gradients, and of the reduced one."""
-    places = {(one.kind, one.name, one.slot): place for place, one in enumerate(sites)}
-    pairs = [
-        (place, places["weight_gradient", name, slot])
-        for (kind, name, slot), place in places.items()
-        if kind == "local_weight_gradient" and ("weight_gradient", name, slot) in places
-    ]
-    addends, reduced = np.array(pairs, np.int64).reshape(-1, 2).T
-    return addends, reduced

@@ -133,18 +133,20 @@ class RunWriter:
         Of known ones the latest placement, dtype and whether they are checked count: a later
         attempt may have changed them. All that becomes durable with the next commit.
         """
-        known = list(self._meta.sites)
+        changed = dict[int, SiteInfo]()
         for site in sites:
             place = self._index.get(site.label)
             if place is not None:
-                known[place] = replace(
-                    known[place],
-                    dtype=site.dtype,
-                    placement=site.placement,
-                    checked=site.checked,
+                known = self._meta.sites[place]
+                latest = replace(
+                    known, dtype=site.dtype, placement=site.placement, checked=site.checked
                 )
-        if known != list(self._meta.sites):
-            self._meta = replace(self._meta, sites=tuple(known))
+                if latest != known:
+                    changed[place] = latest
+        if changed:
+            every = enumerate(self._meta.sites)
+            merged = tuple(changed.get(place, known) for place, known in every)
+            self._meta = replace(self._meta, sites=merged)
         new: dict[str, SiteInfo] = {}
         for site in sites:
             if site.label not in self._index:
