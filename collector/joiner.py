@@ -390,6 +390,7 @@ class Joiner:
             health={rank: header.health for rank, header in headers.items()},
             quantities=merged.quantities,
             by_group=merged.by_group,
+            distribution=merged.distribution,
         )
         batch.records.append(record)
         batch.released += held.released

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, main_statistics
+from ..sketch.distribution import RANKED, SUMMARY, RankDistribution
 from ..sketch.table import (
     BINS,
     COUNT,
@@ -32,6 +33,8 @@ from .plan import Contribution, Plan, Plans
 
 MAX_GROUPS = 64
 """Groups of ranks whose numbers are kept of a record: as many as single ranks."""
+MAX_PEERS = 64
+"""Coordinates on the mesh axis `tp` of which the distribution over ranks is kept."""
 LOWER_BOUNDS = [COUNT, NAN, POS_INF, NEG_INF, UNBINNED, UNSEEN]
 """Counts that say something about a sum of addends: its size, and a bound of what is not finite."""
 
@@ -62,6 +65,8 @@ class Merged:
     """Whether ranks' own gradients are not what the reduced ones were made of."""
     by_group: Mapping[str, NDArray[np.float32]]
     """By name of a group of ranks: float32 [sites, len(MAIN)] of what its ranks make up."""
+    distribution: NDArray[np.float32]
+    """float32 [peers, sites, len(RANKED), len(SUMMARY)]: over the ranks that are peers."""
     plan: Plan
     rows: SketchTable
     """Of all ranks, one below the other as in `plan`, without their histograms."""
@@ -110,6 +115,7 @@ def merge_contributions(
             _counted(parts),
             any(part.frame.header.unmatched for part in parts),
             _by_group(plan, thin, parts, plans),
+            _over_peers(by_rank, ranks, [part.layout.peers for part in parts]),
             plan,
             thin,
         )
@@ -187,6 +193,22 @@ def _by_group(
         numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
         numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)
         found[name] = numbers
+    return found
+
+
+def _over_peers(
+    by_rank: NDArray[np.float32], ranks: list[int], peers: Sequence[int]
+) -> NDArray[np.float32]:
+    """How the main statistics that are `RANKED` are distributed over ranks, by their peers."""
+    count = min(max(peers) + 1, MAX_PEERS) if len(ranks) > 1 else 0
+    found = np.full((count, by_rank.shape[1], len(RANKED), len(SUMMARY)), np.nan, np.float32)
+    columns = [MAIN.index(name) for name in RANKED]
+    for one, numbers in enumerate(found):
+        some = [place for place, own in enumerate(peers) if own == one]
+        if some:
+            values = by_rank[some][:, :, columns].reshape(len(some), -1)
+            over = RankDistribution.of(values, [ranks[place] for place in some])
+            numbers[:] = over.summary().reshape(numbers.shape)
     return found
 
 

@@ -32,6 +32,8 @@ class Layout:
     """Of the schema's quantities, in order."""
     groups: Sequence[str] = ()
     """Names of the groups of ranks that the rank is in, see `groups_of`."""
+    peers: int = 0
+    """The coordinate on the mesh axis `tp`: ranks that share it hold the same part of a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ def lay_out(
         np.asarray(addend, np.int64) > 0,
         quantities,
         groups,
+        next((axis.coordinate for axis in mesh if axis.name == "tp"), 0),
     )
 
 

@@ -5,6 +5,7 @@ The one rule of this room: a sketch is a monoid. There is one merge, and what ca
 """
 
 from .derive import MAIN, STATISTICS, derive, main_statistics
+from .distribution import RANKED, RankDistribution
 from .elements import BLOCK, element_hash
 from .errors import (
     AddressError,
@@ -36,6 +37,7 @@ __all__ = [
     "LAST_EXPONENT",
     "MAIN",
     "MOMENTS",
+    "RANKED",
     "STATISTICS",
     "AddressError",
     "BlockExponents",
@@ -47,6 +49,7 @@ __all__ = [
     "NumberFormat",
     "ProtocolError",
     "Quantity",
+    "RankDistribution",
     "RankscopeError",
     "SettingError",
     "SketchTable",

@@ -78,6 +78,7 @@ class Arrays:
             "health": self.at("tail", "health").shape[2],
             "number": self.at("tail", "quantities").shape[1],
             "group": self.at("tail", "groups").shape[1],
+            "peers": self.at("tail", "distribution").shape[1],
         }
 
     def grow(self, dims: Dims) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..sketch.derive import MAIN
+from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 from .record import SPREAD
 
-FORMAT = "rankscope/4"
+FORMAT = "rankscope/5"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -54,13 +55,15 @@ NUMBER_CHUNK = 4096
 """Counts of quantities in a chunk: most runs have none, and then no chunk."""
 
 Dims = Mapping[str, int]
-"""Sizes of the axes that grow: site, rank, column, training, health, number, group."""
+"""Sizes of the axes that grow: site, rank, column, training, health, number, group, peers."""
 
 FIXED: Dims = {
     "count": len(COUNTS),
     "moment": len(MOMENTS),
     "statistic": len(MAIN),
     "extreme": len(SPREAD),
+    "ranked": len(RANKED),
+    "summary": len(SUMMARY),
     "bin": BINS,
 }
 
@@ -124,6 +127,8 @@ def limit(axis: str, sizes: Dims) -> int:
             return min(size, 8)
         case "group":
             return 8
+        case "peers":
+            return 1
         case "number":
             return NUMBER_CHUNK
         case "training" | "health" | "column":
@@ -171,6 +176,13 @@ ARRAYS: Mapping[str, Layout] = {
             fill=float("nan"),
             axes=("site", "statistic", "extreme"),
             history=(512, 512, 1, 1),
+        ),
+        Layout(
+            name="distribution",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("peers", "site", "ranked", "summary"),
+            history=(512, 1, 128, 1, len(SUMMARY)),
         ),
         Layout(
             name="histogram",
@@ -242,6 +254,8 @@ AXES: Mapping[str, list[str]] = {
     "moment": list(MOMENTS),
     "statistic": list(MAIN),
     "extreme": list(SPREAD),
+    "ranked": list(RANKED),
+    "summary": list(SUMMARY),
     "bin": [str(exponent) for exponent in range(FIRST_EXPONENT, LAST_EXPONENT + 1)],
 }
 """What stands along the fixed axes, in the attributes of the root group for anyone who reads."""

@@ -37,6 +37,7 @@ def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
         "health": max(len(meta.health), 1),
         "number": meta.numbers,
         "group": len(meta.groups),
+        "peers": max((len(record.distribution) for record in records), default=0),
     }
 
 
@@ -121,6 +122,7 @@ def pack_sites(rows: Blocks, record: Record, scalars: NDArray[np.float32]) -> No
     rows["scalars"][sites] = scalars
     rows["spread"][sites] = record.spread
     rows["histogram"][sites] = merged.histogram & LOW_BITS
+    rows["distribution"][: len(record.distribution), sites] = record.distribution
     if "histogram_high" in rows:
         rows["histogram_high"][sites] = merged.histogram >> 32
 

@@ -450,8 +450,11 @@ class Run:
         `worst_score` and `worst_step` are of the single step in which it was largest. Of two ranks
         both have the same score: which of them is odd cannot be known.
 
+        In each step the four lowest and the four highest of the ranks are known by name, `ranks`;
+        where one is not among them it counts as the median. So it is the same at any scale.
+
         Args:
-            statistic: one of `rankscope.sketch.MAIN`; of those with a sign the magnitude counts.
+            statistic: one of `rankscope.sketch.RANKED`, which are `rms` and `abs_max`.
             kind: kinds whose tensors are alike on all ranks but for their samples; pieces of
                 sharded weights need not be.
             name: only sites in whose name this regular expression is found.
@@ -462,7 +465,7 @@ class Run:
             most: how many rows.
 
         Raises:
-            SettingError: there is no such statistic or site, or numbers by rank were not kept.
+            SettingError: it is not kept of that statistic, or there is no such site.
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)

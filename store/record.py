@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.labels import site_label
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import Ints, SketchTable
@@ -126,6 +127,11 @@ class Record:
         default_factory=dict[str, NDArray[np.float32]]
     )
     """By name of a group of ranks: float32 [rows, len(MAIN)] of what these make up."""
+    distribution: NDArray[np.float32] = field(
+        default_factory=lambda: np.empty((0, 0, len(RANKED), len(SUMMARY)), np.float32)
+    )
+    """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
+    mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

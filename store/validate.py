@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
+from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.errors import StoreError
 from ..sketch.table import BINS, COUNTS, MOMENTS
 from .record import SPREAD, Record
@@ -59,6 +60,9 @@ def wrong_shape(record: Record, rows: int) -> str | None:
         "histogram": (histogram, (rows, BINS), "int64"),
         "spread": (record.spread, (rows, len(MAIN), len(SPREAD)), "float32"),
     }
+    if len(record.distribution):
+        shape = len(record.distribution), rows, len(RANKED), len(SUMMARY)
+        expected["distribution"] = record.distribution, shape, "float32"
     for rank, numbers in record.by_rank.items():
         expected[f"the numbers of rank {rank}"] = (numbers, (rows, len(MAIN)), "float32")
     for group, numbers in record.by_group.items():

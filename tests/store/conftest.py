@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankscope.sketch import MAIN, SketchTable, main_statistics, sketch_array
+from rankscope.sketch import (
+    MAIN,
+    RANKED,
+    RankDistribution,
+    SketchTable,
+    main_statistics,
+    sketch_array,
+)
+from rankscope.sketch.distribution import SUMMARY
 from rankscope.store import SPREAD, Record, RunWriter, SiteInfo
 
 SITES = [
@@ -28,9 +36,13 @@ def build_record(
     tensors: Tensors | Mapping[int, Tensors] | None = None,
     *,
     look: Callable[[NDArray[Any]], SketchTable] = sketch_array,
+    peers: Mapping[int, int] | None = None,
     **changes: Any,
 ) -> Record:
-    """A record of those tensors: {site: tensor}, or {rank: {site: tensor}}."""
+    """A record of those tensors: {site: tensor}, or {rank: {site: tensor}}.
+
+    `peers` are the coordinates of ranks on the axis `tp`.
+    """
     given = default_tensors(index) if tensors is None else tensors
     nested = any(isinstance(value, Mapping) for value in given.values())
     by_rank: Mapping[int, Tensors] = given if nested else {0: given}  # type: ignore[assignment]
@@ -58,6 +70,7 @@ def build_record(
         "merged": merged,
         "spread": spread_of(numbers, len(sites)),
         "by_rank": numbers,
+        "distribution": distribution_of(numbers, peers or dict.fromkeys(numbers, 0)),
         "training": {rank: {"loss": float(10 - index + rank)} for rank in by_rank},
         "health": {rank: {"dropped": float(index)} for rank in by_rank},
     }
@@ -87,6 +100,19 @@ def spread_of(numbers: Mapping[int, NDArray[np.float32]], rows: int) -> NDArray[
         low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
         spread[row, column] = values[low], values[high], ranks[low], ranks[high]
     return spread
+
+
+def distribution_of(
+    numbers: Mapping[int, NDArray[np.float32]], peers: Mapping[int, int]
+) -> NDArray[np.float32]:
+    columns = [MAIN.index(name) for name in RANKED]
+    found: list[NDArray[np.float32]] = []
+    for one in range(max(peers.values()) + 1):
+        ranks = [rank for rank in sorted(numbers) if peers[rank] == one]
+        values = np.stack([numbers[rank][:, columns] for rank in ranks])
+        over = RankDistribution.of(values.reshape(len(ranks), -1), ranks).summary()
+        found.append(over.reshape(*values.shape[1:], len(SUMMARY)))
+    return np.stack(found)
 
 
 @pytest.fixture

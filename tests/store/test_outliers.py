@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ SITES = [
     SiteInfo(kind="weight", name="up.weight", order=2),
 ]
 Make = Callable[..., Record]
-STEPS, RANKS = 10, 4
+STEPS = 10
 
 
 def infos(hosts: str, **coordinates: Callable[[int], int]) -> list[RankInfo]:
@@ -35,7 +36,7 @@ def infos(hosts: str, **coordinates: Callable[[int], int]) -> list[RankInfo]:
 
 
 def tensors(
-    step: int, scale: Callable[[int, int, int], float]
+    step: int, scale: Callable[[int, int, int], float], count: int
 ) -> Mapping[int, Mapping[int, NDArray[np.float32]]]:
     dice = np.random.default_rng(step)
     return {
@@ -43,7 +44,7 @@ def tensors(
             site: (dice.normal(size=400) * scale(step, rank, site)).astype(np.float32)
             for site in range(len(SITES))
         }
-        for rank in range(RANKS)
+        for rank in range(count)
     }
 
 
@@ -52,14 +53,17 @@ def written(
     record: Make,
     scale: Callable[[int, int, int], float],
     attempts: tuple[list[RankInfo], ...],
+    **changes: Any,
 ) -> Run:
     with RunWriter.open(path / "r", run="r") as writer:
         writer.add_sites(SITES)
         for number, ranks in enumerate(attempts):
             writer.attempt_of(f"launch {number}")
-            writer.set_attempt(number, RANKS, {"dp": RANKS}, ranks)
+            writer.set_attempt(number, len(ranks), {"dp": len(ranks)}, ranks)
+            peers = {info.rank: info.coordinates.get("tp", 0) for info in ranks}
             for step in range(number * STEPS, (number + 1) * STEPS):
-                one = record(step, tensors(step, scale), attempt=number)
+                own = tensors(step, scale, len(ranks))
+                one = record(step, own, attempt=number, peers=peers, **changes)
                 writer.commit([one], streams={})
     return open_run(path / "r")
 
@@ -119,6 +123,34 @@ def test_ranks_that_hold_other_parts_of_the_model_are_not_compared(
     assert np.abs(found["score"].to_numpy()).max() < 3
 
 
+def test_one_of_a_hundred_ranks_is_found_without_the_numbers_of_single_ranks(
+    tmp_path: Path, record: Make
+) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 1.5 if (rank, site) == (57, 1) and step % 3 else 0.2 if rank == 9 else 1.0
+
+    run = written(tmp_path, record, scale, (infos("a" * 50 + "b" * 50),), by_rank={})
+    found = run.rank_outliers(most=4)
+    assert found["rank"].tolist()[:3] == [9, 9, 57]
+    odd = found.iloc[2].to_dict()
+    assert (odd["site"], odd["ranks"]) == ("activation:down", (57,))
+    assert odd["score"] > 5
+    assert odd["ratio"] == pytest.approx(1.5, rel=0.1)
+    assert abs(found["score"].to_numpy()[3]) < 3
+    assert run.rank_outliers(by="host").iloc[0].to_dict()["host"] == "node-a"
+
+
+def test_a_rank_that_is_extreme_in_few_steps_is_usual(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 5.0 if (rank, site) == (20, 0) and step < 4 else 1.0
+
+    run = written(tmp_path, record, scale, (infos("a" * 40),), by_rank={})
+    odd = run.rank_outliers(most=1000).query("rank == 20 and site == 'activation:up'").iloc[0]
+    assert odd.to_dict()["score"] == pytest.approx(0, abs=1)
+    assert odd.to_dict()["worst_score"] > 20
+    assert odd.to_dict()["worst_step"] < 4
+
+
 def test_a_rank_whose_numbers_are_zero_is_one(tmp_path: Path, record: Make) -> None:
     def scale(step: int, rank: int, site: int) -> float:
         return 0.0 if (rank, site) == (0, 0) else 1.0
@@ -132,8 +164,10 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, record: Make) -> None:
     run = written(tmp_path, record, lambda *_: 1.0, (infos("aabb"),))
     with pytest.raises(SettingError, match="`by` must be"):
         run.rank_outliers(by="rack")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(SettingError, match="kept merged only"):
+    with pytest.raises(SettingError, match="distributions of rms and abs_max are kept"):
         run.rank_outliers("var")
+    with pytest.raises(SettingError, match="no record of these steps"):
+        run.rank_outliers(steps=(100, 200))
     with RunWriter.open(tmp_path / "one", run="one") as writer:
         writer.attempt_of("launch")
         writer.add_sites(SITES)

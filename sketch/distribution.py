@@ -1,0 +1,155 @@
+"""How a statistic is distributed over ranks: a mergeable summary, from which outliers are told.
+
+Ranks are counted by log2 of the statistic's magnitude, and the most extreme ones are kept by name.
+Both are functions of the set of ranks alone, whatever the order and the parts in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .table import Floats, Ints
+
+RANKED = ("rms", "abs_max")
+"""The main statistics whose distribution over ranks is kept."""
+EXTREMES = 4
+"""Ranks that are kept by name on each side: of up to twice as many ranks, all."""
+LEVELS_PER_OCTAVE = 64
+"""Magnitudes that differ by less than 1.1 % count as equal in the median and in the deviation."""
+SMALLEST = 2.0**-200
+"""Stands for 0, of which there is no logarithm, and for what is smaller."""
+LARGEST = 2.0**200
+"""Stands for what is larger."""
+
+SUMMARY = (
+    "ranks",
+    "median",
+    "deviation",
+    *(f"lowest_{place}" for place in range(EXTREMES)),
+    *(f"highest_{place}" for place in range(EXTREMES)),
+    *(f"lowest_rank_{place}" for place in range(EXTREMES)),
+    *(f"highest_rank_{place}" for place in range(EXTREMES)),
+)
+"""Columns of `RankDistribution.summary`: how many ranks there are, the median over them of log2 of
+the magnitude and the median absolute deviation from it, the most extreme magnitudes, and whose
+they are."""
+RANKS, MEDIAN, DEVIATION = range(3)
+MAGNITUDES = slice(3, 3 + 2 * EXTREMES)
+NAMES = slice(3 + 2 * EXTREMES, 3 + 4 * EXTREMES)
+
+_HALF = 200 * LEVELS_PER_OCTAVE
+_SPAN = 2 * _HALF + 1
+"""How many levels there are."""
+_SIDES = np.array([1, -1], np.float32)[None, :, None]
+"""What turns the magnitudes of each side into numbers of which the smallest are kept."""
+_NOBODY = np.iinfo(np.int32).max
+
+
+def log2_magnitude(values: NDArray[np.floating]) -> Floats:
+    """float64: log2 of magnitudes, between those of `SMALLEST` and `LARGEST`; NaN stays."""
+    return np.log2(np.clip(np.abs(values.astype(np.float64)), SMALLEST, LARGEST))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankDistribution:
+    """Of `rows` numbers, each of several ranks. Where a rank's number is NaN it does not count."""
+
+    rows: int
+    levels: Ints
+    """int64 [levels]: row x number of levels + level, increasing."""
+    counts: Ints
+    """int64 [levels]: how many ranks are at each."""
+    magnitudes: NDArray[np.float32]
+    """float32 [rows, 2, EXTREMES]: the smallest, ascending, and the largest, descending."""
+    names: NDArray[np.int32]
+    """int32 [rows, 2, EXTREMES]: whose they are; of equal ones the lower rank comes first."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32], ranks: Sequence[int]) -> Self:
+        """The distribution of float32 [ranks, rows]."""
+        own = np.ascontiguousarray(np.abs(values.T))
+        known = ~np.isnan(own)
+        level = np.rint(log2_magnitude(own[known]) * LEVELS_PER_OCTAVE).astype(np.int64) + _HALF
+        levels = np.repeat(np.arange(len(own)), known.sum(axis=1)) * _SPAN + level
+        sides = np.broadcast_to(own[:, None], (len(own), 2, len(ranks)))
+        names = np.where(known, np.asarray(ranks, np.int32), _NOBODY)
+        return cls(
+            len(own),
+            *_counted(levels, np.ones(len(levels), np.int64)),
+            *_most_extreme(sides, np.broadcast_to(names[:, None], sides.shape)),
+        )
+
+    def merge(self, other: Self) -> Self:
+        """The distribution over the ranks of both, which have none in common."""
+        return type(self)(
+            self.rows,
+            *_counted(
+                np.concatenate([self.levels, other.levels]),
+                np.concatenate([self.counts, other.counts]),
+            ),
+            *_most_extreme(
+                np.concatenate([self.magnitudes, other.magnitudes], axis=2),
+                np.concatenate([self.names, other.names], axis=2),
+            ),
+        )
+
+    def summary(self) -> NDArray[np.float32]:
+        """float32 [rows, len(SUMMARY)]; NaN where there is no rank to tell of."""
+        row, level = np.divmod(self.levels, _SPAN)
+        middle = weighted_medians(row, level - _HALF, self.counts, self.rows)
+        away = np.abs(2 * (level - _HALF) - 2 * middle[row]).astype(np.int64)
+        order = np.argsort(row * (4 * _SPAN) + away)
+        deviation = weighted_medians(row, away[order] / 2, self.counts[order], self.rows)
+        found = np.empty((self.rows, len(SUMMARY)), np.float32)
+        found[:, RANKS] = np.bincount(row, self.counts, self.rows)
+        found[:, MEDIAN] = middle / LEVELS_PER_OCTAVE
+        found[:, DEVIATION] = deviation / LEVELS_PER_OCTAVE
+        found[:, MAGNITUDES] = self.magnitudes.reshape(self.rows, 2 * EXTREMES)
+        names = self.names.reshape(self.rows, 2 * EXTREMES)
+        found[:, NAMES] = np.where(names == _NOBODY, np.nan, names)
+        return found
+
+
+def weighted_medians(row: Ints, values: NDArray[np.number], weights: Ints, rows: int) -> Floats:
+    """float64 [rows]: the median of each row's values, NaN where it has none.
+
+    Args:
+        row: int64 [values], increasing.
+        values: increasing within each row.
+        weights: int64 [values]: how often each counts.
+    """
+    total = np.bincount(row, weights, rows).astype(np.int64)
+    begin, end = np.cumsum(total) - total, np.cumsum(weights)
+    medians = np.full(rows, np.nan)
+    some = total > 0
+    low, high = (
+        values[np.searchsorted(end, (begin + middle)[some], side="right")]
+        for middle in ((total - 1) // 2, total // 2)
+    )
+    medians[some] = (low + high) / 2
+    return medians
+
+
+def _counted(levels: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Each level once, increasing, and its count."""
+    order = np.argsort(levels)
+    levels = levels[order]
+    first = np.flatnonzero(np.append(True, levels[1:] != levels[:-1])[: len(levels)])
+    return levels[first], np.add.reduceat(counts[order], first) if len(first) else counts
+
+
+def _most_extreme(
+    magnitudes: NDArray[np.float32], names: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Of [rows, 2, any] the `EXTREMES` that come first on each side; NaN and nobody where none."""
+    lacking = max(0, EXTREMES - magnitudes.shape[2])
+    room = ((0, 0), (0, 0), (0, lacking))
+    magnitudes = np.pad(magnitudes, room, constant_values=np.nan)
+    names = np.pad(names, room, constant_values=_NOBODY)
+    first = np.lexsort((names, magnitudes * _SIDES), axis=2)[..., :EXTREMES]  # NaN comes last
+    return np.take_along_axis(magnitudes, first, 2), np.take_along_axis(names, first, 2)
