@@ -13,25 +13,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import zmq
-from numpy.typing import NDArray
+from msgspec.structs import replace
 from zmq.utils.monitor import recv_monitor_message
 
 from ..sketch.errors import ProtocolError, SettingError
-from ..sketch.table import Ints, SketchTable
 from ..wire.address import parse_address
 from ..wire.codec import (
     MAX_BLOB_BYTES,
     MAX_HEADER_BYTES,
-    Frame,
+    Packed,
     decode,
     encode,
-    encode_frame,
     make_schema,
 )
 from ..wire.messages import (
-    MAX_ENTRIES,
     MAX_NAME,
     Ack,
     Control,
@@ -150,51 +146,25 @@ class Outbox:
         self._schemas[schema.hash] = encode(schema)
         self._schema = schema.hash
 
-    def send(
-        self,
-        *,
-        step: int,
-        time_ns: int,
-        sites: NDArray[np.uint32],
-        table: SketchTable,
-        training: Mapping[str, float],
-        health: Mapping[str, float],
-        quantities: Mapping[int, Ints] | None = None,
-        reports: Sequence[str] = (),
-        partial: bool = False,
-        final: bool = False,
-        unmatched: bool = False,
-    ) -> None:
-        """Number the frame, keep it until it is durable, and send it if that needs no waiting.
+    def send(self, packed: Packed) -> None:
+        """Number a frame, keep it until it is durable, and send it if that needs no waiting.
 
-        Args:
-            sites: which of the sites of `set_sites`, strictly increasing; one row of `table` each.
-            quantities: counts by index into the quantities of `set_sites`.
+        Its sites and quantities are among those of the latest `set_sites`, by the same indices.
         """
         if self._is_inert():
             return
+        header, blob = packed
         gaps = self._window.take_gaps()
-        frame = Frame(
-            sequence=self._next_sequence,
-            step=step,
-            time_ns=time_ns,
-            sites=sites,
-            table=table,
-            training=dict(training),
-            health=dict(health),
-            quantities=dict(quantities or {}),
-            reports=[report[:MAX_NAME] for report in reports[:MAX_ENTRIES]],
-            gaps=list(gaps),
-            partial=partial,
-            final=final,
-            unmatched=unmatched,
-        )
-        parts = encode_frame(frame, self._schema)
+        header = replace(header, sequence=self._next_sequence, schema=self._schema, gaps=list(gaps))
         entry = Entry(
-            sequence=frame.sequence, step=step, schema=self._schema, parts=parts, gaps=gaps
+            sequence=header.sequence,
+            step=header.step,
+            schema=self._schema,
+            parts=(encode(header), blob),
+            gaps=gaps,
         )
-        if len(parts[0]) > MAX_HEADER_BYTES or len(parts[1]) > MAX_BLOB_BYTES:
-            self._window.lose(step, entry.size_bytes, "it was too large for the wire", gaps)
+        if len(entry.parts[0]) > MAX_HEADER_BYTES or len(blob) > MAX_BLOB_BYTES:
+            self._window.lose(header.step, entry.size_bytes, "it was too large for the wire", gaps)
             return
         self._next_sequence += 1
         self._window.push(entry)

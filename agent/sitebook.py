@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from ..sketch.labels import site_label
 from ..sketch.quantities import MAX_NUMBERS, Quantity
 from ..wire.messages import MAX_QUANTITIES, Kind, Placement, Site, SiteQuantity
@@ -64,13 +66,29 @@ class SiteBook:
         module: str = "",
         placement: dict[str, Placement],
         aliases: tuple[str, ...] = (),
+        offset: Sequence[int] = (),
+        whole: Sequence[int] = (),
         is_small: bool = True,
     ) -> int:
         """Give a new site its row, or mark it as unmeasured; hooks may run on several threads."""
         with self._lock:
             if key not in self._rows:
-                site = dtype, shape, module, placement, aliases
-                self._rows[key] = self._add(key, *site, is_small=is_small)
+                kind, name, slot, occurrence = key
+                site = Site(
+                    kind=_kind(kind),
+                    name=name,
+                    slot=slot,
+                    occurrence=occurrence,
+                    dtype=dtype,
+                    shape=list(shape),
+                    module=module,
+                    order=len(self.sites),
+                    placement=placement,
+                    aliases=list(aliases),
+                    offset=list(offset),
+                    whole=list(whole),
+                )
+                self._rows[key] = self._add(site, is_small=is_small)
             return self._rows[key]
 
     def known(self) -> tuple[list[Site], list[SiteQuantity]]:
@@ -78,36 +96,17 @@ class SiteBook:
         with self._lock:
             return list(self.sites), list(self.quantities)
 
-    def _add(
-        self,
-        key: Key,
-        dtype: str,
-        shape: tuple[int, ...],
-        module: str,
-        placement: dict[str, Placement],
-        aliases: tuple[str, ...],
-        *,
-        is_small: bool,
-    ) -> int:
-        kind, name, slot, occurrence = key
-        if not self.chooses(name):
+    def _add(self, site: Site, *, is_small: bool) -> int:
+        if not self.chooses(site.name):
             return UNMEASURED
         if len(self.sites) >= MAX_SITES:
             self.refused += 1
             return UNMEASURED
-        row, label = len(self.sites), site_label(kind, name, slot, occurrence)
+        row, label = len(self.sites), site_label(site.kind, site.name, site.slot, site.occurrence)
         self.sites.append(
-            Site(
-                kind=_kind(kind),
-                name=name,
-                slot=slot,
-                occurrence=occurrence,
-                dtype=dtype,
-                shape=list(shape),
-                module=module,
-                order=row,
-                placement={**placement, **self.says(label)},
-                aliases=list(aliases),
+            replace(
+                site,
+                placement={**site.placement, **self.says(label)},
                 checked=not self.leaves_unchecked(label),
             )
         )

@@ -36,6 +36,7 @@ class Timetable:
     Args:
         schedules: of each kind that is observed.
         sentinel: whether all other sites are looked at, too, in every step.
+        ring: whether all are sketched in every step, and schedules say only what is sent of it.
         strides: of a large tensor of that kind, of how many clusters of elements one is sketched.
     """
 
@@ -44,6 +45,7 @@ class Timetable:
         schedules: Mapping[str, Schedule],
         *,
         sentinel: bool = False,
+        ring: bool = False,
         strides: Mapping[str, int] | None = None,
     ) -> None:
         self._asked = {
@@ -56,6 +58,7 @@ class Timetable:
         }
         self._ways = self._asked
         self._sentinel = Schedule() if sentinel else None
+        self._ring = ring
         self.stretch = 1
         """How many times as rarely as was asked for sites are sketched."""
         self._next_stretch = 1, 0
@@ -80,8 +83,10 @@ class Timetable:
         times, from_step = self._next_stretch
         if times != self.stretch and step >= from_step:
             self._change_stretch(times)
-        self._step, self._in_turn = step, True
-        self._sketched = {kind: way for kind, way in self._ways.items() if way.schedule.due(step)}
+        self._step, self._in_turn = step, not self._ring
+        self._sketched = {
+            kind: way for kind, way in self._ways.items() if self._ring or way.schedule.due(step)
+        }
         self._glances = self._sentinel is not None
         return bool(self._sketched) or self._glances
 
@@ -89,6 +94,18 @@ class Timetable:
         """Turn to what is recorded at the end, whatever the schedules say: the last weights."""
         self._sketched = {kind: way for kind, way in self._asked.items() if kind == "weight"}
         self._glances = self._in_turn = False
+
+    def is_scheduled(self, step: int) -> bool:
+        """Whether something of a step is to be sent."""
+        return any(way.schedule.due(step) for way in self._asked.values())
+
+    def is_sent(self, kind: str, name: str, step: int) -> bool:
+        """Whether the sites of a kind and name are to be sent with a step; where there is a ring.
+
+        May be called by any thread.
+        """
+        schedule = self._asked[kind].schedule
+        return schedule.due(step) and schedule.is_turn_of(name, step)
 
     def end(self) -> None:
         """Nothing is due any more."""

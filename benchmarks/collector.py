@@ -24,7 +24,7 @@ import numpy as np
 
 from rankscope.agent import Outbox
 from rankscope.sketch import SketchTable, sketch_array
-from rankscope.wire import PROTOCOL, Hello, MeshAxis, Site
+from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
 
 WINDOW_FRAMES = 64
 IDLE_S = 0.05
@@ -62,12 +62,15 @@ def send(rank: int, ranks: int, sites: int, seconds: float, address: str, gates:
         if box.statistics().pending_frames < WINDOW_FRAMES:
             numbers = {"loss": 1.0 / (step + 1)}
             box.send(
-                step=step,
-                time_ns=time.time_ns(),
-                sites=rows,
-                table=table,
-                training=numbers,
-                health={},
+                pack_frame(
+                    Frame(
+                        step=step,
+                        time_ns=time.time_ns(),
+                        sites=rows,
+                        table=table,
+                        training=numbers,
+                    )
+                )
             )
             step += 1
         else:

@@ -1,9 +1,9 @@
 """Joins what the ranks of one attempt say about each step into records. No I/O, no clock.
 
 Rules of this file: a rank's frames come in order, so a rank that has sent a later step will not
-send an earlier one. Records close in order. A record is open until every rank that is awaited is in
-it or past it, or until its deadline; then late ranks patch it for a while; what comes after that
-is told as an event and dropped.
+send an earlier one, but for those that it had kept back. Records close in order. A record is open
+until every rank that is awaited is in it or past it, or until its deadline; then late ranks patch
+it for a while; what comes after that is told as an event and dropped.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class _Held:
     index: int = -1
     closed: float = 0.0
     changed: bool = False
+    kept: bool = False
+    """Whether it was begun by a frame that had been kept back: others may follow, or not."""
 
 
 @dataclass(slots=True)
@@ -190,13 +192,15 @@ class Joiner:
         self.hear(rank, now)
         state = self._ranks[rank]
         state.moved = now
-        state.step = max(state.step, header.step) if state.unfinished else header.step
+        late = header.kept or state.unfinished
+        state.step = max(state.step, header.step) if late else header.step
         for report in header.reports:
             self._tell("report", rank, header.step, report, header.time_ns)
-        key = self._key(state, header.step, header.final, header.partial)
-        self._move(rank, state, key)
-        state.unfinished = header.partial
-        held = self._open.get(key) or self._closed.get(key) or self._begin(rank, key, now)
+        key = self._key(state, header.step, header.final, kept=header.kept)
+        if state.position is None or key > state.position or not header.kept:
+            self._move(rank, state, key)
+            state.unfinished = header.partial
+        held = self._open.get(key) or self._closed.get(key) or self._begin(key, now, header.kept)
         if held is None:
             late = self._late.setdefault(rank, _Late())
             late.steps.append(header.step)
@@ -255,12 +259,12 @@ class Joiner:
 
     # Ranks ---------------------------------------------------------------------------------------
 
-    def _key(self, state: _Rank, step: int, final: bool, partial: bool) -> Key:
+    def _key(self, state: _Rank, step: int, final: bool, *, kept: bool) -> Key:
         position = state.position
         if position is None:
             return self._meet(0, step, final) or (self._lowest_epoch(), step, final)
         again = (step, final) == position[1:] and state.unfinished
-        if (step, final) > position[1:] or again:
+        if (step, final) > position[1:] or again or kept:
             return (position[0], step, final)
         epoch = position[0] + 1
         return self._meet(epoch, step, final) or (epoch, step, final)
@@ -316,17 +320,19 @@ class Joiner:
 
     # Records -------------------------------------------------------------------------------------
 
-    def _begin(self, rank: int, key: Key, now: float) -> _Held | None:
+    def _begin(self, key: Key, now: float, kept: bool) -> _Held | None:
         if key in self._forgotten:
             return None
-        held = self._open[key] = _Held(key, now, self._awaited(key))
+        held = self._open[key] = _Held(key, now, self._awaited(key, kept), kept=kept)
         insort(self._order, key)
         return held
 
-    def _awaited(self, key: Key) -> set[int]:
+    def _awaited(self, key: Key, kept: bool) -> set[int]:
+        """Ranks that have not come to a record yet; what they have kept back comes, or does not."""
         awaited = set(range(self.world_size))
         for rank, state in self._ranks.items():
-            if state.gone or (state.position is not None and state.position > key):
+            at = state.position
+            if state.gone or (at is not None and (at > key or (kept and at == key))):
                 awaited.discard(rank)
         return awaited
 
@@ -398,13 +404,15 @@ class Joiner:
         whole = record.complete and not record.partial
         try:
             batch.alerts += self._watch.judge(
-                merged, step, record.time_ns, whole=whole, patched=patched
+                merged, step, record.time_ns, whole=whole, patched=patched or held.kept
             )
         except Exception as error:  # a rule never costs the record, whatever peers have sent
             self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
 
     def _may_change(self, held: _Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""
+        if held.kept:
+            return len(held.parts) < self.world_size
         for rank in range(self.world_size):
             state, part = self._ranks.get(rank), held.parts.get(rank)
             if part is None:

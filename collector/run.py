@@ -15,7 +15,7 @@ from itertools import groupby
 from ..sketch.errors import StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
-from ..store.record import Event, RankInfo, SiteInfo
+from ..store.record import Event, Piece, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.messages import LEAST_BUDGET, Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
@@ -127,7 +127,7 @@ class Run:
         Raises:
             StoreError: its sites cannot be registered.
         """
-        infos = [_info(site) for site in schema.sites]
+        infos = [_info(site, stream.mesh) for site in schema.sites]
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
         indices = self.writer.add_sites(infos)
@@ -424,7 +424,10 @@ def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     return grouped
 
 
-def _info(site: Site) -> SiteInfo:
+def _info(site: Site, mesh: Sequence[MeshAxis]) -> SiteInfo:
+    cut = [axis for axis in mesh if site.placement.get(axis.name) == "shard"]
+    cell = ",".join(f"{axis.name}={axis.coordinate}/{axis.size}" for axis in cut)
+    piece = Piece(offset=tuple(site.offset), shape=tuple(site.shape))
     return SiteInfo(
         kind=site.kind,
         name=site.name,
@@ -437,4 +440,6 @@ def _info(site: Site) -> SiteInfo:
         placement=dict(site.placement),
         aliases=tuple(site.aliases),
         checked=site.checked,
+        whole=tuple(site.whole),
+        pieces={cell: piece} if site.offset else {},
     )

@@ -103,12 +103,23 @@ def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFram
         "occurrence": [site.occurrence for site in picked],
         "dtype": [site.dtype for site in picked],
         "shape": [site.shape for site in picked],
+        "whole": [site.whole for site in picked],
         "module": [site.module for site in picked],
         "order": [site.order for site in picked],
         "placement": [dict(site.placement) for site in picked],
         "aliases": [site.aliases for site in picked],
     }
     return pd.DataFrame(columns, index=index)
+
+
+def regions_frame(sites: Sequence[SiteInfo]) -> pd.DataFrame:
+    """One row a piece, see `Run.regions`."""
+    rows = [
+        (site.label, cell, piece.offset, piece.shape, site.whole)
+        for site in sites
+        for cell, piece in sorted(site.pieces.items())
+    ]
+    return pd.DataFrame(rows, columns=["site", "cell", "offset", "shape", "whole"])
 
 
 def health_frame(

@@ -29,6 +29,7 @@ from .frames import (
     events_frame,
     health_frame,
     records_frame,
+    regions_frame,
     sites_frame,
 )
 from .labels import by_site, by_step, exponents_dataset
@@ -136,11 +137,30 @@ class Run:
     ) -> pd.DataFrame:
         """By label, in the order of execution: kind, name, slot, occurrence, dtype, shape, …
 
+        `shape` is that of the tensor as the first rank had it, `whole` that of all pieces together,
+        where ranks hold pieces of a DTensor.
+
         Raises:
             SettingError: nothing matches.
         """
         known = self._reader.meta.sites
         return sites_frame(known, choose_sites(known, kind=kind, name=name).tolist())
+
+    def regions(
+        self, kind: str | Collection[str] | None = None, name: str | None = None
+    ) -> pd.DataFrame:
+        """Which pieces of DTensors ranks hold: site, cell, offset, shape, and shape of the whole.
+
+        `cell` is where such a rank is on the mesh axes along which the tensor is cut, as
+        "fsdp=1/4,tp=0/2"; `offset` and `shape` have an entry an axis, in elements. Of at most 64
+        cells a site; of later attempts under the same mesh those that came last.
+
+        Raises:
+            SettingError: nothing matches.
+        """
+        known = self._reader.meta.sites
+        places = choose_sites(known, kind=kind, name=name)
+        return regions_frame(self._reader.sites(places))
 
     def scalar(
         self,

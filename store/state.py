@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS, LOGS
-from .record import QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Piece, QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -117,7 +117,7 @@ class Meta:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json`."""
         return {
-            "sites": [asdict(site) | {"placement": dict(site.placement)} for site in self.sites],
+            "sites": [asdict(site) for site in self.sites],
             "attempts": [asdict(attempt) for attempt in self.attempts],
             "quantities": [asdict(one) for one in self.quantities],
             "training": list(self.training),
@@ -143,7 +143,12 @@ class Meta:
 
 def site_from_json(values: Mapping[str, Any]) -> SiteInfo:
     """A site as it was written."""
-    return SiteInfo(**known_fields(SiteInfo, values, tuples=("shape", "aliases")))
+    pieces = {
+        cell: Piece(**known_fields(Piece, piece, tuples=("offset", "shape")))
+        for cell, piece in values.get("pieces", {}).items()
+    }
+    whole = {**values, "pieces": pieces}
+    return SiteInfo(**known_fields(SiteInfo, whole, tuples=("shape", "aliases", "whole")))
 
 
 def attempt_from_json(values: Mapping[str, Any]) -> Attempt:

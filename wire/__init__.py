@@ -17,6 +17,7 @@ from .codec import (
     encode_frame,
     make_schema,
     open_frame,
+    pack_frame,
 )
 from .counts import quantity_of, unfold
 from .messages import (
@@ -75,6 +76,7 @@ __all__ = [
     "encode_frame",
     "make_schema",
     "open_frame",
+    "pack_frame",
     "parse_address",
     "quantity_of",
     "unfold",

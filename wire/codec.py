@@ -60,6 +60,9 @@ _ROW_BYTES = sum(
     dtype.itemsize * column.width for dtype, column in zip(_DTYPES, COLUMNS, strict=False)
 )
 
+Packed = tuple[FrameHeader, bytes]
+"""Header and blob of a frame."""
+
 _encoder = msgspec.msgpack.Encoder()
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _from_collector = msgspec.msgpack.Decoder(FromCollector)
@@ -69,7 +72,7 @@ _from_collector = msgspec.msgpack.Decoder(FromCollector)
 class Frame:
     """What one rank says about one step, in memory."""
 
-    sequence: int
+    sequence: int = 0
     """Number of the frame in its stream, from 0 without holes."""
     step: int
     time_ns: int
@@ -90,6 +93,8 @@ class Frame:
     """The state after the last step, taken when the run was closed."""
     unmatched: bool = False
     """The rank's own gradients are not what the reduced ones of the step were made of."""
+    kept: bool = False
+    """It was kept back, and is sent because something went wrong since: after later steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,7 +189,16 @@ def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> A
 
 
 def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
-    """Header and blob of `frame`, whose sites are those of the schema with hash `schema`."""
+    """The bytes of header and blob of `frame`, see `pack_frame`."""
+    header, blob = pack_frame(frame, schema)
+    return encode(header), blob
+
+
+def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
+    """Header and blob of `frame`, whose sites are those of the schema with hash `schema`.
+
+    Schema, sequence and gaps may be filled in later, when it is sent.
+    """
     first, width, bins = _windows(frame.table.histogram)
     windows, counted = count_windows(frame.quantities)
     columns = (
@@ -217,8 +231,9 @@ def encode_frame(frame: Frame, schema: bytes) -> tuple[bytes, bytes]:
         gaps=frame.gaps,
         quantities=windows,
         unmatched=frame.unmatched,
+        kept=frame.kept,
     )
-    return _encoder.encode(header), blob
+    return header, blob
 
 
 def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> PackedFrame:
@@ -280,6 +295,7 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         partial=header.partial,
         final=header.final,
         unmatched=header.unmatched,
+        kept=header.kept,
     )
 
 

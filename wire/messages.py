@@ -149,6 +149,10 @@ class Site(Message, frozen=True):
     """Other names of the same tensor (tied weights)."""
     checked: bool = True
     """Whether its copies are compared, and its sums checked."""
+    offset: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
+    """Where the rank's piece begins in the whole, an entry an axis; empty where nobody knows."""
+    whole: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
+    """Shape of the whole that it is a piece of; empty where it is none."""
 
 
 class SiteQuantity(Message, frozen=True):
@@ -216,6 +220,8 @@ class FrameHeader(Message, tag="frame", frozen=True):
     """Their counts follow the columns in the blob, in order."""
     unmatched: bool = False
     """The rank's own gradients are not what the reduced ones of the step were made of."""
+    kept: bool = False
+    """It was kept back, and is sent because something went wrong since: after later steps."""
 
 
 class Ack(Message, tag="ack", frozen=True):

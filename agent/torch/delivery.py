@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...sketch.labels import site_label
+from ...sketch.table import Ints
+from ...wire.codec import Frame, Packed, pack_frame
 from ..outbox import Outbox
+from ..ring import Ring
 from ..steptable import StepTable
 from .device import Copy, DeviceMeter
 from .recorder import Recorder, health_of
@@ -36,15 +41,22 @@ class _Parcel:
 
 
 class Delivery:
-    """Sends each closed step as one frame."""
+    """Sends each closed step as one frame.
+
+    Args:
+        ring: keeps what schedules leave out, for when something goes wrong; None: they say what is
+            read, too.
+    """
 
     def __init__(
         self,
         recorder: Recorder,
         outbox: Outbox,
         submit: Callable[[Callable[[], None]], None],
+        ring: Ring[Packed] | None,
     ) -> None:
         self._recorder, self._outbox, self._submit = recorder, outbox, submit
+        self._ring = ring
         self._parcels: deque[_Parcel] = deque()
         self._known_sites = -1
         self._told: StepTable | None = None
@@ -100,7 +112,10 @@ class Delivery:
         for meter, copy in parcel.copies:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
-        if step.present.any() or not step.partial or self._recorder.has_reports:
+        something = step.present.any() or not step.partial or self._recorder.has_reports
+        if something and self._ring is not None and not step.final:
+            self._send_or_keep(step, self._ring)
+        elif something:
             self._frame(step, partial=step.partial)
         self._told = None
         self._recorder.release(step)
@@ -114,28 +129,89 @@ class Delivery:
             self._recorder.report(
                 f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}"
             )
+            if self._ring is not None:
+                self._empty(self._ring, np.empty(0, np.intp))
             self._frame(step, partial=True)
 
-    def _frame(self, step: StepTable, *, partial: bool) -> None:
-        rows = np.flatnonzero(step.present)
+    def _send_or_keep(self, step: StepTable, ring: Ring[Packed]) -> None:
+        """Send what is scheduled of a step and keep the whole; or, if it is bad, send all."""
+        bad = ring.newly_bad(step)
+        if len(bad) or step.partial or step is self._told:
+            self._empty(ring, bad)
+            self._frame(step, partial=step.partial)
+            return
+        timetable, sites = self._recorder.timetable, self._recorder.book.sites
+        if timetable.is_scheduled(step.step):
+            scheduled = [
+                timetable.is_sent(sites[row].kind, sites[row].name, step.step)
+                for row in np.flatnonzero(step.present).tolist()
+            ]
+            self._frame(step, partial=False, scheduled=np.array(scheduled, np.bool_))
+            if all(scheduled):
+                return
+        ring.keep(self._packed(step, kept=True))
+
+    def _empty(self, ring: Ring[Packed], bad: NDArray[np.intp]) -> None:
+        """Send what was kept, and tell why."""
+        kept = ring.take()
+        for packed in kept:
+            self._outbox.send(packed)
+        if len(bad):
+            site = self._recorder.book.sites[bad[0]]
+            label = site_label(site.kind, site.name, site.slot, site.occurrence)
+            self._recorder.report(
+                f"{label} has values that are not finite or overflow, and had none in the steps "
+                f"before: {len(kept)} of these are sent in full"
+            )
+
+    def _frame(
+        self, step: StepTable, *, partial: bool, scheduled: NDArray[np.bool_] | None = None
+    ) -> None:
         book = self._recorder.book
         if len(book.sites) != self._known_sites:
             sites, quantities = book.known()
             self._known_sites = len(sites)
             self._outbox.set_sites(sites, quantities)
-        self._outbox.send(
-            step=step.step,
-            time_ns=step.time_ns or time.time_ns(),
-            sites=rows.astype(np.uint32),
-            table=step.table.take(rows),
-            quantities=step.counts,
-            training=step.training,
-            health=self._health(),
-            reports=self._recorder.take_reports(),
-            partial=partial,
-            final=step.final,
-            unmatched=step.unmatched,
+        reports = self._recorder.take_reports()
+        self._outbox.send(self._packed(step, partial=partial, reports=reports, scheduled=scheduled))
+
+    def _packed(
+        self,
+        step: StepTable,
+        *,
+        partial: bool = False,
+        kept: bool = False,
+        reports: Sequence[str] = (),
+        scheduled: NDArray[np.bool_] | None = None,
+    ) -> Packed:
+        """A step as a frame; of its sites only those that are `scheduled`, if that is given."""
+        rows = np.flatnonzero(step.present)
+        if scheduled is not None:
+            rows = rows[scheduled]
+        return pack_frame(
+            Frame(
+                step=step.step,
+                time_ns=step.time_ns or time.time_ns(),
+                sites=rows.astype(np.uint32),
+                table=step.table.take(rows),
+                quantities=self._counts(step, rows),
+                training=dict(step.training),
+                health=self._health(),
+                reports=list(reports),
+                partial=partial,
+                final=step.final,
+                unmatched=step.unmatched,
+                kept=kept,
+            )
         )
+
+    def _counts(self, step: StepTable, rows: NDArray[np.intp]) -> dict[int, Ints]:
+        """What was counted beside the sketches of these rows."""
+        if not step.counts:
+            return {}
+        sent = set(rows.tolist())
+        counted = self._recorder.book.quantities
+        return {index: one for index, one in step.counts.items() if counted[index].site in sent}
 
     def _health(self) -> dict[str, float]:
         """The counters of a frame, on the agent's thread."""

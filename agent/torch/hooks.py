@@ -68,20 +68,18 @@ class Hook:
 
 
 class ModuleHooks:
-    """Hooks on the chosen modules of `model` and on the gradients of their outputs.
+    """Hooks on the chosen modules of a model and on the gradients of their outputs.
 
     Args:
-        model: the observed root, with its wrappers.
-        names: of its modules.
+        names: of its modules, and the roots among them.
         modules: classes, or names of classes, to observe; None for all.
         recorder: takes what is seen.
         placements: how outputs relate to the whole.
-        training_only: whether forwards of a root in evaluation mode are left out.
+        training_only: whether forwards are left out while the model is in evaluation mode.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
         names: Names,
         modules: Sequence[type | str] | None,
         recorder: Recorder,
@@ -89,19 +87,22 @@ class ModuleHooks:
         *,
         training_only: bool,
     ) -> None:
-        self._root, self._recorder, self._training_only = model, recorder, training_only
+        self._recorder, self._training_only = recorder, training_only
+        self._root = names.roots[0]
+        """Whose mode is that of all stages."""
         self._placements = placements if placements.is_needed else None
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._trains = True
         """Whether the forward of the root that runs, if one does, is one of training."""
         self._tokens: list[torch.Tensor] = []
-        self._handles = [model.register_forward_pre_hook(Hook(self._root_begins))]
+        begins, ends = Hook(self._root_begins), Hook(self._root_ends)
+        self._handles = [root.register_forward_pre_hook(begins) for root in names.roots]
         for name, module in names.modules():
             if _is_chosen(module, modules):
                 self._attach(name, module)
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
         self._tokens.append(self._root_token)
-        self._handles.append(model.register_forward_hook(Hook(self._root_ends)))
+        self._handles += [root.register_forward_hook(ends) for root in names.roots]
 
     def remove(self) -> None:
         """Take all hooks off the model."""

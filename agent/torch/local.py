@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -137,8 +138,23 @@ def axis_names(mesh: Any) -> list[str]:
     return list(mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)])
 
 
-def region_in_whole(tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
-    """Where a DTensor's local piece lies in the whole; None for a whole, and where nobody knows.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which part of a whole tensor a piece is: one entry an axis."""
+
+    sizes: list[int]
+    offsets: list[int]
+    whole: list[int]
+
+    def region(self) -> Region | None:
+        """Where its elements lie in the whole; None for all of it."""
+        if self.sizes == self.whole:
+            return None
+        return region_of(self.sizes, self.offsets, self.whole)
+
+
+def cut_of(tensor: torch.Tensor, piece: torch.Tensor) -> Cut | None:
+    """Which part of a DTensor its local piece is; None for a whole, and where nobody knows.
 
     Without a collective: it follows from sizes and placements alone. Raises what torch does of a
     placement that it does not know.
@@ -156,7 +172,7 @@ def region_in_whole(tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
     if tensor.is_complex():  # its parts are read as one more axis
         sizes, offsets, whole = [*sizes, 2], [*offsets, 0], [*whole, 2]
     fits = len(offsets) == len(whole) and sizes == list(piece.shape)
-    return region_of(sizes, offsets, whole) if fits and sizes != whole else None
+    return Cut(sizes, offsets, whole) if fits else None
 
 
 def _is_cut_in_one(tensor: Any) -> bool:

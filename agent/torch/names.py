@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -19,11 +20,26 @@ Rename = str | Callable[[re.Match[str]], str]
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+@runtime_checkable
+class Stage(Protocol):
+    """A stage of a pipeline, as torch.distributed.pipelining has it."""
+
+    submod: torch.nn.Module
+    stage_index: int
+
+
+Observable = torch.nn.Module | Stage | Sequence[torch.nn.Module | Stage]
+"""A model, or the stages of one that a rank holds."""
+
+NumberedStage = tuple[torch.nn.Module, int | None]
+"""A module whose forward is called, and its number in the pipeline, where it is one and known."""
+
+
 class Names:
     """The names of the modules and parameters of a model, in the whole job.
 
     Args:
-        model: the observed root, with its wrappers.
+        stages: what is observed, with its wrappers; a model that is not cut is one.
         rename: by regular expression, what to replace it by: of one part of a model, as a pipeline
             stage or some of the experts, the numbers in the whole.
 
@@ -31,24 +47,63 @@ class Names:
         SettingError: a pattern is no regular expression, or two things get one name.
     """
 
-    def __init__(self, model: torch.nn.Module, rename: Mapping[str, Rename] | None = None) -> None:
-        self._model, self._rename = unwrapped(model), _compiled(rename or {})
-        self.root = ROOT
-        """What the observed module itself is called."""
+    def __init__(
+        self, stages: Sequence[NumberedStage], rename: Mapping[str, Rename] | None = None
+    ) -> None:
+        self.roots = [module for module, _ in stages]
+        """The modules whose forward is called."""
+        self._numbers = [number for _, number in stages]
+        self._parts, self._rename = list(map(unwrapped, self.roots)), _compiled(rename or {})
+        self.number_stages(0, 1)
         for named in (
             [name for name, _ in self.modules()],
             [name for names in self._by_parameter().values() for name in set(names)],
         ):
             name, times = Counter(named).most_common(1)[0]
-            if times > 1:
+            if times > 1 and len(self.roots) == 1:
                 raise SettingError(f"`rename` calls {times} things {name!r}; names must differ.")
+            if times > 1:
+                raise SettingError(
+                    f"{times} things in these stages are called {name!r}; names must differ. Let "
+                    "each stage keep the names of the whole model, as `ModuleDict({'4': layer})`."
+                )
+
+    @property
+    def whole(self) -> torch.nn.Module:
+        """All that is observed, in one module."""
+        return self.roots[0] if len(self.roots) == 1 else torch.nn.ModuleList(self.roots)
+
+    def number_stages(self, coordinate: int, size: int) -> None:
+        """Say where this rank is among the `size` ranks of a pipeline, for the roots' own names.
+
+        Stages that do not know their number are dealt out in turn, as interleaved schedules do.
+        """
+        self._root_names = [
+            f"(stage {coordinate + place * size if number is None else number})"
+            if number is not None or size > 1 or len(self.roots) > 1
+            else ROOT
+            for place, number in enumerate(self._numbers)
+        ]
 
     def modules(self) -> list[tuple[str, torch.nn.Module]]:
-        """(name, module) of every module that can be called, wrappers left out."""
+        """(name, module) of every module that can be called, wrappers left out.
+
+        A stage's number is in the names that several stages have: each is a part of the whole's.
+        """
+        seen = set[torch.nn.Module]()
+        found = [
+            [
+                (self._name(name), module)
+                for name, module in part.named_modules(seen)
+                if not any(hasattr(module, wrapper) for wrapper in _WRAPPERS)
+            ]
+            for part in self._parts
+        ]
+        times = Counter(name for named in found for name in dict(named))
         return [
-            (self._name(name), module)
-            for name, module in self._model.named_modules()
-            if not any(hasattr(module, wrapper) for wrapper in _WRAPPERS)
+            (name if name and times[name] == 1 else f"{name} {root}".lstrip(), module)
+            for root, named in zip(self._root_names, found, strict=True)
+            for name, module in named
         ]
 
     def parameters(self) -> dict[torch.nn.Parameter, tuple[str, tuple[str, ...]]]:
@@ -58,8 +113,9 @@ class Names:
 
     def _by_parameter(self) -> dict[torch.nn.Parameter, list[str]]:
         names: dict[torch.nn.Parameter, list[str]] = defaultdict(list)
-        for name, parameter in self._model.named_parameters(remove_duplicate=False):
-            names[parameter].append(self._name(name))
+        for part in self._parts:
+            for name, parameter in part.named_parameters(remove_duplicate=False):
+                names[parameter].append(self._name(name))
         return names
 
     def _name(self, raw: str) -> str:
@@ -71,7 +127,27 @@ class Names:
                 raise SettingError(
                     f"rename[{pattern.pattern!r}] cannot replace anything in {name!r}: {error}."
                 ) from None
-        return name or self.root
+        return name
+
+
+def stages_of(model: Observable) -> list[NumberedStage]:
+    """Each module whose forward is called, and the number of its stage where it is known.
+
+    Without DistributedDataParallel, which a job that loses a rank makes anew around the same model.
+
+    Raises:
+        SettingError: there is none.
+    """
+    stages = list[NumberedStage]()
+    several = isinstance(model, Sequence | torch.nn.ModuleList)  # nobody can call a ModuleList
+    for one in model if several else [model]:
+        module, number = (one.submod, one.stage_index) if isinstance(one, Stage) else (one, None)
+        while isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            module = module.module
+        stages.append((module, number))
+    if not stages:
+        raise SettingError("`model` is empty; pass the module that is trained, or its stages.")
+    return stages
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -29,13 +29,14 @@ from .arrivals import Arrivals, Awaited, is_on_its_way
 from .counting import ToCount
 from .device import DeviceMeter
 from .local import (
+    Cut,
+    cut_of,
     dtype_name,
     in_memory_order,
     in_transform,
     inner_tensors,
     local_tensor,
     placement_of,
-    region_in_whole,
     untransformed,
 )
 from .sampling import LEAST as LEAST_SAMPLED
@@ -92,7 +93,7 @@ class Recorder:
         }
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
-        self._regions: dict[int, tuple[object, Region | None]] = {}
+        self._cuts: dict[int, tuple[object, Region | None]] = {}
         """By row: sizes and placements, and where the piece lies."""
         self._arrivals = Arrivals()
         self._ring = StepRing()
@@ -334,17 +335,19 @@ class Recorder:
         placements = getattr(tensor, "placements", None)
         if placements is None or not piece.is_contiguous():
             return None
-        cut = tensor.shape, piece.shape, placements
-        known = self._regions.get(row)
-        if known is None or known[0] != cut:
-            try:
-                region = region_in_whole(tensor, piece)
-            except Exception as error:  # its sketch is right all the same
-                region = None
-                name = self.book.sites[row].name
-                self.report(f"Elements of the pieces of {name} are numbered from 0", error)
-            known = self._regions[row] = cut, region
+        sizes = tensor.shape, piece.shape, placements
+        known = self._cuts.get(row)
+        if known is None or known[0] != sizes:
+            cut = self._cut(self.book.sites[row].name, tensor, piece)
+            known = self._cuts[row] = sizes, cut.region() if cut else None
         return known[1]
+
+    def _cut(self, name: str, tensor: torch.Tensor, piece: torch.Tensor) -> Cut | None:
+        try:
+            return cut_of(tensor, piece)
+        except Exception as error:  # its sketch is right all the same
+            self.report(f"Elements of the pieces of {name} are numbered from 0", error)
+            return None
 
     def _add_parts(
         self,
@@ -378,6 +381,7 @@ class Recorder:
     ) -> int:
         default = self._default_placement.get(key[0], {})
         refused = self.book.refused_quantities
+        cut = self._cut(key[1], tensor, piece)
         row = self.book.add(
             key,
             dtype=dtype_name(piece.dtype),
@@ -385,6 +389,8 @@ class Recorder:
             module=module,
             placement={**default, **placed, **placement_of(tensor)},
             aliases=aliases,
+            offset=cut.offsets if cut else [],
+            whole=cut.whole if cut else [],
             is_small=piece.numel() < LEAST_SAMPLED,
         )
         if not refused and self.book.refused_quantities:

@@ -16,9 +16,11 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
+from ...wire.codec import Packed
 from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
+from ..ring import Ring
 from ..schedule import Schedule, schedules_by_kind
 from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
 from ..sitebook import SiteBook
@@ -29,13 +31,13 @@ from .hooks import ModuleHooks
 from .identity import Rendezvous, data_axes, facts, identify, launch_token
 from .ledger import Ledger
 from .meters import meter_maker
-from .names import Names, Rename
+from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
 from .scaling import LossScale
-from .settings import as_list, check_model, devices_of, run_name, timetable_of
+from .settings import as_list, check_model, devices_of, ring_of, run_name, timetable_of
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -61,7 +63,7 @@ _all_scopes: weakref.WeakSet[Scope] = weakref.WeakSet()
 
 
 def observe(
-    model: torch.nn.Module,
+    model: Observable,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     *,
     run: str | None = None,
@@ -74,6 +76,8 @@ def observe(
     sentinel: bool | None = None,
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
+    ring: int = 0,
+    overflow: str | None = None,
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
     scaler: GradScaler | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
@@ -92,7 +96,9 @@ def observe(
     keeps one graph then, and what runs compiled is seen.
 
     Args:
-        model: the module whose forward is called, with its wrappers.
+        model: the module whose forward is called, with its wrappers. Where a rank holds several
+            stages of a pipeline: a sequence of them, as PipelineStages or as modules; these are
+            numbered in turn over the ranks.
         optimizer: what updates it; several as a sequence. Without it weights are read when the
             forward begins, and no optimizer state is seen.
         run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
@@ -112,6 +118,12 @@ def observe(
             rarely, from the same step on, and the run's events say so.
         sample: share of the elements of large tensors that is sketched, as 1/8, or such a share for
             single kinds. A rarer schedule saves as much, and leaves nothing out.
+        ring: so many steps are kept here in full, whatever schedules leave out, and sent when some
+            site has values that are not finite, as it had not before, or when training ends with
+            an error or hangs: the steps before a fault are there without being sent every time.
+            Every step is sketched for it.
+        overflow: name of a number format, as float8_e4m3fn: magnitudes beyond it send the ring,
+            too.
         quantities: what is counted of some sites beside their sketches, whenever these are taken:
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
@@ -139,14 +151,15 @@ def observe(
         SettingError: an argument cannot be used; the message says which, and what would do.
     """
     optimizers = as_list(optimizer)
-    check_model(model, start)
+    stages = stages_of(model)
+    for module, _ in stages:
+        check_model(module, start)
     selection = Selection.of(include, exclude)
-    names = Names(model, rename)
+    names = Names(stages, rename)
     known = [name for name, _ in names.modules()]
     known += [name for name, _ in names.parameters().values()]
     selection.warn_of_strays(known)
     return Scope(
-        model,
         optimizers,
         run=run_name(run),
         to=to or os.environ.get("RANKSCOPE_TO"),
@@ -156,9 +169,11 @@ def observe(
             sentinel=sentinel,
             budget=budget,
             sample=sample,
-            has_accelerator=any(p.device.type != "cpu" for p in model.parameters()),
+            ring=ring,
+            has_accelerator=any(p.device.type != "cpu" for p in names.whole.parameters()),
         ),
         budget=budget,
+        ring=ring_of(ring, overflow),
         selection=selection,
         names=names,
         counting=Counting.of(quantities),
@@ -177,7 +192,6 @@ class Scope:
 
     def __init__(
         self,
-        model: torch.nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         run: str,
@@ -185,6 +199,7 @@ class Scope:
         directory: Path,
         timetable: Timetable,
         budget: float | None,
+        ring: Ring[Packed] | None,
         selection: Selection,
         names: Names,
         counting: Counting,
@@ -196,9 +211,9 @@ class Scope:
         start: int,
         training_only: bool,
     ) -> None:
-        self._model, self._optimizers = model, optimizers
+        self._model, self._optimizers = names.whole, optimizers
         self._run, self._to, self._directory = run, to, directory
-        self._timetable, self._budget = timetable, budget
+        self._timetable, self._budget, self._ring = timetable, budget, ring
         self._selection, self._counting, self._modules = selection, counting, modules
         self._names = names
         self._scale = scale
@@ -241,7 +256,7 @@ class Scope:
             host=identity.host,
             process=os.getpid(),
             device=str(next(self._model.parameters()).device),
-            facts=facts(self._model),
+            facts=facts(self._names.roots[0]),
             budget=self._budget or 0.0,
         )
         self._outbox = Outbox(address, hello)
@@ -325,8 +340,8 @@ class Scope:
     def _attach(self, mesh: Sequence[MeshAxis]) -> None:
         axes = data_axes(mesh)
         for axis in mesh:
-            if axis.name == "pp" and axis.size > 1:  # what each stage returns is something else
-                self._names.root = f"(stage {axis.coordinate})"
+            if axis.name == "pp":
+                self._names.number_stages(axis.coordinate, axis.size)
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
@@ -339,14 +354,13 @@ class Scope:
         for device in devices_of(self._model):
             self._recorder.prepare(device)
         self._recorder.forward_listeners.append(self._scale.note)
-        self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit)
+        self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit, self._ring)
         self._ledger = Ledger()
         self._parameter_hooks = ParameterHooks(
             self._names, self._optimizers, self._recorder, self._ledger
         )
         self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
         self._hooks = ModuleHooks(
-            self._model,
             self._names,
             self._modules,
             self._recorder,

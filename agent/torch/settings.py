@@ -6,14 +6,21 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import torch
 
 from ...sketch.errors import SettingError
+from ...sketch.formats import number_format
+from ...wire.codec import Packed
 from ...wire.messages import LEAST_BUDGET, RUN_NAME
+from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning
 from ..timetable import Timetable
+
+MAX_RING = 128
+"""Steps that a ring holds at most: half of what an agent keeps until it is durable."""
 
 
 def timetable_of(
@@ -22,12 +29,13 @@ def timetable_of(
     sentinel: bool | None,
     budget: float | None,
     sample: float | Mapping[str, float] | None,
+    ring: int,
     has_accelerator: bool,
 ) -> Timetable:
     """What is read in which step.
 
     Raises:
-        SettingError: budget, sentinel and sample do not go together.
+        SettingError: budget, sentinel, sample and ring do not go together.
     """
     if budget is not None and not LEAST_BUDGET <= budget <= 1:
         raise SettingError(f"`budget` must be a share of step time as 0.01, got {budget}.")
@@ -36,11 +44,35 @@ def timetable_of(
             "`sentinel` and `sample` exclude each other: where a sample is sketched, a NaN beside "
             "it would not be seen."
         )
+    if ring and (sentinel or budget is not None or sample is not None):
+        raise SettingError(
+            "`ring` sketches all in every step: it does not go with `sentinel`, `budget` or "
+            "`sample`, which read less."
+        )
     if budget is not None:
         schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
     if sentinel is None:
-        sentinel = has_accelerator and sample is None
-    return Timetable(schedules, sentinel=sentinel, strides=strides_by_kind(sample, list(schedules)))
+        sentinel = has_accelerator and sample is None and not ring
+    strides = strides_by_kind(sample, list(schedules))
+    return Timetable(schedules, sentinel=sentinel, ring=ring > 0, strides=strides)
+
+
+def ring_of(steps: int, overflow: str | None) -> Ring[Packed] | None:
+    """The ring of so many steps; None for 0.
+
+    Raises:
+        SettingError: that is no number of steps, there is no such format, or it has no use.
+    """
+    if not 0 <= steps <= MAX_RING:
+        raise SettingError(f"`ring` must be a number of steps from 0 to {MAX_RING}, got {steps}.")
+    limit = inf if overflow is None else number_format(overflow).overflow_threshold
+    if overflow is not None and not steps:
+        raise SettingError("`overflow` says when a `ring` is sent; give ring=16, say, too.")
+    return Ring(steps, limit, _size_of) if steps else None
+
+
+def _size_of(packed: Packed) -> int:
+    return len(packed[1])
 
 
 def run_name(run: str | None) -> str:

@@ -16,6 +16,7 @@ from rankscope.sketch import AddressError, SettingError, SketchTable, sketch_arr
 from rankscope.wire import (
     PROTOCOL,
     Ack,
+    Frame,
     FrameHeader,
     Goodbye,
     Hello,
@@ -30,6 +31,7 @@ from rankscope.wire import (
     decode,
     decode_frame,
     encode,
+    pack_frame,
 )
 
 SITES = [Site(kind="tap", name="t")]
@@ -111,12 +113,15 @@ def box(collector: FakeCollector) -> Iterator[Outbox]:
 def send(box: Outbox, count: int, first: int = 0) -> None:
     for step in range(first, first + count):
         box.send(
-            step=step,
-            time_ns=step,
-            sites=np.zeros(1, np.uint32),
-            table=TABLE,
-            training={"loss": 1.0},
-            health={},
+            pack_frame(
+                Frame(
+                    step=step,
+                    time_ns=step,
+                    sites=np.zeros(1, np.uint32),
+                    table=TABLE,
+                    training={"loss": 1.0},
+                )
+            )
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import SketchTable, sketch_array
-from rankscope.wire import PROTOCOL, Hello, MeshAxis, Site
+from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
 
 SITES = [
     Site(kind="activation", name="fc", placement={"dp": "shard"}),
@@ -61,12 +61,15 @@ def a_table(value: float = 1.0) -> SketchTable:
 def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float = 0.0) -> None:
     for step in steps:
         box.send(
-            step=step,
-            time_ns=time.time_ns(),
-            sites=np.arange(2, dtype=np.uint32),
-            table=a_table(value),
-            training={"loss": float(step)},
-            health={},
+            pack_frame(
+                Frame(
+                    step=step,
+                    time_ns=time.time_ns(),
+                    sites=np.arange(2, dtype=np.uint32),
+                    table=a_table(value),
+                    training={"loss": float(step)},
+                )
+            )
         )
         box.poll(time.monotonic())
         time.sleep(pause_s)

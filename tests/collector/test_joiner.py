@@ -73,6 +73,45 @@ def test_a_record_closes_at_its_deadline_and_a_late_rank_patches_it(ranks: Ranks
     assert joiner.held_bytes == 0
 
 
+def test_frames_that_were_kept_back_fill_the_steps_before(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    for rank in (zero, one):
+        feed(joiner, rank, 0)
+        feed(joiner, rank, 10)
+    assert steps(joiner.tick(0.1, 0)) == [(0, 0, (0, 1), True), (1, 10, (0, 1), True)]
+    feed(joiner, zero, 9, kept=True)
+    feed(joiner, zero, 10, value=3.0, kept=True)  # what of it was not sent before
+    feed(joiner, zero, 11)
+    batch = joiner.tick(0.2, 2)
+    assert steps(batch) == [(2, 9, (0,), False), (3, 10, (0,), False)]
+    feed(joiner, one, 9, kept=True)
+    feed(joiner, one, 11)
+    feed(joiner, zero, 12)
+    feed(joiner, one, 12)
+    batch = joiner.tick(0.3, 4)
+    assert steps(batch) == [
+        (4, 11, (0, 1), True),
+        (5, 12, (0, 1), True),
+        (2, 9, (0, 1), True),
+    ]
+    assert len(batch.released) == 5
+    assert batch.events == []
+    assert steps(joiner.tick(200.0, 6)) == []
+    assert joiner.held_bytes == 0
+
+
+def test_a_kept_frame_ends_no_alert_and_waits_for_nobody_for_long(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    feed(joiner, zero, 10, value=1.0)
+    joiner.feed(1, one.stream, one.frame(10, 1.0, 2.0), one.layout, 0.0)
+    assert [alert.rule for alert in joiner.tick(0.1, 0).alerts] == ["replica-divergence"]
+    for rank in (zero, one):
+        feed(joiner, rank, 9, kept=True)
+    batch = joiner.tick(0.2, 1)
+    assert steps(batch) == [(1, 9, (0, 1), True)]
+    assert batch.alerts == []
+
+
 def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
     joiner = new_joiner(0, 2, settings=JoinerSettings(retain_s=5.0, lost_after_s=1e9))
     zero, one = ranks(2)

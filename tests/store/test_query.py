@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Record, Run, RunWriter, open_run
+from rankscope.store import Piece, Record, Run, RunWriter, SiteInfo, open_run
 
 Make = Callable[..., Record]
 
@@ -62,6 +63,33 @@ def test_sites_come_in_the_order_of_execution(run: Run) -> None:
     assert sites.loc[WEIGHT, "shape"] == (4, 2)
     assert sites.loc[STATE, "slot"] == "exp_avg"
     assert run.sites(kind="activation", name=r"\.1\.").index.tolist() == [UP_1]
+
+
+def test_pieces_of_a_tensor_come_together_from_its_ranks(
+    writer: RunWriter, record: Make, path: Path
+) -> None:
+    def held(cell: str, offset: int, length: int) -> SiteInfo:
+        piece = Piece(offset=(offset, 0), shape=(length, 2))
+        return replace(writer.sites[2], whole=(5, 2), pieces={cell: piece})
+
+    for site in (held("fsdp=0/2", 0, 3), held("fsdp=1/2", 3, 2), held("fsdp=1/2", 3, 2)):
+        writer.add_sites([site])
+    writer.commit([record(0)], streams={})
+    run = open_run(path)
+    assert run.regions().to_dict("list") == {
+        "site": [WEIGHT, WEIGHT],
+        "cell": ["fsdp=0/2", "fsdp=1/2"],
+        "offset": [(0, 0), (3, 0)],
+        "shape": [(3, 2), (2, 2)],
+        "whole": [(5, 2), (5, 2)],
+    }
+    assert run.sites().loc[[WEIGHT, UP_0], "whole"].tolist() == [(5, 2), ()]
+    assert run.regions(kind="activation").empty
+    for cell in range(80):
+        writer.add_sites([held(f"fsdp={cell}/80", cell, 1)])
+    writer.commit([record(1)], streams={})
+    kept = set(open_run(path).regions()["cell"])
+    assert kept == {f"fsdp={cell}/80" for cell in range(16, 80)}
 
 
 @pytest.mark.parametrize("statistic", sorted(STATISTICS))

@@ -1,0 +1,76 @@
+"""The ring: the last steps of a rank in full, which are sent when something goes wrong in one.
+
+Schedules say what is sent of each step; what they leave out is kept for a while, encoded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.table import MAX, MIN, NAN, NEG_INF, POS_INF
+from .steptable import StepTable
+
+MAX_BYTES = 32 << 20
+"""What the steps of a ring take together at most: the oldest leave it earlier then."""
+
+Kept = TypeVar("Kept")
+
+
+@dataclass(slots=True)
+class Ring(Generic[Kept]):
+    """Steps that were not sent, or not in full, oldest first.
+
+    Args:
+        steps: how many.
+        limit: a magnitude from which on a number is an overflow.
+        size_of: bytes that one takes.
+    """
+
+    steps: int
+    limit: float
+    size_of: Callable[[Kept], int]
+    forgotten: int = 0
+    """Steps that left it early, for want of room."""
+    _kept: deque[Kept] = field(default_factory=deque[Kept])
+    _size_bytes: int = 0
+    _bad: deque[NDArray[np.intp]] = field(default_factory=deque[NDArray[np.intp]])
+    """Of the last steps the rows in which something was wrong."""
+
+    def newly_bad(self, step: StepTable) -> NDArray[np.intp]:
+        """The rows with what is not finite, or overflows, in which it did not in the last steps.
+
+        So what is always so, as the -inf of an attention mask, is news but once.
+        """
+        rows = np.flatnonzero(step.present)
+        counts, moments = step.table.counts[rows], step.table.moments[rows]
+        largest = np.maximum(-moments[:, MIN], moments[:, MAX])
+        is_bad = (counts[:, [NAN, POS_INF, NEG_INF]] > 0).any(axis=1) | (largest >= self.limit)
+        bad = rows[is_bad]
+        known = [one for one in self._bad if len(one)]
+        self._bad.append(bad)
+        while len(self._bad) > self.steps:
+            self._bad.popleft()
+        return np.setdiff1d(bad, np.concatenate(known)) if known else bad
+
+    def keep(self, one: Kept) -> None:
+        """Add a step; the oldest leave."""
+        self._kept.append(one)
+        self._size_bytes += self.size_of(one)
+        while len(self._kept) > self.steps or (
+            self._size_bytes > MAX_BYTES and len(self._kept) > 1
+        ):
+            self.forgotten += len(self._kept) <= self.steps
+            self._size_bytes -= self.size_of(self._kept.popleft())
+
+    def take(self) -> list[Kept]:
+        """All that is in it; then it is empty."""
+        kept = list(self._kept)
+        self._kept.clear()
+        self._size_bytes = 0
+        return kept

@@ -1,0 +1,133 @@
+"""The ring: what schedules leave out is there when something goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from rankscope.agent.torch import tap
+from rankscope.sketch import SettingError
+from rankscope.store import open_run
+
+if TYPE_CHECKING:
+    from conftest import Observed
+
+Train = Callable[..., list[float]]
+
+
+def new_model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def batches(count: int, bad: int | None = None, value: float = torch.inf) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    made = [torch.randn(3, 4) for _ in range(count)]
+    if bad is not None:
+        made[bad][1, 0] = value
+    return made
+
+
+def test_the_steps_before_a_fault_are_there_in_full(
+    new_observed: Callable[[], Observed], train: Train
+) -> None:
+    model, optimizer = new_model()
+    observed = new_observed()
+    with observed.observe(model, optimizer, every=10, ring=4) as scope:
+        train(scope, model, optimizer, batches(12, bad=7))
+    assert observed.steps() == [0, 3, 4, 5, 6, 7, 8, 10, 12]  # the weights are bad from 8 on
+    found = open_run(observed.path).first_bad()
+    assert found is not None
+    assert (found.site, found.step, found.cause) == ("activation:0", 7, "forward")
+    assert "are not finite or overflow, and had none in the steps before" in observed.reports()
+
+    model, optimizer = new_model()
+    every = new_observed()
+    with every.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, batches(12, bad=7))
+    for step in observed.steps():
+        assert observed.sketches(step) == every.sketches(step)
+
+
+def test_numbers_beyond_a_format_send_it(observed: Observed, train: Train) -> None:
+    model, optimizer = new_model()
+    with observed.observe(
+        model,
+        optimizer,
+        kinds=["input"],
+        include="^0$",
+        every=100,
+        ring=2,
+        overflow="float8_e4m3fn",
+    ) as scope:
+        train(scope, model, optimizer, batches(9, bad=4, value=400.0) + batches(3, 1, -500.0))
+    assert observed.steps() == [0, 8, 9, 10, 12]
+
+
+def test_an_error_sends_it(observed: Observed, train: Train) -> None:
+    model, optimizer = new_model()
+    wrong = [*batches(6), torch.ones(3, 5)]
+    with (
+        pytest.raises(RuntimeError, match="shapes"),
+        observed.observe(model, optimizer, every=100, ring=3) as scope,
+    ):
+        train(scope, model, optimizer, wrong)
+    assert observed.steps() == [0, 3, 4, 5, 6]
+    assert open_run(observed.path).records()["partial"].tolist() == [False] * 4 + [True]
+
+
+class Masked(nn.Module):
+    """Has -inf in every forward, as attention masks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        scores = tap("scores", self.inner(batch).masked_fill(torch.eye(3, 4) > 0, -torch.inf))
+        return scores.softmax(dim=1)
+
+
+def test_what_is_always_so_is_news_once(observed: Observed, train: Train) -> None:
+    model = Masked()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with observed.observe(model, optimizer, every=100, ring=3) as scope:
+        train(scope, model, optimizer, batches(20))
+    assert observed.steps() == [0, 20]
+
+
+def test_what_was_sent_in_part_is_made_whole(observed: Observed, train: Train) -> None:
+    model, optimizer = new_model()
+    with observed.observe(model, optimizer, every=100, schedules={"weight": 1}, ring=2) as scope:
+        train(scope, model, optimizer, batches(8, bad=5))
+    records = open_run(observed.path).records()
+    assert records["step"].tolist() == list(range(9))
+    whole = {
+        step: {label.partition(":")[0] for label in observed.sketches(step)} for step in range(8)
+    }
+    assert [step for step, kinds in whole.items() if "activation" in kinds] == [0, 3, 4, 5, 6]
+    assert whole[2] == whole[7] == {"weight"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ring": -1}, "a number of steps from 0 to 128, got -1"),
+        ({"ring": 4, "sentinel": True}, "does not go with `sentinel`, `budget` or `sample`"),
+        ({"ring": 4, "budget": 0.01}, "does not go with"),
+        ({"ring": 4, "sample": 1 / 8}, "does not go with"),
+        ({"overflow": "float16"}, "give ring=16"),
+        ({"ring": 4, "overflow": "float17"}, "no number format 'float17'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    observed: Observed, options: dict[str, object], message: str
+) -> None:
+    model, optimizer = new_model()
+    with pytest.raises(SettingError, match=message):
+        observed.observe(model, optimizer, **options)
