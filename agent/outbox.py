@@ -182,12 +182,15 @@ class Outbox:
             self._drop(now)
         self._flush()
 
-    def beat(self, now: float, *, step: int, site: str, health: Mapping[str, float]) -> None:
+    def beat(
+        self, now: float, *, step: int, site: str, tensors: int, health: Mapping[str, float]
+    ) -> None:
         """Say that this rank is alive, and where; at most every two seconds."""
         if self._is_inert() or self._welcome is None or now < self._next_beat:
             return
         self._next_beat = now + BEAT_S
-        self._put([encode(State(step=step, site=site[:MAX_NAME], health=dict(health)))])
+        state = State(step=step, site=site[:MAX_NAME], health=dict(health), tensors=tensors)
+        self._put([encode(state)])
 
     def close(self, *, timeout_s: float) -> bool:
         """Say goodbye, and wait at most `timeout_s` for all frames to be durable.

@@ -52,10 +52,17 @@ class SiteBook:
     _numbers: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _rows: dict[Key, int] = field(default_factory=dict[Key, int])
+    _orders: dict[Key, int] = field(default_factory=dict[Key, int])
+    """Places in the order of execution, of sites and of those that are to become one."""
 
     def row(self, key: Key) -> int | None:
         """The row of a known site, `UNMEASURED`, or None where the site is new."""
         return self._rows.get(key)
+
+    def expect(self, key: Key) -> None:
+        """A site was executed that is read later: it keeps its place in the order of execution."""
+        with self._lock:
+            self._orders.setdefault(key, len(self._orders))
 
     def add(
         self,
@@ -82,7 +89,7 @@ class SiteBook:
                     dtype=dtype,
                     shape=list(shape),
                     module=module,
-                    order=len(self.sites),
+                    order=self._orders.setdefault(key, len(self._orders)),
                     placement=placement,
                     aliases=list(aliases),
                     offset=list(offset),

@@ -4,7 +4,7 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 """
 
 from .command import collect
-from .joiner import Batch, Joiner, JoinerSettings
+from .joiner import Batch, Joiner, JoinerSettings, Place
 from .merging import Divergence, Merged, merge_contributions
 from .placement import Layout, lay_out
 from .plan import Contribution
@@ -23,6 +23,7 @@ __all__ = [
     "JoinerSettings",
     "Layout",
     "Merged",
+    "Place",
     "Service",
     "collect",
     "lay_out",

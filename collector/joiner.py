@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
@@ -78,6 +79,21 @@ class _Held:
     """Whether it was begun by a frame that had been kept back: others may follow, or not."""
 
 
+class Place(NamedTuple):
+    """Where a rank stands in its training."""
+
+    step: int = 0
+    tensors: int = 0
+    """How many of the step it has come to."""
+    site: str = ""
+    """The last of them."""
+
+    def words(self) -> str:
+        """It as a part of a sentence."""
+        at = f", last at {self.site}" if self.site else ""
+        return f"in step {self.step}{at}" + (f", its tensor {self.tensors:,}" if at else "")
+
+
 @dataclass(slots=True)
 class _Rank:
     """What is known of one rank."""
@@ -89,10 +105,9 @@ class _Rank:
     """Whether that frame was partial, so that a full one may replace it."""
     gone: bool = False
     """Said goodbye, or was silent for too long."""
-    step: int = 0
-    site: str = ""
+    place: Place = field(default_factory=Place)
     moved: float = 0.0
-    """When it was last heard to be in another step, or at another site."""
+    """When it was last heard to be at another place."""
 
 
 @dataclass(slots=True)
@@ -165,17 +180,17 @@ class Joiner:
         state = self._ranks.get(rank)
         return None if state is None or state.gone else state.seen
 
-    def hear(self, rank: int, now: float, *, step: int | None = None, site: str = "") -> None:
-        """The rank is alive, and at this step and site."""
+    def hear(self, rank: int, now: float, place: Place | None = None) -> None:
+        """The rank is alive, and at this place."""
         state = self._ranks.get(rank)
         if state is None:
             state = self._ranks[rank] = _Rank(seen=now, moved=now)
         elif state.gone:
             state.gone = False
-            self._tell("rank-joined", rank, state.step, f"Rank {rank} is back.")
+            self._tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
         state.seen = max(state.seen, now)
-        if step is not None and (step, site) != (state.step, state.site):
-            state.step, state.site, state.moved = step, site, now
+        if place is not None and place != state.place:
+            state.place, state.moved = place, now
 
     def leave(self, rank: int, reason: str = "") -> None:
         """The rank ended its stream: nothing waits for it any more."""
@@ -183,7 +198,7 @@ class Joiner:
         if state is None or state.gone:
             return
         if reason:
-            self._tell("rank-left", rank, state.step, f"Rank {rank} left: {reason}")
+            self._tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
         self._let_go(rank, state)
 
     def feed(self, rank: int, stream: str, frame: PackedFrame, layout: Layout, now: float) -> None:
@@ -193,7 +208,8 @@ class Joiner:
         state = self._ranks[rank]
         state.moved = now
         late = header.kept or state.unfinished
-        state.step = max(state.step, header.step) if late else header.step
+        if header.step > state.place.step or not late:
+            state.place = state.place._replace(step=header.step)
         for report in header.reports:
             self._tell("report", rank, header.step, report, header.time_ns)
         key = self._key(state, header.step, header.final, kept=header.kept)
@@ -293,29 +309,26 @@ class Joiner:
     def _find_lost(self, now: float) -> None:
         for rank, state in self._ranks.items():
             if not state.gone and now - state.seen > self.settings.lost_after_s:
-                at = f" at {state.site}" if state.site else ""
                 silent = f"was silent for {self.settings.lost_after_s:g} s"
-                text = f"Rank {rank} {silent}; it was last seen in step {state.step}{at}."
-                self._tell("rank-lost", rank, state.step, text)
+                text = f"Rank {rank} {silent}; it was last seen {state.place.words()}."
+                self._tell("rank-lost", rank, state.place.step, text)
                 self._let_go(rank, state)
 
     def _find_stall(self, now: float) -> None:
         moved = max((one.moved for one in self._ranks.values() if not one.gone), default=now)
         stalled = now - moved > self.settings.stalled_after_s
         if stalled and not self._stalled:
-            at = defaultdict[tuple[int, str], list[int]](list)
+            at = defaultdict[Place, list[int]](list)
             for rank in sorted(self.present()):
-                state = self._ranks[rank]
-                at[state.step, state.site].append(rank)
-            # Those that are fewest are most likely the ones that the others wait for.
-            places = sorted(at.items(), key=lambda item: (len(item[1]), item[0][0]))
+                at[self._ranks[rank].place].append(rank)
+            # Those that are fewest, or behind, are most likely the ones that the others wait for.
+            places = sorted(at.items(), key=lambda item: (len(item[1]), item[0]))
             text = "; ".join(
-                f"{rank_words(ranks)} in step {step}" + (f", last at {site}" if site else "")
-                for (step, site), ranks in places[:MAX_PLACES]
+                f"{rank_words(ranks)} {place.words()}" for place, ranks in places[:MAX_PLACES]
             )
             since = f"No rank has moved for {self.settings.stalled_after_s:g} s: "
-            (step, _), [rank, *_] = places[0]
-            self._tell("stalled", rank, step, f"{since}{text}.")
+            place, [rank, *_] = places[0]
+            self._tell("stalled", rank, place.step, f"{since}{text}.")
         self._stalled = stalled
 
     # Records -------------------------------------------------------------------------------------

@@ -18,10 +18,20 @@ from ..store.layout import CHUNK
 from ..store.record import Event, Piece, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
-from ..wire.messages import LEAST_BUDGET, Control, Gap, Goodbye, Hello, MeshAxis, Schema, Site
+from ..wire.messages import (
+    LEAST_BUDGET,
+    Control,
+    Gap,
+    Goodbye,
+    Hello,
+    MeshAxis,
+    Schema,
+    Site,
+    State,
+)
 from .budget import Budget
 from .cursor import Cursor
-from .joiner import Batch, Joiner
+from .joiner import Batch, Joiner, Place
 from .placement import CountedAt, Layout, groups_of, lay_out
 from .settings import CollectorSettings
 
@@ -162,9 +172,10 @@ class Run:
             joiner = self._joiners[stream.attempt]
             joiner.skip(stream.rank, stream.name, sequence, text, step)
 
-    def hear(self, stream: Stream, step: int, site: str, now: float) -> None:
+    def hear(self, stream: Stream, state: State, now: float) -> None:
         """A sign of life."""
-        self._joiners[stream.attempt].hear(stream.rank, now, step=step, site=site)
+        place = Place(state.step, state.tensors, state.site)
+        self._joiners[stream.attempt].hear(stream.rank, now, place)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable."""

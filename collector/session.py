@@ -187,7 +187,7 @@ class Collector:
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
             case State():
-                stream.run.hear(stream, message.step, message.site, now)
+                stream.run.hear(stream, message, now)
             case Goodbye():
                 stream.run.leave(stream, message)
                 self._touched[stream.name] = stream

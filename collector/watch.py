@@ -26,6 +26,8 @@ WHOLE = 1e-3
 a part of them, was added up wrongly; other factors are clipping by group of parameters."""
 ROUNDINGS = 16
 """So many units in the last place a reduction may be off."""
+SUMS = 1e-12
+"""What sums of numbers in float64 are off by, for these sums are in float64, too."""
 TIMES_OTHERS = 8
 """And so many times as far as half of the others: what compresses gradients rounds them all."""
 NO_FACTOR = 0.05
@@ -245,7 +247,7 @@ def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:
     infos = [site(index) for index in merged.sites.tolist()]
     checked = [pair for pair in gradient_pairs(infos) if all(infos[row].checked for row in pair)]
     addends, reduced = np.array(checked, np.intp).reshape(-1, 2).T
-    tolerance = [ROUNDINGS * max(_eps(infos[row]) for row in pair) for pair in checked]
+    tolerance = [max(SUMS, *(ROUNDINGS * _eps(infos[row]) for row in pair)) for pair in checked]
     number = merged.addends(addends)
     share = number.max(initial=1) / np.maximum(number, 1)
     return _Pairs(

@@ -254,6 +254,8 @@ class State(Message, tag="state", frozen=True):
     step: Step
     site: Name
     health: Numbers = {}
+    tensors: Count = 0
+    """How many of the step it has come to: of ranks that do the same, that with least is behind."""
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):

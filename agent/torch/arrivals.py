@@ -21,8 +21,14 @@ MOST = 256
 
 
 def is_on_its_way(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of torch's class for what a collective returns at once."""
-    return type(tensor).__name__ in ON_THEIR_WAY
+    """Whether a collective returned a tensor, or what a DTensor holds, and nobody used it since."""
+    piece = _piece(tensor)
+    return type(piece).__name__ in ON_THEIR_WAY and not piece.completed
+
+
+def _piece(tensor: Any) -> Any:
+    """What a DTensor holds here; a plain tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,7 @@ class Awaited:
     """A tensor that is on its way, and as what it is to be measured."""
 
     key: Key
-    tensor: Any
-    """It has `elem` and `completed`."""
+    tensor: torch.Tensor
     module: str
     aliases: tuple[str, ...]
     placed: Mapping[str, Placement] | None
@@ -57,10 +62,19 @@ class Arrivals:
         if self._awaited:
             awaited, self._awaited = self._awaited, []
             for one in awaited:
-                if one.tensor.completed:
+                if not is_on_its_way(one.tensor):
                     yield one
                 else:
                     self._awaited.append(one)
+
+    def used(self, key: Key) -> None:
+        """The gradient of the tensor with that key came: whoever made it had used the tensor.
+
+        Torch does not say so where it was used through a view.
+        """
+        for one in self._awaited:
+            if one.key[1:] == key[1:] and is_on_its_way(one.tensor):
+                _piece(one.tensor).trigger_wait()
 
     def give_up(self) -> int:
         """The step has ended, and nobody will use what is left: how many were never read."""

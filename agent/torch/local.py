@@ -21,9 +21,11 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     and other subclasses of Tensor give None. Never a collective; a copy only where torch has put
     off a conjugation or a change of sign.
     """
-    piece = tensor
+    piece: Any = tensor
     if type(piece) not in PLAIN:
         piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() enters autograd
+        if type(piece).__name__ in ON_THEIR_WAY and piece.completed:
+            piece = piece.elem
     if type(piece) not in PLAIN or piece.is_meta:
         return None
     if piece.requires_grad:

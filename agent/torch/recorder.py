@@ -107,6 +107,8 @@ class Recorder:
         """Runs while the training thread is in the agent."""
         self._begun: float | None = None
         self.last_key: Key | None = None
+        self.tensors = 0
+        """How many were noted of the open step: where a job hangs it says which rank is behind."""
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
         self.forward_listeners: list[Callable[[], None]] = []
@@ -132,7 +134,7 @@ class Recorder:
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
         self._begun = self._begun or time.monotonic()
-        self._open = None
+        self._open, self.tensors = None, 0
         if self.timetable.begin(step):
             self._open = self._ring.take(step)
             if self._open is None:
@@ -169,6 +171,7 @@ class Recorder:
         if step is None:
             return
         if is_on_its_way(tensor):
+            self.book.expect(key)
             self._arrivals.expect(Awaited(key, tensor, module, aliases, placed))
             return
         row, how = self.book.row(key), self.timetable.how(key[0], key[1])
@@ -205,7 +208,7 @@ class Recorder:
     def arrivals(self) -> None:
         """Measure what was on its way from other ranks, and has arrived."""
         for one in self._arrivals.arrived():
-            self.measure(one.key, one.tensor.elem, one.module, one.aliases, placed=one.placed)
+            self.measure(one.key, one.tensor, one.module, one.aliases, placed=one.placed)
 
     def barrier(self) -> None:
         """Return when all that was noted is read."""
@@ -279,6 +282,7 @@ class Recorder:
     ) -> None:
         if self.timetable.due(key[0]):
             with self.stopwatch:
+                self._arrivals.used(key)
                 self.arrivals()
                 self.measure(key, gradient, module, placed=placed)
 
@@ -318,6 +322,7 @@ class Recorder:
                     to_count = replace(to_count, tensor=to_count.tensor.clone())
             self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
+            self.tensors += 1
 
     def _reading(
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading

@@ -398,7 +398,14 @@ class Scope:
         control = self._outbox.control
         if control is not None:
             self._timetable.stretch_from(control.from_step, control.stretch)
-        self._outbox.beat(now, step=self._step, site=self._recorder.last_site, health=self.health())
+        recorder = self._recorder
+        self._outbox.beat(
+            now,
+            step=self._step,
+            site=recorder.last_site,
+            tensors=recorder.tensors,
+            health=self.health(),
+        )
 
     def _job_failed(self, error: BaseException) -> None:
         logger.warning("The agent's thread failed at a job: %r", error)

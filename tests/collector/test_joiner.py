@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.collector import Batch, Joiner, JoinerSettings
+from rankscope.collector import Batch, Joiner, JoinerSettings, Place
 from rankscope.sketch import derive
 from rankscope.store import Record, SiteInfo
 from rankscope.wire import Site
@@ -186,7 +186,7 @@ def test_a_deadline_closes_what_comes_before_it(ranks: Ranks) -> None:
 
 def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
-    joiner.hear(1, 0.0, step=6, site="layers.2")
+    joiner.hear(1, 0.0, Place(6, 3, "layers.2"))
     feed(joiner, zero, 6, 1.0)
     batch = joiner.tick(3.5, 0)
 
@@ -194,7 +194,7 @@ def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
     assert kinds(batch) == ["rank-lost"]
     assert batch.events[0].rank == 1
     assert batch.events[0].text == (
-        "Rank 1 was silent for 3 s; it was last seen in step 6 at layers.2."
+        "Rank 1 was silent for 3 s; it was last seen in step 6, last at layers.2, its tensor 3."
     )
     feed(joiner, zero, 7, 3.6)
     assert steps(joiner.tick(3.6, 1)) == [(1, 7, (0,), False)]
@@ -316,20 +316,20 @@ def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> 
     zero, one, two = ranks(3)
     for rank in (zero, one, two):
         feed(joiner, rank, 1)
-        joiner.hear(rank.rank, 1.0, step=2, site="activation:fc")
-    joiner.hear(1, 2.0, step=2, site="activation:up")
+        joiner.hear(rank.rank, 1.0, Place(2, 7, "activation:fc"))
+    joiner.hear(1, 2.0, Place(2, 6, "activation:up"))
     assert joiner.tick(6.5, 0).events == []
     for now in (3.0, 8.0):
         for rank, site in enumerate(("activation:fc", "activation:up", "activation:fc")):
-            joiner.hear(rank, now, step=2, site=site)
+            joiner.hear(rank, now, Place(2, 6 if rank == 1 else 7, site))
     [event] = joiner.tick(8.0, 1).events
     assert (event.kind, event.rank, event.step) == ("stalled", 1, 2)
     assert event.text == (
-        "No rank has moved for 5 s: rank 1 in step 2, last at activation:up; "
-        "ranks 0, 2 in step 2, last at activation:fc."
+        "No rank has moved for 5 s: rank 1 in step 2, last at activation:up, its tensor 6; "
+        "ranks 0, 2 in step 2, last at activation:fc, its tensor 7."
     )
     assert joiner.tick(9.0, 1).events == []
-    joiner.hear(1, 10.0, step=3, site="activation:up")
+    joiner.hear(1, 10.0, Place(3, 1, "activation:up"))
     assert joiner.tick(11.0, 1).events == []
     assert [event.kind for event in joiner.tick(15.5, 1).events] == ["stalled"]
 

@@ -1,6 +1,7 @@
 """The job of test_parts.py: two ranks that hold parts of a model, or of its samples.
 
 Usage: torchrun --nproc-per-node 2 parts_job.py RUN DIRECTORY pp|cp|ep
+The model is trained in float32, as RUN-float32, then in float64.
 """
 
 import sys
@@ -78,25 +79,26 @@ class Experts(nn.Module):
         return self.out(torch.stack(made, 1).flatten(0, 2))
 
 
-def make_model(mode: str, ranks: int = 1) -> nn.Module:
+def make_model(mode: str, dtype: torch.dtype, ranks: int = 1) -> nn.Module:
     """The whole on one rank, or the part of this one; the same numbers everywhere."""
     torch.manual_seed(0)
     if mode == "cp":
-        return Attention(ranks)
+        return Attention(ranks).to(dtype)
     if mode == "ep":
-        return Experts(ranks)
-    whole = Stack(range(4))
-    if ranks == 1:
-        return whole
-    stage = Stack(range(2) if dist.get_rank() == 0 else range(2, 4))
-    stage.load_state_dict({name: whole.state_dict()[name] for name in stage.state_dict()})
-    return stage
+        return Experts(ranks).to(dtype)
+    stages = nn.Sequential(Stack(range(2)), Stack(range(2, 4))).to(dtype)
+    return stages if ranks == 1 else stages[dist.get_rank()]
 
 
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """As in the test."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batch(step: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the whole job: what goes in and what shall come out."""
     torch.manual_seed(100 + step)
-    return torch.randn(8, WIDTH), torch.randn(8, 3)
+    return torch.randn(8, WIDTH).to(dtype), torch.randn(8, 3).to(dtype)
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -104,13 +106,9 @@ def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output - target).square().mean()
 
 
-def train(model: Any, mode: str, step: int, schedule: Any) -> None:
+def train(model: Any, data: torch.Tensor, target: torch.Tensor) -> None:
     """Forward, backward and the reduction of gradients."""
-    data, target = batch(step)
     rank = dist.get_rank()
-    if mode == "pp":
-        schedule.step(data) if rank == 0 else schedule.step(target=target)
-        return
     loss_of(model(data.chunk(2)[rank]), target.chunk(2)[rank]).backward()
     for name, parameter in model.named_parameters():
         if not name.startswith("expert"):  # which has seen the tokens of all ranks
@@ -118,18 +116,20 @@ def train(model: Any, mode: str, step: int, schedule: Any) -> None:
         parameter.grad /= 2
 
 
-def main() -> None:
+def train_in_pipeline(schedule: Any, data: torch.Tensor, target: torch.Tensor) -> None:
+    """Forward and backward of this rank's stage."""
+    schedule.step(data) if dist.get_rank() == 0 else schedule.step(target=target)
+
+
+def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> None:
     """A few steps."""
-    run, directory, mode = sys.argv[1:]
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
     rank = dist.get_rank()
-    model = make_model(mode, ranks=2)
+    model = make_model(mode, dtype, ranks=2)
     schedule = None
     if mode == "pp":
         stage = PipelineStage(model, rank, 2, torch.device("cpu"))
         schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = make_optimizer(model)
     with observe(
         model,
         optimizer,
@@ -139,10 +139,22 @@ def main() -> None:
         rename={"^expert$|^expert(?=[.])": f"experts.{rank}"},
     ) as scope:
         for step in range(STEPS):
-            train(model, mode, step, schedule)
+            if schedule is None:
+                train(model, *batch(step, dtype))
+            else:
+                train_in_pipeline(schedule, *batch(step, dtype))
             optimizer.step()
             scope.step()
             optimizer.zero_grad()
+
+
+def main() -> None:
+    """One mode."""
+    run, directory, mode = sys.argv[1:]
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    run_training(f"{run}-float32", directory, mode, torch.float32)
+    run_training(run, directory, mode, torch.float64)
     dist.destroy_process_group()
 
 

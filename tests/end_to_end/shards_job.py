@@ -1,7 +1,7 @@
 """The job of test_shards.py: ranks that hold pieces of one model, as a user would write them.
 
-Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY fsdp|tp|odd, or of 4 ranks
-fsdp-tp|hsdp.
+Usage: torchrun --nproc-per-node 2 shards_job.py RUN DIRECTORY ddp|fsdp|tp|sp|odd, of 4
+ranks fsdp-tp|hsdp, of 8 hsdp-sp. The model is trained in float32, as RUN-float32, then in float64.
 """
 
 import sys
@@ -16,16 +16,39 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
+from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.agent.torch import observe
+
+STEPS = 2
+AXES = {
+    "ddp": ("dp",),
+    "fsdp": ("fsdp",),
+    "tp": ("tp",),
+    "sp": ("tp",),
+    "fsdp-tp": ("fsdp", "tp"),
+    "hsdp": ("replicate", "shard"),
+    "hsdp-sp": ("dp", "fsdp", "tp"),
+}
+"""Of the mesh, by mode; each is of two ranks."""
+SEQUENCE_PARALLEL = ("sp", "hsdp-sp")
+"""The modes in which ranks along `tp` have parts of the sequences between the linear layers."""
 
 PLAN: dict[str, ParallelStyle] = {
     "tokens": RowwiseParallel(input_layouts=Replicate()),
     "up": ColwiseParallel(),
     "down": RowwiseParallel(),
     "head": ColwiseParallel(output_layouts=Replicate()),
+}
+SEQUENCE_PLAN: dict[str, ParallelStyle] = {
+    "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    "norm": SequenceParallel(),
+    "up": ColwiseParallel(input_layouts=Shard(1)),
+    "down": RowwiseParallel(output_layouts=Shard(1)),
+    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
 }
 
 
@@ -47,16 +70,38 @@ class Model(nn.Module):
         return self.head(x + self.down(self.act(self.up(self.norm(x)))))
 
 
-def make_model(mode: str) -> nn.Module:
+def make_model(mode: str, dtype: torch.dtype) -> nn.Module:
     """The same on each rank and in the test; FSDP cuts 7 rows in two."""
     torch.manual_seed(0)
-    return Model(7 if mode == "fsdp" else 8)
+    return Model(7 if mode == "fsdp" else 8).to(dtype)
 
 
 def batch(step: int) -> torch.Tensor:
     """The same on each rank and in the test."""
     torch.manual_seed(step)
-    return torch.randint(0, 30, (4, 5))
+    return torch.randint(0, 30, (4, 6))
+
+
+def samples(mode: str) -> int:
+    """Into how many parts a batch is cut."""
+    return 2 ** sum(axis != "tp" for axis in AXES[mode])
+
+
+def share(mode: str, rank: int) -> int:
+    """Which of them is that rank's."""
+    return rank // 2 if "tp" in AXES[mode] else rank
+
+
+def train(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Forward and backward; the loss."""
+    loss = model(tokens).square().mean()
+    loss.backward()
+    return loss
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """As in the test."""
+    return torch.optim.AdamW(model.parameters())
 
 
 def odd_pieces() -> dict[str, torch.Tensor]:
@@ -83,55 +128,46 @@ def tap_odd_pieces(run: str, directory: str) -> None:
             scope.step()
 
 
+def parallelised(model: nn.Module, mode: str) -> tuple[nn.Module, DeviceMesh]:
+    """The model over the ranks, and their mesh."""
+    axes = AXES[mode]
+    mesh = init_device_mesh("cpu", (2,) * len(axes), mesh_dim_names=axes)
+    if mode == "ddp":
+        return DistributedDataParallel(model), mesh
+    if "tp" in axes:
+        plan = SEQUENCE_PLAN if mode in SEQUENCE_PARALLEL else PLAN
+        parallelize_module(model, mesh["tp"], plan)
+    data = tuple(axis for axis in axes if axis != "tp")
+    if data:
+        fully_shard(model.get_submodule("up"), mesh=mesh[data])
+        fully_shard(model, mesh=mesh[data])
+    return model, mesh
+
+
+def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> None:
+    """A few steps."""
+    model, mesh = parallelised(make_model(mode, dtype), mode)
+    told = {"fsdp": 2} if mode == "fsdp" else mesh
+    optimizer = make_optimizer(model)
+    with observe(model, optimizer, run=run, directory=directory, mesh=told) as scope:
+        for step in range(STEPS):
+            loss = train(model, batch(step).chunk(samples(mode))[share(mode, dist.get_rank())])
+            optimizer.step()
+            scope.step(loss=loss)
+            optimizer.zero_grad()
+
+
 def main() -> None:
-    """Two steps."""
+    """One mode."""
     run, directory, mode = sys.argv[1:]
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     if mode == "odd":
         tap_odd_pieces(run, directory)
-        dist.destroy_process_group()
-        return
-    model = make_model(mode)
-    mesh = parallelised(model, mode)
-    told = {"fsdp": 2} if mode == "fsdp" else mesh
-    optimizer = torch.optim.AdamW(model.parameters())
-    with observe(model, optimizer, run=run, directory=directory, mesh=told) as scope:
-        for step in range(2):
-            loss = model(batch(step).chunk(samples(mode))[share(mode)]).square().mean()
-            loss.backward()
-            optimizer.step()
-            scope.step(loss=loss)
-            optimizer.zero_grad()
+    else:
+        run_training(f"{run}-float32", directory, mode, torch.float32)
+        run_training(run, directory, mode, torch.float64)
     dist.destroy_process_group()
-
-
-def parallelised(model: nn.Module, mode: str) -> DeviceMesh:
-    """Distribute the model over the ranks; their mesh."""
-    axes = {
-        "fsdp": ("fsdp",),
-        "tp": ("tp",),
-        "fsdp-tp": ("fsdp", "tp"),
-        "hsdp": ("replicate", "shard"),
-    }[mode]
-    mesh = init_device_mesh("cpu", (2,) * len(axes), mesh_dim_names=axes)
-    if "tp" in axes:
-        parallelize_module(model, mesh["tp"], PLAN)
-    if mode != "tp":
-        over = mesh["fsdp"] if mode == "fsdp-tp" else mesh
-        fully_shard(model.get_submodule("up"), mesh=over)
-        fully_shard(model, mesh=over)
-    return mesh
-
-
-def samples(mode: str) -> int:
-    """Into how many parts a batch is cut."""
-    return {"fsdp": 2, "tp": 1, "fsdp-tp": 2, "hsdp": 4}[mode]
-
-
-def share(mode: str) -> int:
-    """Which of them is this rank's."""
-    return dist.get_rank() // 2 if mode == "fsdp-tp" else dist.get_rank() % samples(mode)
 
 
 if __name__ == "__main__":

@@ -2,82 +2,100 @@
 
 from __future__ import annotations
 
+import re
 import runpy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from rankscope.sketch import COUNTS, MOMENTS, sketch_array
 from rankscope.store import Run
 
-from .torchrun import run_of
+from .test_shards import (
+    DTYPES,
+    Tensors,
+    as_ranks_see_it,
+    assert_exact,
+    assert_same,
+    assert_sums_same,
+    mode_and_dtype,
+    one_process,
+    runs_of,
+)
 
 JOB = Path(__file__).with_name("parts_job.py")
-COUNT, PROJECTION = COUNTS.index("count"), MOMENTS.index("projection")
+SCRIPT = runpy.run_path(str(JOB))
 
 
 @pytest.fixture(scope="module", params=["pp", "cp", "ep"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run of two ranks; its name says how they share the work."""
-    return run_of(JOB, 2, request.param, tmp_path_factory.mktemp("runs"), request.param)
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Run]:
+    """By dtype: the runs of two ranks; their names say how they share the work."""
+    return runs_of(JOB, 2, request.param, tmp_path_factory.mktemp("runs"))
 
 
-def one_process(mode: str) -> dict[str, torch.Tensor]:
-    """By label: the tensors of the first step of the whole model on one process."""
-    job, found = runpy.run_path(str(JOB)), dict[str, torch.Tensor]()
-    model = job["make_model"](mode)
+@pytest.fixture(params=list(DTYPES))
+def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
+    """One of them."""
+    return runs[request.param]
 
-    def keep(label: str) -> Callable[..., None]:
-        def arrives(_: Any, __: Any, output: torch.Tensor) -> None:
-            if torch._C._current_graph_task_id() == -1:  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-                found[label] = output.detach().clone()
 
-        return arrives
+def expected_of(run: Run) -> list[Tensors]:
+    """By step: what is to be in the store."""
+    mode, dtype = mode_and_dtype(run)
+    model = SCRIPT["make_model"](mode, dtype)
 
-    for name, module in model.named_modules():
-        module.register_forward_hook(keep(f"activation:{name}"))
-    data, target = job["batch"](0)
-    job["loss_of"](model(data), target).backward()
-    for name, parameter in model.named_parameters():
-        found[f"weight:{name}"] = parameter.detach()
-        found[f"weight_gradient:{name}"] = parameter.grad
-        found[f"optimizer_state:{name}[momentum_buffer]"] = parameter.grad
-    return found
+    def train(step: int) -> None:
+        data, target = SCRIPT["batch"](step, dtype)
+        SCRIPT["loss_of"](model(data), target).backward()
+
+    whole = one_process(model, SCRIPT["make_optimizer"](model), train, SCRIPT["STEPS"])
+    # Ranks, or micro-batches, average over half of the samples.
+    seen = [as_ranks_see_it(tensors, 2, gathered=False) for tensors in whole]
+    return seen if mode != "pp" else [in_pipeline(tensors) for tensors in seen]
+
+
+def in_pipeline(tensors: Tensors) -> Tensors:
+    """With the names of stages, which do not reduce gradients and have no common root."""
+    return {
+        re.sub(r":(\d)$", r":(stage \1)", re.sub(r":\d[.]", ":", label)): tensor
+        for label, tensor in tensors.items()
+        if not label.startswith("local_") and not label.endswith("(root)")
+    }
 
 
 def test_every_site_has_the_numbers_of_one_process(run: Run) -> None:
-    expected = one_process(run.name)
-    assert "activation:" in expected
-    root = {"pp": "activation:(stage 1)"}.get(run.name, "activation:(root)")
-    expected[root] = expected.pop("activation:")
-    kinds = ("activation", "weight", "weight_gradient", "optimizer_state")
-    sites = set(run.sites(kind=kinds).index) - {"activation:(stage 0)"}
-    assert sites == set(expected)
-    for label, whole in expected.items():
-        [_], merged = run.table(0, [label])
-        exact = sketch_array(whole.numpy())
-        assert merged.counts[0, COUNT] == whole.numel(), label
-        assert np.abs(merged.histogram - exact.histogram).sum() <= 4, label
-        moments = np.delete(merged.moments, PROJECTION, axis=1)
-        np.testing.assert_allclose(
-            moments, np.delete(exact.moments, PROJECTION, axis=1), rtol=1e-3, atol=1e-5
-        )
+    _, dtype = mode_and_dtype(run)
+    for step, expected in enumerate(expected_of(run)):
+        labels, merged = run.table(step)
+        assert set(labels) == set(expected)
+        if step > 0 and dtype == torch.float32:
+            continue  # by now rounding has been trained on
+        for row, label in enumerate(labels):
+            if label.startswith("local_"):
+                assert_sums_same(merged.take([row]), expected[label], label)
+            else:
+                numbered = not label.startswith("activation")
+                assert_same(merged.take([row]), expected[label], label, numbered=numbered)
+
+
+def test_initial_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
+    expected = expected_of(run)[0]
+    labels, merged = run.table(0)
+    for row, label in enumerate(labels):
         if label.startswith("weight:"):
-            assert np.array_equal(merged.checksum, exact.checksum), label
-            assert np.array_equal(merged.counts, exact.counts), label
+            assert_exact(merged.take([row]), expected[label], label)
 
 
 def test_what_each_rank_held_can_be_told(run: Run) -> None:
-    name = {"pp": "layers.3.weight", "cp": "key.weight", "ep": "experts.1.weight"}[run.name]
+    mode, _ = mode_and_dtype(run)
+    name = {"pp": "layers.3.weight", "cp": "key.weight", "ep": "experts.1.weight"}[mode]
     held = run.ranks("l2", site=f"weight:{name}", steps=0).squeeze("step").notnull().values
-    assert held.tolist() == ([True, True] if run.name == "cp" else [False, True])
+    assert held.tolist() == ([True, True] if mode == "cp" else [False, True])
 
 
 def test_nothing_is_found_wrong(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
     assert run.events()["text"].tolist() == []
-    assert run.records()["complete"].tolist() == [True] * 3
+    assert run.records()["complete"].tolist() == [True] * (SCRIPT["STEPS"] + 1)

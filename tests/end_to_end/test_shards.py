@@ -1,95 +1,334 @@
-"""The pieces that ranks hold merge to the tensors of one process."""
+"""The pieces that ranks hold merge to the tensors of one process.
+
+Each model is trained in float64, where the numbers of all steps agree to 1e-10 and no element lies
+in another bin; and in float32, where those of the first step do to what its rounding lets them.
+"""
 
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from rankscope.sketch import COUNTS, MOMENTS, sketch_array
-from rankscope.store import Run
+from rankscope.sketch import COUNTS, MOMENTS, SketchTable, sketch_array
+from rankscope.store import Run, open_run
 
 from .torchrun import run_of
 
 JOB = Path(__file__).with_name("shards_job.py")
-EXTREMES = slice(MOMENTS.index("min"), None)
-PROJECTION, COUNT = MOMENTS.index("projection"), COUNTS.index("count")
+SCRIPT = runpy.run_path(str(JOB))
+AXES: dict[str, tuple[str, ...]] = SCRIPT["AXES"]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+COUNT = COUNTS.index("count")
+SUM, S8, PROJECTION, MIN = (MOMENTS.index(name) for name in ("sum", "s8", "projection", "min"))
+
+Tensors = dict[str, torch.Tensor]
+"""By label."""
 
 
-RANKS = {"fsdp": 2, "tp": 2, "fsdp-tp": 4, "hsdp": 4, "odd": 2}
+def runs_of(job: Path, ranks: int, mode: str, directory: Path) -> dict[str, Run]:
+    """By dtype: the finished runs of a job that trains the same model in each."""
+    last = run_of(job, ranks, mode, directory, mode)
+    return {"float32": open_run(directory / f"{mode}-float32"), "float64": last}
 
 
-@pytest.fixture(scope="module", params=["fsdp", "tp", "fsdp-tp", "hsdp"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run of a job whose ranks hold pieces; its name says how."""
-    mode = request.param
-    return run_of(JOB, RANKS[mode], mode, tmp_path_factory.mktemp("runs"), mode)
+def one_process(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: Callable[[int], object],
+    steps: int,
+) -> list[Tensors]:
+    """By step: what training on one process makes; at last the weights that are left."""
+    found = Tensors()
 
+    def keep(label: str, tensor: torch.Tensor) -> None:
+        found.setdefault(label, tensor.detach().clone())  # not what is computed again
 
-def test_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
-    for name, parameter in runpy.run_path(str(JOB))["make_model"](run.name).named_parameters():
-        [_], merged = run.table(0, [f"weight:{name}"])
-        whole = sketch_array(parameter.detach().numpy())
-        assert np.array_equal(merged.counts, whole.counts), name
-        assert np.array_equal(merged.histogram, whole.histogram), name
-        assert np.array_equal(merged.checksum, whole.checksum), name
-        assert np.array_equal(merged.moments[:, EXTREMES], whole.moments[:, EXTREMES]), name
-        np.testing.assert_allclose(merged.moments, whole.moments, rtol=1e-9, atol=1e-9)
+    def returns(name: str) -> Callable[..., None]:
+        def hook(_: Any, __: Any, output: torch.Tensor) -> None:
+            keep(f"activation:{name}", output)
+            output.register_hook(lambda made: keep(f"activation_gradient:{name}", made))
 
+        return hook
 
-def test_gradients_and_states_have_each_element_once(run: Run) -> None:
-    for name, parameter in runpy.run_path(str(JOB))["make_model"](run.name).named_parameters():
-        for kind, sites in (("weight_gradient", 1), ("optimizer_state", 2)):
-            known = run.sites(kind=kind)
-            mine = known[known["name"] == name].index
-            _, tables = run.table(1, list(mine))
-            assert tables.counts[:, COUNT].tolist() == [parameter.numel()] * sites
-
-
-def test_activations_are_those_of_one_process(run: Run) -> None:
-    job = runpy.run_path(str(JOB))
-    model, whole = job["make_model"](run.name), dict[str, torch.Tensor]()
     for name, module in model.named_modules():
-        module.register_forward_hook(
-            lambda _, __, output, name=name: whole.__setitem__(name or "(root)", output.detach())
-        )
-    model(job["batch"](0)).square().mean().backward()
-    assert set(run.sites(kind="activation")["name"]) == set(whole)
-    for name, output in whole.items():
-        [_], merged = run.table(0, [f"activation:{name}"])
-        exact = sketch_array(output.numpy())
-        assert np.array_equal(merged.counts[:, COUNT], exact.counts[:, COUNT]), name
-        assert np.abs(merged.histogram - exact.histogram).sum() <= 8, name
-        moments = np.delete(merged.moments, PROJECTION, axis=1)  # of samples there is no index
-        expected = np.delete(exact.moments, PROJECTION, axis=1)
-        np.testing.assert_allclose(moments, expected, rtol=1e-3, atol=1e-3, err_msg=name)
-        [_], gradient = run.table(0, [f"activation_gradient:{name}"])
-        assert gradient.counts[0, COUNT] == output.numel(), name
+        module.register_forward_hook(returns(name or "(root)"))
+    made = list[Tensors]()
+    for step in range(steps + 1):
+        for name, parameter in model.named_parameters():
+            keep(f"weight:{name}", parameter)
+        if step < steps:
+            train(step)
+            optimizer.step()
+        for name, parameter in model.named_parameters() if step < steps else ():
+            assert parameter.grad is not None
+            keep(f"weight_gradient:{name}", parameter.grad)
+            for slot, state in optimizer.state[parameter].items():
+                if state.dim():
+                    keep(f"optimizer_state:{name}[{slot}]", state)
+        optimizer.zero_grad()
+        made.append(found.copy())
+        found.clear()
+    return made
+
+
+def as_ranks_see_it(tensors: Tensors, samples: int, *, gathered: bool) -> Tensors:
+    """With what only ranks have, each of which averages the loss over its own samples.
+
+    Args:
+        samples: into how many parts they are cut.
+        gathered: whether weights are gathered for a forward.
+    """
+    seen = Tensors()
+    for label, tensor in tensors.items():
+        kind = label.partition(":")[0]
+        seen[label] = tensor * samples if kind == "activation_gradient" else tensor
+        if kind == "weight_gradient" and samples > 1:
+            seen[f"local_{label}"] = tensor * samples
+        if kind == "weight" and gathered and f"weight_gradient{label[6:]}" in tensors:
+            seen[f"unsharded_{label}"] = tensor  # but not of the weights that are left
+    return seen
+
+
+def natural_scale(whole: NDArray[Any]) -> NDArray[np.float64]:
+    """By moment: how much a relative change of all elements moves it at most.
+
+    That is the sum of the magnitudes of its addends, times the power that they are in. A sum near
+    zero is no measure of its own error.
+    """
+    x = whole.astype(np.float64)
+    size, central = np.abs(x), np.abs(x - x.mean())
+    s8 = sketch_array(whole).moments[0, S8]
+    sums = [size.sum(), size.sum(), *(k * np.sum(central**k) for k in (2, 3, 4)), 8 * s8]
+    return np.array([*sums, size.sum(), *[size.max()] * 3])
+
+
+def deviation(merged: SketchTable, whole: NDArray[Any]) -> NDArray[np.float64]:
+    """By moment: how far a row is off, in units of the natural scale."""
+    row, exact = merged.moments[0], sketch_array(whole).moments[0]
+    # The extremes of no elements are infinite.
+    off = np.abs(np.subtract(row, exact, out=np.zeros_like(row), where=row != exact))
+    return np.divide(off, natural_scale(whole), out=off.copy(), where=off > 0)
+
+
+def miscounted(merged: SketchTable, whole: NDArray[Any]) -> int:
+    """By how much counts are off: 2 for an element in another bin, 1 for one of another sign."""
+    exact = sketch_array(whole)
+    off = np.hstack([merged.counts - exact.counts, merged.histogram - exact.histogram])
+    return int(np.abs(off).sum())
+
+
+def assert_same(merged: SketchTable, whole: torch.Tensor, label: str, *, numbered: bool) -> None:
+    """A row tells what one process computed, but for the rounding of the training itself.
+
+    Args:
+        numbered: whether its elements have their numbers in the whole.
+    """
+    array, kind = whole.numpy(), label.partition(":")[0]
+    single = whole.dtype == torch.float32
+    most = 1e-10 if not single else 1e-6 if kind == "activation" else 1e-5
+    off = deviation(merged, array)
+    assert merged.counts[0, COUNT] == whole.numel(), label
+    assert miscounted(merged, array) <= (4 if single else 0), label
+    assert (off if numbered else np.delete(off, PROJECTION)).max() <= most, label
+
+
+def assert_sums_same(merged: SketchTable, whole: torch.Tensor, label: str) -> None:
+    """Of addends a row tells what is linear, and nothing else."""
+    linear = [SUM, PROJECTION]
+    most = 1e-10 if whole.dtype == torch.float64 else 1e-6
+    assert merged.counts[0, COUNT] == whole.numel(), label
+    assert deviation(merged, whole.numpy())[linear].max() <= most, label
+    assert np.isnan(np.delete(merged.moments[0], linear)).all(), label
+
+
+def assert_exact(merged: SketchTable, whole: torch.Tensor, label: str) -> None:
+    """A row is that of one process to the last bit; sums to the rounding of the sketch."""
+    array = whole.numpy()
+    exact = sketch_array(array)
+    assert np.array_equal(merged.counts, exact.counts), label
+    assert np.array_equal(merged.histogram, exact.histogram), label
+    assert np.array_equal(merged.checksum, exact.checksum), label
+    assert np.array_equal(merged.moments[:, MIN:], exact.moments[:, MIN:]), label
+    assert deviation(merged, array).max() <= 1e-12, label
+
+
+@pytest.fixture(scope="module", params=list(AXES))
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Run]:
+    """By dtype: the runs of a job whose ranks hold pieces; their names say how."""
+    ranks = 2 ** len(AXES[request.param])
+    return runs_of(JOB, ranks, request.param, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(params=list(DTYPES))
+def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
+    """One of them."""
+    return runs[request.param]
+
+
+def mode_and_dtype(run: Run) -> tuple[str, torch.dtype]:
+    """Of a job's run, by its name."""
+    mode, _, dtype = run.name.partition("-float")
+    return mode, DTYPES[f"float{dtype or 64}"]
+
+
+def expected_of(run: Run) -> list[Tensors]:
+    """By step: what is to be in the store."""
+    mode, dtype = mode_and_dtype(run)
+    model = SCRIPT["make_model"](mode, dtype)
+    whole = one_process(
+        model,
+        SCRIPT["make_optimizer"](model),
+        lambda step: SCRIPT["train"](model, SCRIPT["batch"](step)),
+        SCRIPT["STEPS"],
+    )
+    samples, gathered = SCRIPT["samples"](mode), not {"fsdp", "shard"}.isdisjoint(AXES[mode])
+    return [as_ranks_see_it(tensors, samples, gathered=gathered) for tensors in whole]
+
+
+def is_addend(mode: str, label: str) -> bool:
+    """Whether ranks hold addends: torch leaves it so where a norm saw part of the sequence."""
+    return label.startswith("local_") or (mode == "sp" and "weight_gradient:norm" in label)
+
+
+def is_numbered(mode: str, label: str) -> bool:
+    """Whether the elements have their numbers in the whole: of DTensors, and not of samples."""
+    kind, _, name = label.partition(":")
+    return not kind.startswith("activation") or (mode == "sp" and name == "norm")
+
+
+def at(mode: str, rank: int) -> dict[str, int]:
+    """Where a rank is on the mesh."""
+    places = list(product((0, 1), repeat=len(AXES[mode])))
+    return dict(zip(AXES[mode], places[rank], strict=True))
+
+
+def weight_of(place: dict[str, int], weight: torch.Tensor) -> torch.Tensor:
+    """The piece of a column-parallel weight that a rank holds there."""
+    for axis in ("tp", "fsdp", "shard"):
+        weight = weight.chunk(2)[place[axis]] if axis in place else weight
+    return weight
+
+
+def output_of(mode: str, rank: int, output: torch.Tensor, axis: int) -> torch.Tensor:
+    """A rank's piece of what a module returns; along `tp` it is cut along an axis."""
+    mine = output.chunk(SCRIPT["samples"](mode))[SCRIPT["share"](mode, rank)]
+    place = at(mode, rank)
+    return mine.chunk(2, axis)[place["tp"]] if "tp" in place else mine
+
+
+def weights_of_groups(mode: str, weight: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+    """By name of a group of ranks, along one axis or two: the pieces that they hold, each once."""
+    held = dict[str, dict[int, torch.Tensor]]()
+    for rank in range(2 ** len(AXES[mode])):
+        place = at(mode, rank)
+        piece = weight_of(place, weight)
+        for some in (*combinations(place, 1), *combinations(place, 2)):
+            if len(some) < len(place):
+                name = ",".join(f"{axis}={place[axis]}" for axis in some)
+                held.setdefault(name, {})[piece.data_ptr()] = piece
+    return {name: list(pieces.values()) for name, pieces in held.items()}
+
+
+def norm_of(*pieces: torch.Tensor) -> float:
+    """Of all of them together; torch's norm of float32 is right to 1e-6 only."""
+    return torch.cat([piece.flatten().double() for piece in pieces]).norm().item()
+
+
+def test_every_site_has_the_numbers_of_one_process(run: Run) -> None:
+    mode, dtype = mode_and_dtype(run)
+    for step, expected in enumerate(expected_of(run)):
+        labels, merged = run.table(step)
+        assert set(labels) == set(expected)
+        if step > 0 and dtype == torch.float32:
+            continue  # by now rounding has been trained on
+        for row, label in enumerate(labels):
+            if is_addend(mode, label):
+                assert_sums_same(merged.take([row]), expected[label], label)
+            else:
+                numbered = is_numbered(mode, label)
+                assert_same(merged.take([row]), expected[label], label, numbered=numbered)
+
+
+def test_initial_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
+    expected = expected_of(run)[0]
+    labels, merged = run.table(0)
+    for row, label in enumerate(labels):
+        if label.startswith(("weight:", "unsharded_weight:")):
+            assert_exact(merged.take([row]), expected[label], label)
+
+
+def test_each_rank_has_the_numbers_of_its_own_pieces(run: Run) -> None:
+    mode, _ = mode_and_dtype(run)
+    whole = expected_of(run)[0]
+    cut_along = {"up": -1}
+    if mode in SCRIPT["SEQUENCE_PARALLEL"]:
+        cut_along |= {"tokens": 1, "norm": 1, "down": 1}
+    for rank in range(2 ** len(AXES[mode])):
+        pieces = {"weight:up.weight": weight_of(at(mode, rank), whole["weight:up.weight"])}
+        for name, axis in cut_along.items():
+            label = f"activation:{name}"
+            pieces[label] = output_of(mode, rank, whole[label], axis)
+        for label, piece in pieces.items():
+            seen = run.ranks("l2", site=label, steps=0).sel(rank=rank).item()
+            assert seen == pytest.approx(norm_of(piece), rel=1e-6), (label, rank)
 
 
 def test_groups_of_ranks_are_seen_as_merged_over_them(run: Run) -> None:
-    groups = {"fsdp-tp": ("fsdp", "tp"), "hsdp": ("replicate", "shard")}.get(run.name, ())
-    assert set(run.groups) == {f"{axis}={place}" for axis in groups for place in (0, 1)}
-    if run.name != "fsdp-tp":
-        return
-    weight = runpy.run_path(str(JOB))["make_model"](run.name).get_parameter("up.weight").detach()
-    for place, piece in enumerate(weight.chunk(2)):  # of tp, united over fsdp
-        seen = run.scalar("l2", sites="weight:up.weight", steps=0, view=f"tp={place}").item()
-        assert seen == pytest.approx(piece.norm().item(), rel=1e-6)
+    mode, _ = mode_and_dtype(run)
+    groups = weights_of_groups(mode, expected_of(run)[0]["weight:up.weight"])
+    assert set(run.groups) == set(groups)
+    for group, pieces in groups.items():
+        seen = run.scalar("l2", sites="weight:up.weight", steps=0, view=group).item()
+        assert seen == pytest.approx(norm_of(*pieces), rel=1e-6), group
 
 
-def test_no_copies_differ(run: Run) -> None:
+def test_where_each_piece_lies_is_told(run: Run) -> None:
+    mode, _ = mode_and_dtype(run)
+    whole = expected_of(run)[0]["weight:up.weight"]
+    cut_by = [axis for axis in AXES[mode] if axis in ("tp", "fsdp", "shard")]
+    found = run.regions(kind="weight", name="up.weight")
+    assert len(found) == 2 ** len(cut_by) * bool(cut_by)
+    for rank in range(2 ** len(AXES[mode])):
+        place = at(mode, rank)
+        cell = ",".join(f"{axis}={place[axis]}/2" for axis in cut_by)
+        for row in found[found["cell"] == cell].to_dict("records"):
+            (first, second), (rows, columns) = row["offset"], row["shape"]
+            piece = whole[first : first + rows, second : second + columns]
+            assert torch.equal(piece, weight_of(place, whole))
+            assert row["whole"] == tuple(whole.shape)
+
+
+def test_nothing_is_found_wrong(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
-    unread = run.health()["tensors_unsupported"]["total"].tolist()
-    assert unread == [0] * RANKS[run.name]
+    for counter in ("tensors_unsupported", "tensors_stale", "hook_errors", "steps_dropped"):
+        assert set(run.health()[counter]["total"]) == {0.0}, counter
+    assert run.records()["complete"].tolist() == [True] * (SCRIPT["STEPS"] + 1)
+
+
+def test_what_is_used_through_a_view_alone_is_read(tmp_path: Path) -> None:
+    run = run_of(JOB.with_name("views_job.py"), 2, "views", tmp_path)
+    assert run.health()["tensors_unsupported"]["total"].tolist() == [0, 0]
+    order = run.sites(kind="activation")["order"].sort_values().index.tolist()
+    assert order == [f"activation:{name}" for name in ("up", "down", "head", "(root)")]
+    down = runpy.run_path(str(JOB.with_name("views_job.py")))["make_model"]().whole_down()
+    assert run.scalar("l2", sites="activation:down").values[0, 0] == pytest.approx(
+        norm_of(down), rel=1e-6
+    )
 
 
 def test_odd_pieces_are_not_told_as_what_they_are_not(tmp_path: Path) -> None:
-    run = run_of(JOB, RANKS["odd"], "odd", tmp_path, "odd")
-    for name, whole in runpy.run_path(str(JOB))["odd_pieces"]().items():
+    run = run_of(JOB, 2, "odd", tmp_path, "odd")
+    for name, whole in SCRIPT["odd_pieces"]().items():
         exact = sketch_array(whole.numpy())
         for step in (0, 1):
             [_], merged = run.table(step, [f"tap:{name}"])
