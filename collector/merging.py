@@ -81,12 +81,12 @@ class Merged:
         )
         return (every // np.maximum(pieces, 1))[places]
 
-    def addend_projections(self, place: int) -> dict[int, float]:
-        """By rank: the projection of its addend of one site, a row of `table`."""
+    def addends_of(self, place: int, column: int) -> dict[int, float]:
+        """By rank: a linear moment of its addend of one site, a row of `table`."""
         rows = self.plan.addends[self.plan.place[self.plan.addends] == place]
         ranks = list(self.by_rank)
         return {
-            ranks[self.plan.part[row]]: float(self.rows.moments[row, PROJECTION])
+            ranks[self.plan.part[row]]: float(self.rows.moments[row, column])
             for row in rows.tolist()
         }
 

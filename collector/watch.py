@@ -9,25 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-from ..sketch.conservation import common_factor, own_factor_residual, residual
-from ..sketch.derive import MAIN
-from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
-from ..store.record import Alert, SiteInfo, gradient_pairs
+from ..store.record import Alert, SiteInfo
 from .merging import Divergence, Merged
+from .sums import Pairs, Sums
 
 MOST_AT_ONCE, MOST_TOLD = 64, 4096
 """Alerts that begin with one record, and in an attempt: where all is wrong a few say it."""
-WHOLE = 1e-3
-"""A tensor that is so near to twice the others, up to as many times as there are ranks, or to such
-a part of them, was added up wrongly; other factors are clipping by group of parameters."""
-ROUNDINGS = 16
-"""So many units in the last place a reduction may be off."""
-SUMS = 1e-12
-"""What sums of numbers in float64 are off by, for these sums are in float64, too."""
 TIMES_OTHERS = 8
 """And so many times as far as half of the others: what compresses gradients rounds them all."""
 NO_FACTOR = 0.05
@@ -35,28 +24,9 @@ NO_FACTOR = 0.05
 ten tensors that were not reduced half are off by twice as much."""
 DIVERGENCE, CONSERVATION = "replica-divergence", "conservation"
 REDUCED = "weight_gradient"
-L2, NONFINITE = MAIN.index("l2"), MAIN.index("nonfinite")
 
 Key = tuple[str, int]
 """A rule, and the index of a site; -1 for none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Which rows of a record are a reduced tensor and its addends."""
-
-    of: NDArray[np.intp]
-    """The sites of the record that they are of."""
-    addends: NDArray[np.intp]
-    """intp [pairs]: rows of the addends."""
-    reduced: NDArray[np.intp]
-    """intp [pairs]: rows of what they were reduced to."""
-    share: Floats
-    """float64 [pairs]: see `residual`."""
-    tolerance: Floats
-    """float64 [pairs]: what rounding explains."""
-    ranks: int
-    """The most addends that a tensor has."""
 
 
 @dataclass(slots=True)
@@ -74,7 +44,8 @@ class Watch:
     """With the last step in which each was found."""
     told: int = 0
     """How many began."""
-    _pairs: _Pairs | None = None
+    _pairs: dict[str, Pairs] = field(default_factory=dict[str, Pairs])
+    """By kind of what was reduced: those of the last record that had some."""
 
     def judge(
         self, merged: Merged, step: int, time_ns: int, *, whole: bool, patched: bool = False
@@ -86,8 +57,10 @@ class Watch:
             patched: whether it had been judged before a late rank came; nothing ends then, either.
         """
         found = self._divergences(merged)
+        if whole:
+            found |= self._activation_sums(merged)
         if whole and not merged.unmatched:
-            found |= self._conservation(merged)
+            found |= self._gradient_sums(merged)
         told = list[Alert]()
         for key, alert in found.items():
             going_on = key in self.firing
@@ -145,81 +118,61 @@ class Watch:
         # Where gradients are still being added up they are not reduced yet.
         return info.checked and not (merged.unmatched and info.kind == REDUCED)
 
-    def _conservation(self, merged: Merged) -> dict[Key, Alert | None]:
-        pairs = self._pairs
-        if pairs is None or pairs.of is not merged.sites:
-            pairs = self._pairs = _pairs(merged, self.site)
+    def _pairs_of(self, merged: Merged, kind: str) -> Pairs:
+        known = self._pairs.get(kind)
+        if known is None or known.of is not merged.sites:
+            known = self._pairs[kind] = Pairs.find(merged, self.site, kind)
+        return known
+
+    def _gradient_sums(self, merged: Merged) -> dict[Key, Alert | None]:
+        pairs = self._pairs_of(merged, REDUCED)
         if not len(pairs.addends):
             return {}
-        sums = _Sums.of(merged, pairs)
+        sums = Sums.of_gradients(merged, pairs)
         if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
             return {}
         usual = float(np.nanmedian(sums.off))
         if usual > NO_FACTOR:
             return {(CONSERVATION, -1): self._alert(CONSERVATION, -1, (), usual, NO_FACTOR, NONE)}
-        judged: dict[Key, Alert | None] = {(CONSERVATION, -1): None}
+        what = f"the sum of the ranks' own gradients times {sums.factor:.6g}, as the others are"
+        return {(CONSERVATION, -1): None, **self._kept(merged, pairs, sums, usual, what)}
+
+    def _activation_sums(self, merged: Merged) -> dict[Key, Alert | None]:
+        pairs = self._pairs_of(merged, "activation")
+        if not len(pairs.addends):
+            return {}
+        sums = Sums.of_activations(merged, pairs)
+        # Without what others are off by: nobody compresses these, and all may be wrong alike.
+        return self._kept(merged, pairs, sums, 0.0, "the sum of what its ranks had to add up")
+
+    def _kept(
+        self, merged: Merged, pairs: Pairs, sums: Sums, usual: float, what: str
+    ) -> dict[Key, Alert | None]:
+        """Of each sum that can be judged whether it was kept; `usual` is what most are off by."""
+        judged = dict[Key, Alert | None]()
         most = np.maximum(pairs.tolerance, TIMES_OTHERS * usual)
         for pair in np.flatnonzero(~np.isnan(sums.off)).tolist():
             site = int(merged.sites[pairs.reduced[pair]])
             judged[CONSERVATION, site] = (
-                self._broken(merged, pairs, sums, pair, float(most[pair]))
+                self._broken(merged, pairs, sums, pair, float(most[pair]), what)
                 if sums.off[pair] > most[pair]
                 else None
             )
         return judged
 
-    def _broken(self, merged: Merged, pairs: _Pairs, sums: _Sums, pair: int, most: float) -> Alert:
+    def _broken(
+        self, merged: Merged, pairs: Pairs, sums: Sums, pair: int, most: float, what: str
+    ) -> Alert:
         """One sum that was not kept."""
         site, off = int(merged.sites[pairs.reduced[pair]]), float(sums.off[pair])
         rest = float(sums.added[pair] - sums.reduced[pair] / sums.factor)
-        own = merged.addend_projections(int(pairs.addends[pair]))
+        own = merged.addends_of(int(pairs.addends[pair]), int(pairs.column[pair]))
         # Rounding alone: what other tensors are off by would excuse too many ranks.
         ranks, how = _whose(own, rest, float(pairs.tolerance[pair] * sums.scale[pair]))
         text = (
-            f"{self.site(site).label} is not the sum of the ranks' own gradients times "
-            f"{sums.factor:.6g}, as the others are: it is off by {off:.3g} of their size; {how}."
+            f"{self.site(site).label} is not {what}: it is off by {off:.3g} of their size; {how}."
         )
         return self._alert(CONSERVATION, site, ranks, off, most, text)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
-    """Projections of reduced tensors and of their addends; float64 [pairs] each."""
-
-    reduced: Floats
-    added: Floats
-    scale: Floats
-    """Sum of the norms of all addends: what their rounding grows with."""
-    factor: float
-    off: Floats
-    """See `residual`; NaN where it cannot be known."""
-
-    @classmethod
-    def of(cls, merged: Merged, pairs: _Pairs) -> _Sums:
-        by_rank = np.stack(list(merged.by_rank.values())).astype(np.float64)
-        reduced = merged.table.moments[pairs.reduced, PROJECTION]
-        added = merged.table.moments[pairs.addends, PROJECTION]
-        with np.errstate(all="ignore"):
-            scale = np.nansum(by_rank[:, pairs.addends, L2], axis=0)
-        known = np.isfinite(scale)
-        for rows in (pairs.addends, pairs.reduced):
-            known &= _is_whole(merged, rows) & ~(by_rank[:, rows, NONFINITE] > 0).any(axis=0)
-        full = known & (pairs.share == 1)
-        factor = common_factor(reduced[full], added[full], scale[full])
-        off = residual(reduced, added, scale, factor, pairs.share)
-        # What scales some parameters alone scales all their sums alike.
-        total, total_added = (
-            merged.table.moments[rows, SUM] for rows in (pairs.reduced, pairs.addends)
-        )
-        own = own_factor_residual(reduced, added, total, total_added, scale)
-        with np.errstate(all="ignore"):
-            times = np.abs(reduced / added / factor)
-            times = np.maximum(times, 1 / times)
-            twice = (np.abs(times - np.round(times)) < WHOLE) & (times < pairs.ranks + WHOLE)
-        by_group = ~twice & (off > pairs.tolerance) & (own <= pairs.tolerance)
-        if (by_group & known).any():  # then the common factor says nothing about others
-            off = np.where(twice, off, np.where(np.isnan(own), np.nan, np.fmin(off, own)))
-        return cls(reduced, added, scale, factor, np.where(known, off, np.nan))
 
 
 NONE = (
@@ -241,46 +194,6 @@ def rank_words(ranks: Sequence[int], most: int = 16) -> str:
     """Some ranks in words."""
     numbers = ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
     return f"rank{'s' * (len(ranks) > 1)} {numbers}"
-
-
-def _pairs(merged: Merged, site: Callable[[int], SiteInfo]) -> _Pairs:
-    infos = [site(index) for index in merged.sites.tolist()]
-    checked = [pair for pair in gradient_pairs(infos) if all(infos[row].checked for row in pair)]
-    addends, reduced = np.array(checked, np.intp).reshape(-1, 2).T
-    tolerance = [max(SUMS, *(ROUNDINGS * _eps(infos[row]) for row in pair)) for pair in checked]
-    number = merged.addends(addends)
-    share = number.max(initial=1) / np.maximum(number, 1)
-    return _Pairs(
-        merged.sites,
-        addends,
-        reduced,
-        share.astype(np.float64),
-        np.asarray(tolerance),
-        int(number.max(initial=1)),
-    )
-
-
-EPS: Mapping[str, float] = {
-    name: float(ml_dtypes.finfo(dtype).eps)
-    for name, dtype in (
-        ("float64", np.float64),
-        ("float32", np.float32),
-        ("float16", np.float16),
-        ("bfloat16", ml_dtypes.bfloat16),
-    )
-}
-"""By dtype: a unit in the last place of 1; of sums in others nothing is concluded."""
-
-
-def _eps(info: SiteInfo) -> float:
-    return EPS.get(info.dtype, float("inf"))
-
-
-def _is_whole(merged: Merged, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which rows hold every element of their tensor."""
-    counts = merged.table.counts[rows]
-    glanced = merged.table.take(rows).is_glance()
-    return (counts[:, COUNT] > 0) & (counts[:, UNSEEN] == 0) & ~glanced
 
 
 def _whose(own: Mapping[int, float], rest: float, most: float) -> tuple[tuple[int, ...], str]:

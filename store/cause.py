@@ -25,7 +25,7 @@ Cause = Literal[
 ]
 """`module`: it made it, of good inputs and by good weights. `forward`: it or what feeds it did, by
 good weights. `input`: it came in, and nothing before it was observed. `backward`: made there, or in
-a reduction before which nothing was observed. `reduction`: all ranks' own gradients were good.
+a reduction before which nothing was observed. `reduction`: all ranks' own addends were good.
 `update`: the optimizer made it, of good gradients. `weights`: they were bad when the step began.
 `gather`: FSDP's weights were good before it gathered them. `unknown`: what it was made of was not
 observed, or in which order."""
@@ -38,6 +38,7 @@ PHASES = {
     "weight": WEIGHT,
     "unsharded_weight": GATHER,
     "input": FORWARD,
+    "local_activation": FORWARD,
     "activation": FORWARD,
     "activation_gradient": BACKWARD,
     "local_weight_gradient": BACKWARD,
@@ -102,12 +103,11 @@ class Case:
         """Forward, backward, reduction."""
         site, phase = self.site, phase_of(self.site)
         own = [place for place, one in enumerate(self.reader.meta.sites) if _is_weight(one, site)]
-        inputs = [
-            place
-            for place in self._places(site.name, "input")
-            if self._info(place).occurrence == site.occurrence
-        ]
-        fed = site.kind == "activation" and bool(inputs) and self._good(inputs, self.rows)
+        addends, inputs = self._of_call("local_activation"), self._of_call("input")
+        if site.kind == "activation" and addends and self._good(addends):
+            return self._now("reduction", "What every rank had to add up was good.")
+        returned = site.kind in ("local_activation", "activation")
+        fed = returned and bool(inputs) and self._good(inputs, self.rows)
         if fed and own and self._good(own):
             return self._now("module", "Its weights and inputs were good: it made it.")
         weights = [p for p, one in enumerate(self.reader.meta.sites) if one.kind == "weight"]
@@ -130,6 +130,11 @@ class Case:
             return self._now("backward", why)
         why = f"The weights were good: the backward made it, after {before}."
         return self._now("backward", why)
+
+    def _of_call(self, kind: str) -> list[int]:
+        """Sites of a kind in the same call of the same module."""
+        places = self._places(self.site.name, kind)
+        return [at for at in places if self._info(at).occurrence == self.site.occurrence]
 
     def _of_weight(self) -> Verdict:
         before = self._last_seen()

@@ -60,13 +60,17 @@ class SiteInfo:
         return site_label(self.kind, self.name, self.slot, self.occurrence)
 
 
-def gradient_pairs(sites: Sequence[SiteInfo]) -> list[tuple[int, int]]:
-    """Of each parameter the places of the ranks' own gradients, and of the reduced one."""
-    places = {(one.kind, one.name, one.slot): place for place, one in enumerate(sites)}
+def addend_pairs(sites: Sequence[SiteInfo], kind: str) -> list[tuple[int, int]]:
+    """Of each site of a kind that is a sum over ranks the places of its addends, and its own."""
+    sums = {
+        (one.name, one.slot, one.occurrence): place
+        for place, one in enumerate(sites)
+        if one.kind == kind
+    }
     return [
-        (place, places["weight_gradient", name, slot])
-        for (kind, name, slot), place in places.items()
-        if kind == "local_weight_gradient" and ("weight_gradient", name, slot) in places
+        (place, sums[one.name, one.slot, one.occurrence])
+        for place, one in enumerate(sites)
+        if one.kind == f"local_{kind}" and (one.name, one.slot, one.occurrence) in sums
     ]
 
 

@@ -14,7 +14,7 @@ from ..sketch.derive import DEGREE, MAIN
 from ..sketch.errors import SettingError
 from ..sketch.table import PROJECTION, UNSEEN, Floats
 from .reader import Reader
-from .record import SPREAD, SiteInfo, gradient_pairs
+from .record import SPREAD, SiteInfo, addend_pairs
 from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
 
 LOSS, GRADIENT = "loss_scale", "gradient_scale"
@@ -78,7 +78,7 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     Raises:
         SettingError: the run has no gradients from before their reduction.
     """
-    pairs = gradient_pairs(reader.meta.sites)
+    pairs = addend_pairs(reader.meta.sites, "weight_gradient")
     addends, reduced = np.array(pairs, np.int64).reshape(-1, 2).T
     if not len(addends):
         raise SettingError(

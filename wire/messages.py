@@ -41,6 +41,7 @@ Texts = Annotated[list[Name], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 Kind = Literal[
     "input",
+    "local_activation",
     "activation",
     "activation_gradient",
     "weight",

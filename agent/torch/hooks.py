@@ -18,6 +18,7 @@ from torch.jit._trace import is_tracing
 
 from ...wire.messages import Placement
 from . import compiled
+from .local import is_addend
 from .names import Names
 from .nested import tensors_in
 from .placements import ModulePlacements
@@ -130,6 +131,12 @@ class ModuleHooks:
         with_gradients = self._recorder.timetable.observes("activation_gradient")
         with_outputs = with_gradients or self._recorder.timetable.observes("activation")
 
+        with_addends = self._recorder.timetable.observes("local_activation")
+        if with_addends and self._placements is not None and self._placements.adds_up(module):
+            own = Hook(lambda module, _, output: self._addends_arrive(name, module, output))
+            # Before the hook of torch's that adds them up over ranks.
+            self._handles.append(module.register_forward_hook(own, prepend=True))
+
         def forward(module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
                 if with_inputs:
@@ -213,6 +220,16 @@ class ModuleHooks:
                 recorder.measure_gradient(
                     ("activation_gradient", *key), tensor, kind, placed.get(slot)
                 )
+
+    def _addends_arrive(self, name: str, module: torch.nn.Module, output: Any) -> None:
+        """Measure what a row-parallel layer returns before it is added up over ranks."""
+        if torch.compiler.is_compiling() or not self.recording() or recomputing():
+            return
+        if is_addend(output):
+            with self._recorder.stopwatch:
+                occurrence = self._calls.get(((name,), False), 0)
+                key = ("local_activation", name, "", occurrence)
+                self._recorder.measure(key, output, type(module).__name__)
 
     def _placed(
         self, module: torch.nn.Module, inputs: Any, output: Any

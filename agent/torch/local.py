@@ -125,6 +125,15 @@ def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
     return {name: _word(placement) for name, placement in pairs}
 
 
+def is_addend(made: object) -> bool:
+    """Whether what a module returns is a DTensor that is still to be added up over ranks."""
+    # A masked sum, as of embeddings, is none of what lies in memory, and a subclass.
+    return any(
+        type(placed).__name__ == "Partial" and getattr(placed, "reduce_op", "") == "sum"
+        for placed in getattr(made, "placements", ())
+    )
+
+
 def parameter_placement(parameter: torch.Tensor) -> dict[str, Placement]:
     """How a parameter relates to the whole, by mesh axis, as it or Megatron says.
 

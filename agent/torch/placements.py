@@ -43,6 +43,10 @@ class ModulePlacements:
         """Whether a weight is sharded along an axis of the model's own, so that there is doubt."""
         return bool(self._cuts)
 
+    def adds_up(self, module: torch.nn.Module) -> bool:
+        """Whether what a module returns is a sum over ranks: its weight is cut along its inputs."""
+        return any(not along_features for _, along_features, _, _ in self._cuts.get(module, ()))
+
     def of(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> Placed:
         """How one output of a module relates to the whole."""
         placed = placement_of(output)

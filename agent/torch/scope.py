@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_KINDS = (
+    "local_activation",
     "activation",
     "activation_gradient",
     "weight",

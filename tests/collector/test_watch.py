@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,64 @@ def test_a_dtype_that_nobody_knows_costs_no_record(dtype: str) -> None:
         reduced[1] = local[0, 1]
 
     assert job.train(local, 0.5, keep_own) == []
+
+
+LAYER = SiteInfo(kind="activation", name="down", dtype="float32", placement={"dp": "shard"})
+ADDENDS = SiteInfo(
+    kind="local_activation",
+    name="down",
+    dtype="float32",
+    placement={"dp": "shard", "tp": "partial"},
+)
+
+
+class Layer:
+    """A row-parallel layer on a mesh of 2 x 2, and the alerts about it.
+
+    Args:
+        scattered: whether what it returns is cut along the axis of tensor parallelism.
+    """
+
+    def __init__(self, *, scattered: bool) -> None:
+        placed = {"dp": "shard", "tp": "shard" if scattered else "replicate"}
+        self.infos = [ADDENDS, replace(LAYER, placement=placed)]
+        self.joiner = Joiner(0, 4, site=self.infos.__getitem__)
+        self.scattered = scattered
+        sites = [
+            Site(kind=one.kind, name=one.name, placement=one.placement, dtype="float32")  # pyright: ignore[reportArgumentType]
+            for one in self.infos
+        ]
+        self.ranks = [
+            Rank(rank, {"dp": (2, rank // 2), "tp": (2, rank % 2)}, sites) for rank in range(4)
+        ]
+
+    def run(self, own: Gradients, whole: Gradients) -> list[Alert]:
+        """A step: [dp, tp, elements] of the addends, and [dp, elements] of their sums."""
+        for rank in self.ranks:
+            data, tensor = divmod(rank.rank, 2)
+            made = np.split(whole[data], 2)[tensor] if self.scattered else whole[data]
+            frame = rank.frame(0, own[data, tensor], made)
+            self.joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
+        return self.joiner.tick(0.1, 0).alerts
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_what_a_row_parallel_layer_returns_is_the_sum_of_its_addends(scattered: bool) -> None:
+    own = np.random.default_rng(1).normal(size=(2, 2, 64)).astype(np.float32)
+    assert Layer(scattered=scattered).run(own, own.sum(axis=1)) == []
+    spoilt = own.sum(axis=1)
+    spoilt[1, 5] += np.abs(spoilt).max() / 100
+    [alert] = Layer(scattered=scattered).run(own, spoilt)
+    assert (alert.rule, alert.site, alert.ranks) == ("conservation", "activation:down", ())
+    lost = own.sum(axis=1)
+    lost[0] -= own[0, 1]
+    [alert] = Layer(scattered=scattered).run(own, lost)
+    assert alert.ranks == (1,)
+    assert alert.text.startswith(
+        "activation:down is not the sum of what its ranks had to add up: it is off by"
+    )
+
+
+def test_a_sum_of_other_micro_batches_than_its_addends_is_not_judged() -> None:
+    own = np.random.default_rng(1).normal(size=(2, 2, 64)).astype(np.float32)
+    assert Layer(scattered=False).run(own, own.sum(axis=1)[:, :32]) == []

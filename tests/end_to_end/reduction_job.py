@@ -1,6 +1,6 @@
 """The job of test_reductions.py: ranks whose gradients are reduced, rightly or not.
 
-Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY ddp|fsdp [FAULT]
+Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY ddp|fsdp|tp [FAULT]
 
 Two micro-batches a step, of which only the second is reduced. The fault comes in step `FAULTY`.
 """
@@ -16,7 +16,12 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.agent.torch import observe
@@ -65,6 +70,10 @@ class Faults:
         if self.is_now("gather", 1):
             next(module.parameters()).data[0, 0] += 1
 
+    def before_the_sum(self, _: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+        """Spoil what a rank has to add up in the forward, and not its gradient."""
+        return output - output.detach() if self.is_now("sum", 1) else output
+
     def before_the_step(self, model: nn.Module) -> None:
         """Spoil a weight."""
         if self.is_now("bit", 1):
@@ -80,18 +89,29 @@ def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
         fully_shard(model, mesh=mesh)
         model.register_forward_pre_hook(faults.in_the_forward)
         return model
+    if mode == "tp":
+        model[2].register_forward_hook(faults.before_the_sum)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+        return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(None, faults.reduce)
     return wrapped
+
+
+def has_own_samples(model: nn.Module) -> bool:
+    """Whether ranks see different samples."""
+    return isinstance(model, DistributedDataParallel | FSDPModule)
 
 
 def micro_batches(model: Any, step: int) -> Iterator[tuple[torch.Tensor, Any]]:
     """Each with what it is to be computed in."""
     for number in range(MICRO_BATCHES):
         last = number == MICRO_BATCHES - 1
-        data = batch(step, dist.get_rank(), number)
+        data = batch(step, dist.get_rank() if has_own_samples(model) else 0, number)
         if isinstance(model, DistributedDataParallel):
             yield data, nullcontext() if last else model.no_sync()
+        elif not has_own_samples(model):
+            yield data, nullcontext()
         else:
             model.set_requires_gradient_sync(last)
             yield data, nullcontext()
@@ -113,7 +133,8 @@ def main() -> None:
                 with way:
                     (model(data).square().mean() / MICRO_BATCHES).backward()
             faults.before_the_update(model)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            if mode != "tp":  # where torch cannot, for some are DTensors and some are not
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
             optimizer.step()
             scope.step()
             optimizer.zero_grad()

@@ -74,7 +74,7 @@ def test_every_site_has_the_numbers_of_one_process(run: Run) -> None:
             continue  # by now rounding has been trained on
         for row, label in enumerate(labels):
             if label.startswith("local_"):
-                assert_sums_same(merged.take([row]), expected[label], label)
+                assert_sums_same(merged.take([row]), expected[label], label, numbered=True)
             else:
                 numbered = not label.startswith("activation")
                 assert_same(merged.take([row]), expected[label], label, numbered=numbered)

@@ -25,7 +25,8 @@ def job() -> dict[str, Any]:
 
 
 def run_with(directory: Path, *arguments: str) -> Run:
-    return run_of(JOB, RANKS, "-".join(arguments), directory, *arguments)
+    ranks = 2 if arguments[0] == "tp" else RANKS  # which must divide the layers' 16 features
+    return run_of(JOB, ranks, "-".join(arguments), directory, *arguments)
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
@@ -108,6 +109,7 @@ def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
         ("ddp", "wire", "replica-divergence", "weight_gradient:0.weight", (1,), False),
         ("ddp", "bit", "replica-divergence", "weight:0.weight", (1,), True),
         ("fsdp", "wire", "conservation", "weight_gradient:0.weight", (), False),
+        ("tp", "sum", "conservation", "activation:2", (1,), False),
         ("fsdp", "gather", "replica-divergence", "unsharded_weight:0.weight", (1,), False),
     ],
 )

@@ -125,6 +125,21 @@ def test_a_module_is_blamed_where_its_inputs_and_weights_were_good(told: Told) -
     )
 
 
+def test_a_sum_over_ranks_is_blamed_where_its_addends_were_good(told: Told) -> None:
+    own = SiteInfo(kind="local_activation", name="1", order=LABELS.index("input:1"))
+    [place] = told.writer.add_sites([own])  # between the input and the activation
+    bad, _ = poisoned("activation:1")
+    for index, (addend, expected) in enumerate(
+        [(GOOD, ("activation:1", "reduction")), (BAD, ("local_activation:1", "module"))]
+    ):
+        every = {at: BAD if label in bad else GOOD for at, label in enumerate(LABELS)}
+        tensors = {rank: {**every, place: addend} for rank in range(2)}
+        told.writer.commit([told.record(index, tensors)], streams={})
+        found = open_run(told.writer.path).first_bad(steps=index)
+        assert found is not None
+        assert (found.site, found.cause) == expected
+
+
 def test_weights_that_were_poisoned_in_an_unobserved_step_blame_no_module(told: Told) -> None:
     told.step(0)
     told.step(10, (set(LABELS), set(LABELS)))

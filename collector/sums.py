@@ -1,0 +1,160 @@
+"""Sums over ranks beside their addends: whether a reduction kept what went into it.
+
+Two kinds of pairs: each parameter's gradients before and after their reduction, which share a
+factor that is not known; and what a row-parallel layer returns beside what its ranks added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.conservation import common_factor, own_factor_residual, residual
+from ..sketch.derive import MAIN
+from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
+from ..store.record import SiteInfo, addend_pairs
+from .merging import Merged
+
+WHOLE = 1e-3
+"""A tensor that is so near to twice the others, up to as many times as there are ranks, or to such
+a part of them, was added up wrongly; other factors are clipping by group of parameters."""
+ROUNDINGS = 16
+"""So many units in the last place a reduction may be off."""
+LEAST_TOLERANCE = 1e-12
+"""What sums of numbers in float64 are off by, for these sums are in float64, too."""
+L2, NONFINITE = MAIN.index("l2"), MAIN.index("nonfinite")
+
+EPS: Mapping[str, float] = {
+    name: float(ml_dtypes.finfo(dtype).eps)
+    for name, dtype in (
+        ("float64", np.float64),
+        ("float32", np.float32),
+        ("float16", np.float16),
+        ("bfloat16", ml_dtypes.bfloat16),
+    )
+}
+"""By dtype: a unit in the last place of 1; of sums in others nothing is concluded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Which rows of a record are a reduced tensor and its addends."""
+
+    of: NDArray[np.intp]
+    """The sites of the record that they are of."""
+    addends: NDArray[np.intp]
+    """intp [pairs]: rows of the addends."""
+    reduced: NDArray[np.intp]
+    """intp [pairs]: rows of what they were reduced to."""
+    column: NDArray[np.intp]
+    """intp [pairs]: the moment to compare. The projection; or, where what was reduced is cut into
+    pieces whose elements are numbered from 0 each, the sum."""
+    share: Floats
+    """float64 [pairs]: see `residual`."""
+    tolerance: Floats
+    """float64 [pairs]: what rounding explains."""
+    ranks: int
+    """The most addends that a tensor has."""
+
+    @classmethod
+    def find(cls, merged: Merged, site: Callable[[int], SiteInfo], kind: str) -> Self:
+        """Those of a record whose reduced tensors are of that kind."""
+        infos = [site(index) for index in merged.sites.tolist()]
+        every = addend_pairs(infos, kind)
+        checked = [pair for pair in every if all(infos[row].checked for row in pair)]
+        addends, reduced = np.array(checked, np.intp).reshape(-1, 2).T
+        number = merged.addends(addends)
+        share = number.max(initial=1) / np.maximum(number, 1)
+        numbered = [_is_numbered(infos[own], infos[whole]) for own, whole in checked]
+        tolerance = [
+            max(LEAST_TOLERANCE, *(ROUNDINGS * _eps(infos[row]) for row in pair))
+            for pair in checked
+        ]
+        return cls(
+            merged.sites,
+            addends,
+            reduced,
+            np.where(numbered, PROJECTION, SUM).astype(np.intp),
+            share.astype(np.float64),
+            np.asarray(tolerance, np.float64),
+            int(number.max(initial=1)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Linear numbers of reduced tensors and of their addends; float64 [pairs] each."""
+
+    reduced: Floats
+    added: Floats
+    scale: Floats
+    """Sum of the norms of all addends: what their rounding grows with."""
+    factor: float
+    off: Floats
+    """See `residual`; NaN where it cannot be known."""
+
+    @classmethod
+    def of_gradients(cls, merged: Merged, pairs: Pairs) -> Self:
+        """Reduced gradients are the sums of the ranks' own times a factor that they tell."""
+        reduced, added, scale, known = _linear(merged, pairs)
+        full = known & (pairs.share == 1)
+        factor = common_factor(reduced[full], added[full], scale[full])
+        off = residual(reduced, added, scale, factor, pairs.share)
+        # What scales some parameters alone scales all their sums alike.
+        total, total_added = (
+            merged.table.moments[rows, SUM] for rows in (pairs.reduced, pairs.addends)
+        )
+        own = own_factor_residual(reduced, added, total, total_added, scale)
+        with np.errstate(all="ignore"):
+            times = np.abs(reduced / added / factor)
+            times = np.maximum(times, 1 / times)
+            twice = (np.abs(times - np.round(times)) < WHOLE) & (times < pairs.ranks + WHOLE)
+        by_group = ~twice & (off > pairs.tolerance) & (own <= pairs.tolerance)
+        if (by_group & known).any():  # then the common factor says nothing about others
+            off = np.where(twice, off, np.where(np.isnan(own), np.nan, np.fmin(off, own)))
+        return cls(reduced, added, scale, factor, np.where(known, off, np.nan))
+
+    @classmethod
+    def of_activations(cls, merged: Merged, pairs: Pairs) -> Self:
+        """What a layer returns is the sum of what its ranks had, as it is."""
+        reduced, added, scale, known = _linear(merged, pairs)
+        counts = merged.table.counts[:, COUNT]
+        known &= counts[pairs.addends] == counts[pairs.reduced]  # of every micro-batch both
+        off = residual(reduced, added, scale, 1.0, np.ones(len(scale)))
+        return cls(reduced, added, scale, 1.0, np.where(known, off, np.nan))
+
+
+def _linear(merged: Merged, pairs: Pairs) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
+    """Of the reduced, of the addends, their scale, and bool [pairs]: where these can be trusted."""
+    by_rank = np.stack(list(merged.by_rank.values())).astype(np.float64)
+    with np.errstate(all="ignore"):
+        scale = np.nansum(by_rank[:, pairs.addends, L2], axis=0)
+    known = np.isfinite(scale)
+    for rows in (pairs.addends, pairs.reduced):
+        known &= _is_whole(merged, rows) & ~(by_rank[:, rows, NONFINITE] > 0).any(axis=0)
+    moments = merged.table.moments
+    reduced, added = moments[pairs.reduced, pairs.column], moments[pairs.addends, pairs.column]
+    return reduced, added, scale, known
+
+
+def _is_numbered(own: SiteInfo, whole: SiteInfo) -> bool:
+    """Whether elements of the reduced tensor are numbered as those of its addends."""
+    axes = [axis for axis, placed in own.placement.items() if placed == "partial"]
+    cut = any(whole.placement.get(axis) == "shard" for axis in axes)
+    return not cut or whole.kind == "weight_gradient"
+
+
+def _eps(info: SiteInfo) -> float:
+    return EPS.get(info.dtype, float("inf"))
+
+
+def _is_whole(merged: Merged, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which rows hold every element of their tensor."""
+    counts = merged.table.counts[rows]
+    glanced = merged.table.take(rows).is_glance()
+    return (counts[:, COUNT] > 0) & (counts[:, UNSEEN] == 0) & ~glanced
