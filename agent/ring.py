@@ -1,6 +1,6 @@
 """The ring: the last steps of a rank in full, which are sent when something goes wrong in one.
 
-Schedules say what is sent of each step; what they leave out is kept for a while, encoded.
+The schedule says which steps are sent; those that it leaves out are kept for a while, encoded.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from ..sketch.table import MAX, MIN, NAN, NEG_INF, POS_INF
 from .steptable import StepTable
 
-MAX_BYTES = 32 << 20
-"""What the steps of a ring take together at most: the oldest leave it earlier then."""
+MAX_BYTES = 8 << 20
+"""What the steps of a ring take together at most: the oldest leave it earlier then. It is half of
+what an agent keeps until it is durable, for they all go there at once."""
 
 Kept = TypeVar("Kept")
 
 
 @dataclass(slots=True)
 class Ring(Generic[Kept]):
-    """Steps that were not sent, or not in full, oldest first.
+    """Steps that were not sent, oldest first.
 
     Args:
         steps: how many.

@@ -36,7 +36,7 @@ class Timetable:
     Args:
         schedules: of each kind that is observed.
         sentinel: whether all other sites are looked at, too, in every step.
-        ring: whether all are sketched in every step, and schedules say only what is sent of it.
+        ring: whether all are sketched in every step, and schedules say only which are sent.
         strides: of a large tensor of that kind, of how many clusters of elements one is sketched.
     """
 
@@ -96,16 +96,8 @@ class Timetable:
         self._glances = self._in_turn = False
 
     def is_scheduled(self, step: int) -> bool:
-        """Whether something of a step is to be sent."""
+        """Whether a step is sent where a ring keeps the others; may be asked by any thread."""
         return any(way.schedule.due(step) for way in self._asked.values())
-
-    def is_sent(self, kind: str, name: str, step: int) -> bool:
-        """Whether the sites of a kind and name are to be sent with a step; where there is a ring.
-
-        May be called by any thread.
-        """
-        schedule = self._asked[kind].schedule
-        return schedule.due(step) and schedule.is_turn_of(name, step)
 
     def end(self) -> None:
         """Nothing is due any more."""

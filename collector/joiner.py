@@ -401,6 +401,7 @@ class Joiner:
             partial=any(header.partial for header in headers.values()),
             final=final,
             unmatched=merged.unmatched,
+            kept=held.kept,
             sites=merged.sites,
             merged=merged.table,
             spread=merged.spread,

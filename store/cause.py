@@ -18,7 +18,7 @@ from ..sketch.table import UNSEEN
 from .badness import Seen
 from .reader import Reader
 from .record import SPREAD, SiteInfo
-from .selection import ATTEMPT, COMPLETE, PARTIAL, STEP, Indices, choose_sites
+from .selection import ATTEMPT, COMPLETE, KEPT, PARTIAL, STEP, Indices, choose_sites
 
 Cause = Literal[
     "module", "forward", "input", "backward", "reduction", "update", "weights", "gather", "unknown"
@@ -200,12 +200,17 @@ class Case:
 
     def _earlier(self) -> Indices:
         """int64: the whole records of earlier steps of the attempt, as they lead to this one."""
-        facts = self.reader.facts()[: self.record]
-        mine = facts[:, ATTEMPT] == self.reader.facts()[self.record, ATTEMPT]
+        facts = self.reader.facts()
+        kept, steps = facts[:, KEPT] > 0, facts[:, STEP]
+        mine = facts[:, ATTEMPT] == facts[self.record, ATTEMPT]
         mine &= (facts[:, COMPLETE] > 0) & (facts[:, PARTIAL] == 0)
+        mine &= kept | (np.arange(len(facts)) < self.record)  # a kept one may come at any time
         # Of what was rewound later steps were made by updates that are undone.
-        lowest_after = np.minimum.accumulate(np.append(facts[:, STEP], self.step)[::-1])[::-1][1:]
-        return np.flatnonzero(mine & (facts[:, STEP] < lowest_after))
+        rewinds = np.where(kept, self.step, np.minimum(steps, self.step))
+        rewinds[self.record :] = self.step
+        lowest_after = np.minimum.accumulate(np.append(rewinds, self.step)[::-1])[::-1][1:]
+        earlier = np.flatnonzero(mine & (steps < lowest_after))
+        return earlier[np.argsort(steps[earlier], kind="stable")]
 
     def _last_seen(self) -> tuple[int, int] | None:
         """Record and step before this one in which the site was observed last."""

@@ -40,12 +40,14 @@ COLUMNS = (
     "glanced",
     "nonfinite",
     "unmatched",
+    "kept",
 )
 """First columns of the array `records`; 64-bit words after them are a mask of the ranks present.
 
 `rows` are the sites observed; of them `sketched` have elements in the histogram, `glanced` were
 left to the sentinel, and `nonfinite` have NaN or infinity. `unmatched` says that the ranks' own
-gradients are not what the reduced ones were made of."""
+gradients are not what the reduced ones were made of. `kept` says that the ranks
+sent it late, after later steps."""
 
 RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""

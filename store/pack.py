@@ -106,6 +106,7 @@ def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[n
         np.count_nonzero(record.merged.is_glance()),
         np.count_nonzero(bad),
         record.unmatched,
+        record.kept,
     )
     words = row[len(COLUMNS) :].view(np.uint64)
     for rank in record.ranks:
@@ -122,7 +123,8 @@ def pack_sites(rows: Blocks, record: Record, scalars: NDArray[np.float32]) -> No
     rows["scalars"][sites] = scalars
     rows["spread"][sites] = record.spread
     rows["histogram"][sites] = merged.histogram & LOW_BITS
-    rows["distribution"][: len(record.distribution), sites] = record.distribution
+    if len(record.distribution):
+        rows["distribution"][: len(record.distribution), sites] = record.distribution
     if "histogram_high" in rows:
         rows["histogram_high"][sites] = merged.histogram >> 32
 

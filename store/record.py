@@ -129,6 +129,8 @@ class Record:
     """Whether this is the state after the last step."""
     unmatched: bool = False
     """Whether the ranks' own gradients are not what the reduced ones of the step were made of."""
+    kept: bool = False
+    """Whether ranks had kept it back, and it may come after records of later steps."""
     sites: NDArray[np.intp]
     """intp [rows]: index into the run's sites, strictly increasing."""
     merged: SketchTable

@@ -20,7 +20,7 @@ Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
 STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL = range(6)
-ROWS, RANKS, SKETCHED, GLANCED, BAD, UNMATCHED = range(6, len(COLUMNS))
+ROWS, RANKS, SKETCHED, GLANCED, BAD, UNMATCHED, KEPT = range(6, len(COLUMNS))
 
 NEAR_GAP = 64
 """Two wanted places less than this apart are read in one go: they mostly share a chunk."""

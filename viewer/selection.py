@@ -76,7 +76,8 @@ class Selection:
         found = np.flatnonzero(records["step"] == step)
         if not len(found):
             return (step,)
-        return (step, *(int(records[fact].iloc[found[0]]) for fact in ("attempt", "ranks")))
+        facts = ("attempt", "ranks", "sites")
+        return (step, *(int(records[fact].iloc[found[0]]) for fact in facts))
 
     def _show_ranks(self) -> None:
         choice = self.choice

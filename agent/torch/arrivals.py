@@ -6,9 +6,10 @@ it can be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -31,7 +32,11 @@ def _piece(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Awaited:
     """A tensor that is on its way, and as what it is to be measured."""
 
@@ -67,14 +72,20 @@ class Arrivals:
                 else:
                     self._awaited.append(one)
 
-    def used(self, key: Key) -> None:
-        """The gradient of the tensor with that key came: whoever made it had used the tensor.
+    def of(self, tensor: torch.Tensor) -> Callable[[], Awaited | None]:
+        """What asks whether a tensor is still awaited, and does not keep it in memory."""
+        for one in reversed(self._awaited):
+            if one.tensor is tensor:
+                return ref(one)
+        return _nothing
+
+    def used(self, awaited: Awaited) -> None:
+        """The gradient of the tensor came: whoever made it had used the tensor, and waited for it.
 
         Torch does not say so where it was used through a view.
         """
-        for one in self._awaited:
-            if one.key[1:] == key[1:] and is_on_its_way(one.tensor):
-                _piece(one.tensor).trigger_wait()
+        if is_on_its_way(awaited.tensor):
+            _piece(awaited.tensor).trigger_wait()
 
     def give_up(self) -> int:
         """The step has ended, and nobody will use what is left: how many were never read."""

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.labels import site_label
-from ...sketch.table import Ints
 from ...wire.codec import Frame, Packed, pack_frame
 from ..outbox import Outbox
 from ..ring import Ring
@@ -22,6 +21,8 @@ from .recorder import Recorder, health_of
 
 HANG_S = 1.0
 """After so long without a sign of training the open step is told as it is, in seconds."""
+RING_HANG_S = 30.0
+"""The same where there is a ring, which is sent then: slow steps are no reason to."""
 POLL_S = 0.002
 """How often the end of a copy is asked for, once there is nothing else to do."""
 
@@ -92,13 +93,8 @@ class Delivery:
             self._send(self._parcels.popleft())
         step = self._recorder.peek()
         idle_s = now - self._recorder.touched
-        if (
-            step is not None
-            and step is not self._told
-            and idle_s > HANG_S
-            and self._recorder.touched
-        ):
-            self._told = step
+        hangs = idle_s > (HANG_S if self._ring is None else RING_HANG_S)
+        if step is not None and step is not self._told and hangs and self._recorder.touched:
             self._tell_open_step(step)
 
     def _accept(self, parcel: _Parcel) -> None:
@@ -126,34 +122,30 @@ class Delivery:
                 meter.barrier()
                 meter.settle(step)
         if step is self._recorder.peek() and step.present.any():
+            self._told = step
+            idle_s = time.monotonic() - self._recorder.touched
             self._recorder.report(
-                f"No tensor was seen for {HANG_S:g} s; last was {self._recorder.last_site}"
+                f"No tensor was seen for {idle_s:.0f} s; last was {self._recorder.last_site}"
             )
             if self._ring is not None:
                 self._empty(self._ring, np.empty(0, np.intp))
             self._frame(step, partial=True)
 
     def _send_or_keep(self, step: StepTable, ring: Ring[Packed]) -> None:
-        """Send what is scheduled of a step and keep the whole; or, if it is bad, send all."""
+        """Send a step that is scheduled, or bad, and with that all that was kept; else keep it."""
         bad = ring.newly_bad(step)
-        if len(bad) or step.partial or step is self._told:
+        if len(bad) or step.partial:
             self._empty(ring, bad)
+        scheduled = self._recorder.timetable.is_scheduled(step.step)
+        if len(bad) or step.partial or scheduled or step is self._told:
             self._frame(step, partial=step.partial)
-            return
-        timetable, sites = self._recorder.timetable, self._recorder.book.sites
-        if timetable.is_scheduled(step.step):
-            scheduled = [
-                timetable.is_sent(sites[row].kind, sites[row].name, step.step)
-                for row in np.flatnonzero(step.present).tolist()
-            ]
-            self._frame(step, partial=False, scheduled=np.array(scheduled, np.bool_))
-            if all(scheduled):
-                return
-        ring.keep(self._packed(step, kept=True))
+        else:
+            ring.keep(self._packed(step, kept=True))
 
     def _empty(self, ring: Ring[Packed], bad: NDArray[np.intp]) -> None:
         """Send what was kept, and tell why."""
         kept = ring.take()
+        self._tell_sites()
         for packed in kept:
             self._outbox.send(packed)
         if len(bad):
@@ -161,19 +153,20 @@ class Delivery:
             label = site_label(site.kind, site.name, site.slot, site.occurrence)
             self._recorder.report(
                 f"{label} has values that are not finite or overflow, and had none in the steps "
-                f"before: {len(kept)} of these are sent in full"
+                f"before; {len(kept)} steps were kept, and are sent"
             )
 
-    def _frame(
-        self, step: StepTable, *, partial: bool, scheduled: NDArray[np.bool_] | None = None
-    ) -> None:
+    def _tell_sites(self) -> None:
         book = self._recorder.book
         if len(book.sites) != self._known_sites:
             sites, quantities = book.known()
             self._known_sites = len(sites)
             self._outbox.set_sites(sites, quantities)
+
+    def _frame(self, step: StepTable, *, partial: bool) -> None:
+        self._tell_sites()
         reports = self._recorder.take_reports()
-        self._outbox.send(self._packed(step, partial=partial, reports=reports, scheduled=scheduled))
+        self._outbox.send(self._packed(step, partial=partial, reports=reports))
 
     def _packed(
         self,
@@ -182,19 +175,15 @@ class Delivery:
         partial: bool = False,
         kept: bool = False,
         reports: Sequence[str] = (),
-        scheduled: NDArray[np.bool_] | None = None,
     ) -> Packed:
-        """A step as a frame; of its sites only those that are `scheduled`, if that is given."""
         rows = np.flatnonzero(step.present)
-        if scheduled is not None:
-            rows = rows[scheduled]
         return pack_frame(
             Frame(
                 step=step.step,
                 time_ns=step.time_ns or time.time_ns(),
                 sites=rows.astype(np.uint32),
                 table=step.table.take(rows),
-                quantities=self._counts(step, rows),
+                quantities=dict(step.counts),
                 training=dict(step.training),
                 health=self._health(),
                 reports=list(reports),
@@ -204,14 +193,6 @@ class Delivery:
                 kept=kept,
             )
         )
-
-    def _counts(self, step: StepTable, rows: NDArray[np.intp]) -> dict[int, Ints]:
-        """What was counted beside the sketches of these rows."""
-        if not step.counts:
-            return {}
-        sent = set(rows.tolist())
-        counted = self._recorder.book.quantities
-        return {index: one for index, one in step.counts.items() if counted[index].site in sent}
 
     def _health(self) -> dict[str, float]:
         """The counters of a frame, on the agent's thread."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
+from torch.utils.weak import TensorWeakRef
 
 from ...sketch.elements import Region
 from ...sketch.quantities import MAX_NUMBERS
@@ -198,10 +199,16 @@ class Recorder:
     ) -> None:
         """Summarise the gradient of `tensor` under `key` when backward reaches it."""
         if tensor.requires_grad and self.book.row(key) != UNMEASURED:
+            seen: TensorWeakRef | None = None
+            awaited = self._arrivals.of(tensor)
 
             @unserializable_hook  # else torch warns when the tensor is saved
             def arrives(gradient: torch.Tensor) -> None:
-                self._gradient_arrives(key, gradient, module, placed)
+                nonlocal seen
+                # Zero-bubble pipelines send the same tensor through once more, for the weights.
+                if seen is None or seen() is not gradient:
+                    seen = TensorWeakRef(gradient)
+                    self._gradient_arrives(key, gradient, module, placed, awaited())
 
             tensor.register_hook(arrives)
 
@@ -279,10 +286,12 @@ class Recorder:
         gradient: torch.Tensor,
         module: str,
         placed: Mapping[str, Placement] | None,
+        awaited: Awaited | None,
     ) -> None:
         if self.timetable.due(key[0]):
             with self.stopwatch:
-                self._arrivals.used(key)
+                if awaited is not None:
+                    self._arrivals.used(awaited)
                 self.arrivals()
                 self.measure(key, gradient, module, placed=placed)
 

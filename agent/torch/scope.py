@@ -352,8 +352,6 @@ class Scope:
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, meters)
-        for device in devices_of(self._model):
-            self._recorder.prepare(device)
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit, self._ring)
         self._ledger = Ledger()
@@ -368,7 +366,9 @@ class Scope:
             ModulePlacements(self._model, axes),
             training_only=self._training_only,
         )
-        self._worker.start()
+        self._worker.start()  # it says hello while kernels are compiled
+        for device in devices_of(self._model):
+            self._recorder.prepare(device)
 
     def _end_step(self, training: Mapping[str, float | torch.Tensor]) -> None:
         if self._recorder.is_open:

@@ -49,6 +49,11 @@ def timetable_of(
             "`ring` sketches all in every step: it does not go with `sentinel`, `budget` or "
             "`sample`, which read less."
         )
+    alike = len(set(schedules.values())) <= 1 and not any(x.staggered for x in schedules.values())
+    if ring and not alike:
+        raise SettingError(
+            "`ring` keeps whole steps: it needs one schedule for all kinds, and not `staggered`."
+        )
     if budget is not None:
         schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
     if sentinel is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -101,17 +102,38 @@ def test_what_is_always_so_is_news_once(observed: Observed, train: Train) -> Non
     assert observed.steps() == [0, 20]
 
 
-def test_what_was_sent_in_part_is_made_whole(observed: Observed, train: Train) -> None:
+def test_sites_that_are_new_in_what_was_kept_are_known(observed: Observed, train: Train) -> None:
     model, optimizer = new_model()
-    with observed.observe(model, optimizer, every=100, schedules={"weight": 1}, ring=2) as scope:
-        train(scope, model, optimizer, batches(8, bad=5))
-    records = open_run(observed.path).records()
-    assert records["step"].tolist() == list(range(9))
-    whole = {
-        step: {label.partition(":")[0] for label in observed.sketches(step)} for step in range(8)
-    }
-    assert [step for step, kinds in whole.items() if "activation" in kinds] == [0, 3, 4, 5, 6]
-    assert whole[2] == whole[7] == {"weight"}
+    with observed.observe(model, optimizer, every=100, ring=3, start=41) as scope:
+        train(scope, model, optimizer, batches(6, bad=4))
+    assert observed.steps() == [42, 43, 44, 45, 46, 47]
+    assert "activation:0" in observed.sketches(42)
+
+
+def test_slow_steps_are_no_reason_to_send_it(observed: Observed, train: Train) -> None:
+    model, optimizer = new_model()
+    model.register_forward_hook(lambda *_: time.sleep(1.1))
+    with observed.observe(model, optimizer, every=100, ring=3) as scope:
+        train(scope, model, optimizer, batches(3))
+    assert observed.steps() == [0, 3]
+
+
+def test_what_was_kept_and_comes_late_is_no_rewind(observed: Observed, train: Train) -> None:
+    model, optimizer = new_model()
+    with observed.observe(model, optimizer, every=5, ring=4) as scope:
+        train(scope, model, optimizer, batches(6))
+        deadline = time.monotonic() + 20
+        while 5 not in observed.steps():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with torch.no_grad():  # as a bad update of step 5 would
+            next(model.parameters()).fill_(torch.nan)
+        train(scope, model, optimizer, batches(1))
+    run = open_run(observed.path)
+    assert run.records(all_attempts=True)["step"].tolist() == [0, 5, 1, 2, 3, 4, 6, 7]
+    found = run.first_bad()
+    assert found is not None
+    assert (found.site, found.cause, found.first_step) == ("weight:0.weight", "update", 5)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +143,8 @@ def test_what_was_sent_in_part_is_made_whole(observed: Observed, train: Train) -
         ({"ring": 4, "sentinel": True}, "does not go with `sentinel`, `budget` or `sample`"),
         ({"ring": 4, "budget": 0.01}, "does not go with"),
         ({"ring": 4, "sample": 1 / 8}, "does not go with"),
+        ({"ring": 4, "staggered": True}, "one schedule for all kinds"),
+        ({"ring": 4, "schedules": {"weight": 3}}, "one schedule for all kinds"),
         ({"overflow": "float16"}, "give ring=16"),
         ({"ring": 4, "overflow": "float17"}, "no number format 'float17'"),
     ],
