@@ -73,8 +73,8 @@ class SiteBook:
         module: str = "",
         placement: dict[str, Placement],
         aliases: tuple[str, ...] = (),
-        offset: Sequence[int] = (),
         whole: Sequence[int] = (),
+        cuts: Sequence[tuple[str, int]] = (),
         is_small: bool = True,
     ) -> int:
         """Give a new site its row, or mark it as unmeasured; hooks may run on several threads."""
@@ -92,8 +92,8 @@ class SiteBook:
                     order=self._orders.setdefault(key, len(self._orders)),
                     placement=placement,
                     aliases=list(aliases),
-                    offset=list(offset),
                     whole=list(whole),
+                    cuts=list(cuts),
                 )
                 self._rows[key] = self._add(site, is_small=is_small)
             return self._rows[key]

@@ -15,7 +15,7 @@ from itertools import groupby
 from ..sketch.errors import StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
-from ..store.record import Event, Piece, RankInfo, SiteInfo
+from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.messages import (
@@ -137,7 +137,7 @@ class Run:
         Raises:
             StoreError: its sites cannot be registered.
         """
-        infos = [_info(site, stream.mesh) for site in schema.sites]
+        infos = [_info(site) for site in schema.sites]
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
         indices = self.writer.add_sites(infos)
@@ -435,10 +435,7 @@ def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     return grouped
 
 
-def _info(site: Site, mesh: Sequence[MeshAxis]) -> SiteInfo:
-    cut = [axis for axis in mesh if site.placement.get(axis.name) == "shard"]
-    cell = ",".join(f"{axis.name}={axis.coordinate}/{axis.size}" for axis in cut)
-    piece = Piece(offset=tuple(site.offset), shape=tuple(site.shape))
+def _info(site: Site) -> SiteInfo:
     return SiteInfo(
         kind=site.kind,
         name=site.name,
@@ -452,5 +449,5 @@ def _info(site: Site, mesh: Sequence[MeshAxis]) -> SiteInfo:
         aliases=tuple(site.aliases),
         checked=site.checked,
         whole=tuple(site.whole),
-        pieces={cell: piece} if site.offset else {},
+        cuts=tuple(site.cuts),
     )

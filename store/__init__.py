@@ -7,7 +7,7 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .record import SPREAD, Alert, Event, Piece, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import SPREAD, Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .writer import RunWriter
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = [
     "Event",
     "FirstBad",
     "Heatmap",
-    "Piece",
     "QuantityInfo",
     "RankInfo",
     "Record",

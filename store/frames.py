@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..sketch.regions import piece_of
 from .layout import COLUMNS
 from .record import SiteInfo
 from .selection import (
@@ -112,13 +114,17 @@ def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFram
     return pd.DataFrame(columns, index=index)
 
 
-def regions_frame(sites: Sequence[SiteInfo]) -> pd.DataFrame:
-    """One row a piece, see `Run.regions`."""
-    rows = [
-        (site.label, cell, piece.offset, piece.shape, site.whole)
-        for site in sites
-        for cell, piece in sorted(site.pieces.items())
-    ]
+def regions_frame(sites: Sequence[SiteInfo], mesh: Mapping[str, int]) -> pd.DataFrame:
+    """One row a piece on that mesh, see `Run.regions`."""
+    rows: list[tuple[object, ...]] = []
+    for site in sites:
+        axes = [axis for axis, _ in site.cuts]
+        if not axes or not mesh.keys() >= set(axes):
+            continue
+        for place in product(*(range(mesh[axis]) for axis in axes)):
+            at = {axis: (own, mesh[axis]) for axis, own in zip(axes, place, strict=True)}
+            cell = ",".join(f"{axis}={own}" for axis, (own, _) in sorted(at.items()))
+            rows.append((site.label, cell, *piece_of(site.whole, site.cuts, at), site.whole))
     return pd.DataFrame(rows, columns=["site", "cell", "offset", "shape", "whole"])
 
 

@@ -147,20 +147,28 @@ class Run:
         return sites_frame(known, choose_sites(known, kind=kind, name=name).tolist())
 
     def regions(
-        self, kind: str | Collection[str] | None = None, name: str | None = None
+        self,
+        kind: str | Collection[str] | None = None,
+        name: str | None = None,
+        *,
+        attempt: int | None = None,
     ) -> pd.DataFrame:
         """Which pieces of DTensors ranks hold: site, cell, offset, shape, and shape of the whole.
 
         `cell` is where such a rank is on the mesh axes along which the tensor is cut, as
-        "fsdp=1/4,tp=0/2"; `offset` and `shape` have an entry an axis, in elements. Of at most 64
-        cells a site; of later attempts under the same mesh those that came last.
+        "fsdp=1,tp=0"; `offset` and `shape` have an entry an axis, in elements.
+
+        Args:
+            kind, name: of the sites.
+            attempt: on whose mesh; by default the last one's.
 
         Raises:
             SettingError: nothing matches.
         """
-        known = self._reader.meta.sites
-        places = choose_sites(known, kind=kind, name=name)
-        return regions_frame(self._reader.sites(places))
+        meta = self._reader.meta
+        places = choose_sites(meta.sites, kind=kind, name=name)
+        mesh = meta.attempts[-1 if attempt is None else attempt].mesh if meta.attempts else {}
+        return regions_frame(self._reader.sites(places), mesh)
 
     def scalar(
         self,

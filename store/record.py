@@ -18,18 +18,6 @@ SPREAD = ("min", "max", "argmin", "argmax")
 """Last axis of the spread: the extremes over ranks of a main statistic, and whose they are."""
 
 
-MAX_PIECES = 64
-"""Of how many cells the piece is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The part of a whole tensor that a rank holds: an entry an axis each."""
-
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteInfo:
     """One observed thing: (kind, name, slot, occurrence), and facts about it."""
@@ -51,8 +39,8 @@ class SiteInfo:
     aliases: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
     """Shape of the whole tensor, where ranks hold pieces of it; empty where that is not known."""
-    pieces: Mapping[str, Piece] = field(default_factory=dict[str, Piece])
-    """By coordinates on the mesh axes along which it is cut, as "fsdp=1/4" or "fsdp=0/2,tp=1/2"."""
+    cuts: tuple[tuple[str, int], ...] = ()
+    """How it is cut into them, see `sketch.regions`; empty where that is not known."""
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS, LOGS
-from .record import Piece, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -143,11 +143,8 @@ class Meta:
 
 def site_from_json(values: Mapping[str, Any]) -> SiteInfo:
     """A site as it was written."""
-    pieces = {
-        cell: Piece(**known_fields(Piece, piece, tuples=("offset", "shape")))
-        for cell, piece in values.get("pieces", {}).items()
-    }
-    whole = {**values, "pieces": pieces}
+    cuts = tuple((axis, along) for axis, along in values.get("cuts", ()))
+    whole = {**values, "cuts": cuts}
     return SiteInfo(**known_fields(SiteInfo, whole, tuples=("shape", "aliases", "whole")))
 
 

@@ -21,7 +21,7 @@ from .cleaning import Cleaner
 from .lock import WriterLock
 from .naming import holds_repository, is_vacant, what_is_at
 from .pack import consecutive, dims_for
-from .record import MAX_PIECES, Alert, Event, Piece, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -130,8 +130,8 @@ class RunWriter:
     def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
         """The index of each site, by its label; unknown ones are appended.
 
-        Of known ones the latest placement, dtype, size and whether they are checked count: a later
-        attempt may have changed them; pieces are added. All becomes durable with the next commit.
+        Of known ones the latest placement, dtype, cuts and whether they are checked count: a later
+        attempt may have changed them. All that becomes durable with the next commit.
         """
         changed = dict[int, SiteInfo]()
         for site in sites:
@@ -144,7 +144,7 @@ class RunWriter:
                     placement=site.placement,
                     checked=site.checked,
                     whole=site.whole,
-                    pieces=with_pieces(known.pieces, site.pieces),
+                    cuts=site.cuts,
                 )
                 if latest != known:
                     changed[place] = latest
@@ -323,14 +323,6 @@ class RunWriter:
         self._arrays, self._state, self._streams = arrays, state, dict(streams)
         self._stored_meta = meta
         self._cleaner.committed()
-
-
-def with_pieces(known: Mapping[str, Piece], more: Mapping[str, Piece]) -> Mapping[str, Piece]:
-    """The pieces of both, the newest `MAX_PIECES`; of one cell those that came last."""
-    if all(known.get(cell) == piece for cell, piece in more.items()):
-        return known
-    others = [(cell, piece) for cell, piece in known.items() if cell not in more]
-    return dict([*others, *more.items()][-MAX_PIECES:])
 
 
 def make_folder(place: Path) -> None:

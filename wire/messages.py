@@ -150,10 +150,13 @@ class Site(Message, frozen=True):
     """Other names of the same tensor (tied weights)."""
     checked: bool = True
     """Whether its copies are compared, and its sums checked."""
-    offset: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
-    """Where the rank's piece begins in the whole, an entry an axis; empty where nobody knows."""
     whole: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     """Shape of the whole that it is a piece of; empty where it is none."""
+    cuts: Annotated[
+        list[tuple[Name, Annotated[int, msgspec.Meta(ge=0, lt=64)]]], msgspec.Meta(max_length=16)
+    ] = []
+    """(mesh axis, axis of the tensor) in the order in which the whole is cut; see
+    `sketch.regions`. Empty where nobody knows."""
 
 
 class SiteQuantity(Message, frozen=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...sketch.elements import Region
+from ...sketch.regions import piece_of
 from ...wire.messages import Placement
 from ..strides import region_of
 from .quantised import is_of_transformer_engine, parts_of
@@ -156,6 +158,8 @@ class Cut:
     sizes: list[int]
     offsets: list[int]
     whole: list[int]
+    order: list[tuple[str, int]]
+    """See `sketch.regions`; empty where the piece is not what follows from it."""
 
     def region(self) -> Region | None:
         """Where its elements lie in the whole; None for all of it."""
@@ -182,8 +186,27 @@ def cut_of(tensor: torch.Tensor, piece: torch.Tensor) -> Cut | None:
     sizes, offsets, whole = list(cut[0]), list(cut[1]), list(tensor.shape)
     if tensor.is_complex():  # its parts are read as one more axis
         sizes, offsets, whole = [*sizes, 2], [*offsets, 0], [*whole, 2]
-    fits = len(offsets) == len(whole) and sizes == list(piece.shape)
-    return Cut(sizes, offsets, whole) if fits else None
+    if len(offsets) != len(whole) or sizes != list(piece.shape):
+        return None
+    order = _order_of_cuts(axis_names(mesh), placements)
+    places = zip(axis_names(mesh), mesh.get_coordinate() or (), mesh.shape, strict=False)
+    at = {axis: (coordinate, size) for axis, coordinate, size in places}
+    if not at or piece_of(whole, order, at) != (tuple(offsets), tuple(sizes)):
+        order = []
+    return Cut(sizes, offsets, whole, order)
+
+
+def _order_of_cuts(axes: Sequence[str], placements: Sequence[Any]) -> list[tuple[str, int]]:
+    """Mesh axes and axes of the tensor, in the order in which these are cut.
+
+    What FSDP cuts of a tensor that is cut already is a strided shard: it comes after later axes.
+    """
+    plain, strided = list[tuple[str, int]](), list[tuple[str, int]]()
+    for axis, placement in zip(axes, placements, strict=True):
+        if _word(placement) == "shard":
+            later = getattr(placement, "split_factor", 1) > 1
+            (strided if later else plain).append((axis, placement.dim))
+    return [*plain, *reversed(strided)]
 
 
 def _is_cut_in_one(tensor: Any) -> bool:

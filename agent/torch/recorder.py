@@ -403,8 +403,8 @@ class Recorder:
             module=module,
             placement={**default, **placed, **placement_of(tensor)},
             aliases=aliases,
-            offset=cut.offsets if cut else [],
             whole=cut.whole if cut else [],
+            cuts=cut.order if cut else [],
             is_small=piece.numel() < LEAST_SAMPLED,
         )
         if not refused and self.book.refused_quantities:

@@ -25,7 +25,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Piece, Record, Run, RunWriter, SiteInfo, open_run
+from rankscope.store import Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
 
@@ -65,31 +65,23 @@ def test_sites_come_in_the_order_of_execution(run: Run) -> None:
     assert run.sites(kind="activation", name=r"\.1\.").index.tolist() == [UP_1]
 
 
-def test_pieces_of_a_tensor_come_together_from_its_ranks(
+def test_the_pieces_of_a_tensor_follow_from_how_it_is_cut(
     writer: RunWriter, record: Make, path: Path
 ) -> None:
-    def held(cell: str, offset: int, length: int) -> SiteInfo:
-        piece = Piece(offset=(offset, 0), shape=(length, 2))
-        return replace(writer.sites[2], whole=(5, 2), pieces={cell: piece})
-
-    for site in (held("fsdp=0/2", 0, 3), held("fsdp=1/2", 3, 2), held("fsdp=1/2", 3, 2)):
-        writer.add_sites([site])
+    cut = replace(writer.sites[2], whole=(5, 2), cuts=(("tp", 1), ("fsdp", 0)))
+    writer.add_sites([cut])
+    writer.set_attempt(0, 4, {"fsdp": 2, "tp": 2}, [])
     writer.commit([record(0)], streams={})
     run = open_run(path)
     assert run.regions().to_dict("list") == {
-        "site": [WEIGHT, WEIGHT],
-        "cell": ["fsdp=0/2", "fsdp=1/2"],
-        "offset": [(0, 0), (3, 0)],
-        "shape": [(3, 2), (2, 2)],
-        "whole": [(5, 2), (5, 2)],
+        "site": [WEIGHT] * 4,
+        "cell": ["fsdp=0,tp=0", "fsdp=1,tp=0", "fsdp=0,tp=1", "fsdp=1,tp=1"],
+        "offset": [(0, 0), (3, 0), (0, 1), (3, 1)],
+        "shape": [(3, 1), (2, 1), (3, 1), (2, 1)],
+        "whole": [(5, 2)] * 4,
     }
     assert run.sites().loc[[WEIGHT, UP_0], "whole"].tolist() == [(5, 2), ()]
     assert run.regions(kind="activation").empty
-    for cell in range(80):
-        writer.add_sites([held(f"fsdp={cell}/80", cell, 1)])
-    writer.commit([record(1)], streams={})
-    kept = set(open_run(path).regions()["cell"])
-    assert kept == {f"fsdp={cell}/80" for cell in range(16, 80)}
 
 
 @pytest.mark.parametrize("statistic", sorted(STATISTICS))
