@@ -39,7 +39,7 @@ LEAST_SPREAD = 1 / LEVELS_PER_OCTAVE
 """In log2: where ranks differ by less than this, 1.1 %, it is taken for so much."""
 SIGMA = 1.4826
 """The standard deviation of normal numbers over their median absolute deviation."""
-AT_ONCE = 1 << 23
+AT_ONCE = 1 << 22
 """Numbers that are in memory at a time."""
 
 
@@ -67,8 +67,8 @@ def rank_outliers(
         raise SettingError("There is no record of these steps.")
     entities = _Entities.of(reader, chosen, by)
     found = [
-        _ranking(part, entities, chosen, some, reader)
-        for some, part in _extremes(reader, RANKED.index(statistic), chosen, places)
+        _ranking(extremes, entities, chosen, labels)
+        for labels, extremes in _extremes(reader, RANKED.index(statistic), chosen, places)
     ]
     frame = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if not len(frame):
@@ -85,47 +85,47 @@ class _Entities:
     """The ranks, hosts or devices of the records asked for."""
 
     names: list[str | int]
-    of_rank: list[NDArray[np.intp]]
-    """Of each record, by rank: which entity it is; -1 for one that never introduced itself."""
-    present: list[list[int]]
-    """Of each record: the ranks it holds."""
-    peers: list[NDArray[np.intp]]
-    """Of each record, by rank: its coordinate on the mesh axis `tp`."""
+    of_rank: Indices
+    """int64 [attempts, ranks]: which entity it is; -1 for one that never introduced itself."""
+    attempts: Indices
+    """int64 [records]: which of these attempts it is of."""
+    alike: list[tuple[Indices, NDArray[np.bool_]]]
+    """Records that hold the same ranks of the same attempt, and bool [entities, peers]: which
+    entities have one of them at a coordinate on the mesh axis `tp`."""
 
     @classmethod
     def of(cls, reader: Reader, chosen: Chosen, by: By) -> _Entities:
-        places = dict[str | int, int]()
-        tables = dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]]()
-        for attempt in np.unique(chosen.attempts).tolist():
+        numbers, attempts = np.unique(chosen.attempts, return_inverse=True)
+        places, of_rank = dict[str | int, int](), np.full((len(numbers), reader.ranks), -1)
+        peers = np.zeros_like(of_rank)
+        for row, attempt in enumerate(numbers.tolist()):
             known = {rank.rank: rank for rank in reader.meta.attempts[attempt].ranks}
-            own = np.full(reader.ranks, -1, np.intp)
-            peers = np.zeros(reader.ranks, np.intp)
             for rank in range(reader.ranks) if by == "rank" else known:
-                own[rank] = places.setdefault(_entity(by, rank, known), len(places))
+                of_rank[row, rank] = places.setdefault(_entity(by, rank, known), len(places))
             for rank, info in known.items():
-                peers[rank] = info.coordinates.get("tp", 0)
-            tables[attempt] = own, peers
-        facts = reader.facts()[chosen.records]
-        pairs = [tables[attempt] for attempt in chosen.attempts.tolist()]
-        return cls(
-            list(places),
-            [own for own, _ in pairs],
-            [ranks_in(row[len(COLUMNS) :]) for row in facts],
-            [peers for _, peers in pairs],
-        )
+                peers[row, rank] = info.coordinates.get("tp", 0)
+        masks = reader.facts()[chosen.records][:, len(COLUMNS) :]
+        kinds, kind = np.unique(np.column_stack([attempts, masks]), axis=0, return_inverse=True)
+        alike = list[tuple[Indices, NDArray[np.bool_]]]()
+        for number, (row, *words) in enumerate(kinds.tolist()):
+            ranks = np.array(ranks_in(np.array(words, np.int64)), np.intp)
+            ranks = ranks[of_rank[row, ranks] >= 0]
+            has = np.zeros((len(places), int(peers.max(initial=0)) + 1), np.bool_)
+            has[of_rank[row, ranks], peers[row, ranks]] = True
+            alike.append((np.flatnonzero(kind == number), has))
+        return cls(list(places), of_rank, attempts, alike)
 
-    def weights(self, compared: NDArray[np.bool_]) -> Floats:
-        """float64 [entities, sites]: how many numbers of each were compared, over all records.
+    def times(self, compared: NDArray[np.bool_]) -> Floats:
+        """float64 [entities, sites]: in how many records each was compared with others.
 
         Args:
             compared: bool [records, peers, sites]: where several ranks have a number.
         """
         total = np.zeros((len(self.names), compared.shape[2]))
-        for record, own in enumerate(compared):
-            ranks = np.asarray(self.present[record], np.intp)
-            entity, peers = self.of_rank[record][ranks], self.peers[record][ranks]
-            usable = (entity >= 0) & (peers < len(own))
-            np.add.at(total, entity[usable], own[peers[usable]])
+        for records, has in self.alike:
+            times = compared[records].sum(axis=0)
+            for peers in range(min(has.shape[1], len(times))):
+                total += np.outer(has[:, peers], times[peers])
         return total
 
 
@@ -156,11 +156,10 @@ class _Extremes:
 
 def _extremes(
     reader: Reader, column: int, chosen: Chosen, places: Indices
-) -> Iterator[tuple[Indices, _Extremes]]:
-    """For some of the sites after the other."""
+) -> Iterator[tuple[list[str], _Extremes]]:
+    """For some of the sites, whose labels are given, after the other."""
     peers = reader.arrays.at("tail", "distribution").shape[1] if reader.state.created else 0
-    each = max(1, len(chosen) * peers * NAMES.stop)
-    at_once = max(1, AT_ONCE // each)
+    at_once = max(1, AT_ONCE // max(1, len(chosen) * peers * NAMES.stop))
     for start in range(0, len(places) if peers else 0, at_once):
         some = places[start : start + at_once]
         # [records, peers, sites, summary]
@@ -168,17 +167,16 @@ def _extremes(
         compared = numbers[..., RANKS] > 1
         # Over all steps: of a few ranks one step alone says little about their usual spread.
         usual = SIGMA * _median_over_records(np.where(compared, numbers[..., DEVIATION], np.nan))
-        names = np.where(compared[..., None], numbers[..., NAMES], np.nan)
-        record, group, site, which = np.nonzero(~np.isnan(names))
-        rank = names[record, group, site, which].astype(np.int64)
-        # Among few ranks one may be extreme on both sides.
-        keys = (record * len(some) + site) * max(1, reader.ranks) + rank
-        _, once = np.unique(keys, return_index=True)
-        record, group, site, which, rank = (one[once] for one in (record, group, site, which, rank))
-        magnitude = numbers[..., MAGNITUDES][record, group, site, which]
-        off = log2_magnitude(magnitude) - numbers[record, group, site, MEDIAN]
+        named = ~np.isnan(numbers[..., NAMES]) & compared[..., None]
+        record, group, site, _ = np.nonzero(named)
+        off = log2_magnitude(numbers[..., MAGNITUDES][named])
+        off -= numbers[..., MEDIAN][record, group, site]
         score = off / np.maximum(usual[group, site], LEAST_SPREAD)
-        yield some, _Extremes(record, site, rank, off, score, compared)
+        rank = numbers[..., NAMES][named].astype(np.int64)
+        yield (
+            [reader.label(int(one)) for one in some],
+            _Extremes(record, site, rank, off, score, compared),
+        )
 
 
 def _median_over_records(numbers: Floats) -> Floats:
@@ -193,30 +191,44 @@ def _median_over_records(numbers: Floats) -> Floats:
 
 
 def _ranking(
-    extremes: _Extremes, entities: _Entities, chosen: Chosen, places: Indices, reader: Reader
+    extremes: _Extremes, entities: _Entities, chosen: Chosen, labels: list[str]
 ) -> pd.DataFrame:
     """One row for each entity and site at which it was among the extremes in some step."""
-    by_record = zip(extremes.record.tolist(), extremes.rank.tolist(), strict=True)
-    entity = np.array([entities.of_rank[record][rank] for record, rank in by_record], np.int64)
-    mine = np.flatnonzero(entity >= 0)
-    pairs, pair = np.unique(entity[mine] * len(places) + extremes.site[mine], return_inverse=True)
-    who, site = np.divmod(pairs, len(places))
-    weights = entities.weights(extremes.compared)[who, site].astype(np.int64)
-    score, off = extremes.score[mine], extremes.off[mine]
-    table = pd.DataFrame({"pair": pair, "rank": extremes.rank[mine], "size": np.abs(score)})
-    worst = mine[table.groupby("pair")["size"].idxmax().to_numpy(np.int64)]
-    ranks = table.groupby("pair")["rank"].unique()
+    entity = entities.of_rank[entities.attempts[extremes.record], extremes.rank]
+    pair = entity * len(labels) + extremes.site
+    known = np.flatnonzero(entity >= 0)
+    # Of the ranks of a host the most extreme one speaks for it in each step.
+    order = known[np.lexsort((-np.abs(extremes.score[known]), extremes.record[known], pair[known]))]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (np.diff(pair[order]) != 0) | (np.diff(extremes.record[order]) != 0)
+    told = order[first]
+    pairs, begin = np.unique(pair[told], return_index=True)
+    who, site = np.divmod(pairs, len(labels))
+    number = np.repeat(np.arange(len(pairs)), np.diff(np.append(begin, len(told))))
+    times = entities.times(extremes.compared)[who, site].astype(np.int64)
+    worst = told[
+        np.lexsort((np.abs(extremes.score[told]), number))[np.cumsum(np.bincount(number)) - 1]
+    ]
     return pd.DataFrame(
         {
-            "site": [reader.label(int(places[one])) for one in site.tolist()],
+            "site": [labels[one] for one in site.tolist()],
             "entity": who,
-            "ranks": [tuple(sorted(map(int, some))) for some in ranks],
-            "score": _usual(pair, score, weights),
-            "ratio": 2 ** _usual(pair, off, weights),
+            "ranks": _ranks_of(number, extremes.rank[told], len(pairs)),
+            "score": _usual(number, extremes.score[told], times),
+            "ratio": 2 ** _usual(number, extremes.off[told], times),
             "worst_score": extremes.score[worst],
             "worst_step": chosen.steps[extremes.record[worst]],
         }
     )
+
+
+def _ranks_of(number: Indices, rank: Indices, count: int) -> list[tuple[int, ...]]:
+    """Of each pair the ranks that spoke for it."""
+    if not count:
+        return []
+    once = np.unique(np.column_stack([number, rank]), axis=0)
+    ends = np.searchsorted(once[:, 0], np.arange(1, count))
+    return [tuple(some.tolist()) for some in np.split(once[:, 1], ends)]
 
 
 def _usual(pair: Indices, values: Floats, weights: Indices) -> Floats:

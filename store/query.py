@@ -478,8 +478,9 @@ class Run:
         `worst_score` and `worst_step` are of the single step in which it was largest. Of two ranks
         both have the same score: which of them is odd cannot be known.
 
-        In each step the four lowest and the four highest of the ranks are known by name, `ranks`;
-        where one is not among them it counts as the median. So it is the same at any scale.
+        In each step the four lowest and the four highest ranks are known by name, of up to eight
+        all; where one is not among them it counts as the median. So where many ranks are odd alike
+        ask by host, for which its most extreme rank speaks in each step, or with `worst`.
 
         Args:
             statistic: one of `rankscope.sketch.RANKED`, which are `rms` and `abs_max`.

@@ -140,6 +140,18 @@ def test_one_of_a_hundred_ranks_is_found_without_the_numbers_of_single_ranks(
     assert run.rank_outliers(by="host").iloc[0].to_dict()["host"] == "node-a"
 
 
+def test_of_a_host_that_is_odd_the_most_extreme_rank_speaks(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 1.5 if rank in range(8, 24) and site == 0 else 1.0
+
+    hosts = "".join(letter * 8 for letter in "abcdefgh")
+    run = written(tmp_path, record, scale, (infos(hosts),), by_rank={})
+    found = run.rank_outliers(by="host", most=3)
+    assert set(found["host"][:2]) == {"node-b", "node-c"}
+    assert found["site"][:2].tolist() == ["activation:up", "activation:up"]
+    assert found["score"].to_numpy()[1] > 5 > abs(found["score"].to_numpy()[2])
+
+
 def test_a_rank_that_is_extreme_in_few_steps_is_usual(tmp_path: Path, record: Make) -> None:
     def scale(step: int, rank: int, site: int) -> float:
         return 5.0 if (rank, site) == (20, 0) and step < 4 else 1.0

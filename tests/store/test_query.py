@@ -84,6 +84,19 @@ def test_the_pieces_of_a_tensor_follow_from_how_it_is_cut(
     assert run.regions(kind="activation").empty
 
 
+def test_a_run_that_ended_before_its_first_tensor_answers(path: Path, record: Make) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.attempt_of("launch")
+        writer.commit([record(0, {0: {}})], streams={})
+    run = open_run(path)
+    labels, table = run.table(0)
+    assert (labels, len(table)) == ([], 0)
+    assert run.scalar("rms").shape == run.scalar("var").shape == (1, 0)
+    assert run.exponents()["count"].shape == (1, 0, 277)
+    assert run.heatmap("rms", width=10, height=10).values.shape == (0, 1)
+    assert run.first_bad() is None
+
+
 @pytest.mark.parametrize("statistic", sorted(STATISTICS))
 def test_every_statistic_is_what_the_sketch_says(run: Run, record: Make, statistic: str) -> None:
     got = run.scalar(statistic, sites=[WEIGHT, UP_0], steps=(3, 5))
