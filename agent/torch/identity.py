@@ -77,6 +77,11 @@ def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
     return tuple(axis.name for axis in mesh if axis.name not in ("tp", "pp"))
 
 
+def stage_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
+    """The mesh axes along which ranks hold other modules."""
+    return tuple(axis.name for axis in mesh if axis.name == "pp" and axis.size > 1)
+
+
 class Rendezvous:
     """What rank 0 says to all ranks of this launch, through the job's own key-value store.
 

@@ -76,6 +76,8 @@ class Recorder:
         book: the sites and their rows.
         timetable: what is read in which step.
         data_axes: mesh axes along which ranks see different samples.
+        stage_axes: mesh axes along which ranks hold other modules. What stages call alike, as the
+            module around the layers of each, returns something else on each.
         make_meter: the meter of a device.
     """
 
@@ -84,12 +86,13 @@ class Recorder:
         book: SiteBook,
         timetable: Timetable,
         data_axes: tuple[str, ...],
+        stage_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
     ) -> None:
         self.book = book
         self.timetable = timetable
         self._default_placement: dict[str, dict[str, Placement]] = {
-            **dict.fromkeys(DATA_KINDS, dict.fromkeys(data_axes, "shard")),
+            **dict.fromkeys(DATA_KINDS, dict.fromkeys((*data_axes, *stage_axes), "shard")),
             LOCAL_GRADIENT: dict.fromkeys(data_axes, "partial"),
         }
         self._make_meter = make_meter

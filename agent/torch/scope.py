@@ -28,7 +28,7 @@ from ..timetable import Timetable
 from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
-from .identity import Rendezvous, data_axes, facts, identify, launch_token
+from .identity import Rendezvous, data_axes, facts, identify, launch_token, stage_axes
 from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
@@ -351,7 +351,7 @@ class Scope:
         )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
-        self._recorder = Recorder(book, self._timetable, axes, meters)
+        self._recorder = Recorder(book, self._timetable, axes, stage_axes(mesh), meters)
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit, self._ring)
         self._ledger = Ledger()

@@ -22,6 +22,7 @@ from .test_shards import (
     one_process,
     runs_of,
 )
+from .torchrun import run_of
 
 JOB = Path(__file__).with_name("parts_job.py")
 SCRIPT = runpy.run_path(str(JOB))
@@ -99,3 +100,11 @@ def test_nothing_is_found_wrong(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
     assert run.events()["text"].tolist() == []
     assert run.records()["complete"].tolist() == [True] * (SCRIPT["STEPS"] + 1)
+
+
+def test_what_stages_call_alike_is_no_copy(tmp_path: Path) -> None:
+    run = run_of(JOB.with_name("containers_job.py"), 2, "containers", tmp_path)
+    assert run.alerts()["text"].tolist() == []
+    counts = run.scalar("count", kind="activation", steps=0).to_series()
+    assert counts.loc[0, "activation:model"] == 2 * 4 * 8
+    assert counts.loc[0, "activation:model.layers.1"] == 4 * 8
