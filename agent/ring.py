@@ -36,7 +36,7 @@ class Ring(Generic[Kept]):
     steps: int
     limit: float
     size_of: Callable[[Kept], int]
-    forgotten: int = 0
+    dropped: int = 0
     """Steps that left it early, for want of room."""
     _kept: deque[Kept] = field(default_factory=deque[Kept])
     _size_bytes: int = 0
@@ -66,7 +66,7 @@ class Ring(Generic[Kept]):
         while len(self._kept) > self.steps or (
             self._size_bytes > MAX_BYTES and len(self._kept) > 1
         ):
-            self.forgotten += len(self._kept) <= self.steps
+            self.dropped += len(self._kept) <= self.steps
             self._size_bytes -= self.size_of(self._kept.popleft())
 
     def take(self) -> list[Kept]:

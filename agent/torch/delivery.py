@@ -202,6 +202,7 @@ class Delivery:
             "thread_seconds": time.thread_time(),
             "bytes_sent": float(sent.sent_bytes),
             "frames_dropped": float(sent.dropped_frames),
+            "ring_steps_dropped": 0.0 if self._ring is None else float(self._ring.dropped),
         }
 
     @staticmethod

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from rankscope.agent.ring import MAX_BYTES, Ring
 from rankscope.agent.torch import tap
 from rankscope.sketch import SettingError
 from rankscope.store import open_run
@@ -134,6 +135,16 @@ def test_what_was_kept_and_comes_late_is_no_rewind(observed: Observed, train: Tr
     found = run.first_bad()
     assert found is not None
     assert (found.site, found.cause, found.first_step) == ("weight:0.weight", "update", 5)
+
+
+def test_a_ring_is_bounded_in_steps_and_in_bytes() -> None:
+    ring = Ring[int](3, float("inf"), size_of=lambda size: size)
+    for size in (1, 2, 3, 4):
+        ring.keep(size)
+    assert (ring.dropped, ring.take(), ring.take()) == (0, [2, 3, 4], [])
+    for size in (MAX_BYTES // 2, MAX_BYTES // 2, 1):
+        ring.keep(size)
+    assert (ring.dropped, ring.take()) == (1, [MAX_BYTES // 2, 1])
 
 
 @pytest.mark.parametrize(

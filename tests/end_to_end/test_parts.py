@@ -7,17 +7,15 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
 from rankscope.store import Run
 
-from .test_shards import (
+from .one_process import (
     DTYPES,
     Tensors,
     as_ranks_see_it,
-    assert_exact,
-    assert_same,
-    assert_sums_same,
+    assert_same_as_one_process,
+    assert_same_weights,
     mode_and_dtype,
     one_process,
     runs_of,
@@ -67,26 +65,16 @@ def in_pipeline(tensors: Tensors) -> Tensors:
 
 
 def test_every_site_has_the_numbers_of_one_process(run: Run) -> None:
-    _, dtype = mode_and_dtype(run)
-    for step, expected in enumerate(expected_of(run)):
-        labels, merged = run.table(step)
-        assert set(labels) == set(expected)
-        if step > 0 and dtype == torch.float32:
-            continue  # by now rounding has been trained on
-        for row, label in enumerate(labels):
-            if label.startswith("local_"):
-                assert_sums_same(merged.take([row]), expected[label], label, numbered=True)
-            else:
-                numbered = not label.startswith("activation")
-                assert_same(merged.take([row]), expected[label], label, numbered=numbered)
+    assert_same_as_one_process(
+        run,
+        expected_of(run),
+        lambda label: label.startswith("local_"),
+        lambda label: not label.startswith("activation"),
+    )
 
 
 def test_initial_weights_are_those_of_one_process_to_the_last_bit(run: Run) -> None:
-    expected = expected_of(run)[0]
-    labels, merged = run.table(0)
-    for row, label in enumerate(labels):
-        if label.startswith("weight:"):
-            assert_exact(merged.take([row]), expected[label], label)
+    assert_same_weights(run, expected_of(run)[0])
 
 
 def test_what_each_rank_held_can_be_told(run: Run) -> None:
