@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_KINDS = (
-    "local_activation",
     "activation",
+    "local_activation",
     "activation_gradient",
     "weight",
     "unsharded_weight",
