@@ -207,8 +207,8 @@ class Joiner:
         self.hear(rank, now)
         state = self._ranks[rank]
         state.moved = now
-        late = header.kept or state.unfinished
-        if header.step > state.place.step or not late:
+        may_go_back = not header.kept and not state.unfinished  # then it is a rewind
+        if header.step > state.place.step or may_go_back:
             state.place = state.place._replace(step=header.step)
         for report in header.reports:
             self._tell("report", rank, header.step, report, header.time_ns)
