@@ -6,39 +6,34 @@ The schedule says which steps are sent; those that it leaves out are kept for a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.table import MAX, MIN, NAN, NEG_INF, POS_INF
+from ..wire.codec import Packed
 from .steptable import StepTable
 
 MAX_BYTES = 8 << 20
 """What the steps of a ring take together at most: the oldest leave it earlier then. It is half of
 what an agent keeps until it is durable, for they all go there at once."""
 
-Kept = TypeVar("Kept")
-
 
 @dataclass(slots=True)
-class Ring(Generic[Kept]):
+class Ring:
     """Steps that were not sent, oldest first.
 
     Args:
         steps: how many.
         limit: a magnitude from which on a number is an overflow.
-        size_of: bytes that one takes.
     """
 
     steps: int
     limit: float
-    size_of: Callable[[Kept], int]
     dropped: int = 0
     """Steps that left it early, for want of room."""
-    _kept: deque[Kept] = field(default_factory=deque[Kept])
+    _kept: deque[Packed] = field(default_factory=deque[Packed])
     _size_bytes: int = 0
     _bad: deque[NDArray[np.intp]] = field(default_factory=deque[NDArray[np.intp]])
     """Of the last steps the rows in which something was wrong."""
@@ -59,17 +54,17 @@ class Ring(Generic[Kept]):
             self._bad.popleft()
         return np.setdiff1d(bad, np.concatenate(known)) if known else bad
 
-    def keep(self, one: Kept) -> None:
+    def keep(self, one: Packed) -> None:
         """Add a step; the oldest leave."""
         self._kept.append(one)
-        self._size_bytes += self.size_of(one)
+        self._size_bytes += len(one[1])
         while len(self._kept) > self.steps or (
             self._size_bytes > MAX_BYTES and len(self._kept) > 1
         ):
             self.dropped += len(self._kept) <= self.steps
-            self._size_bytes -= self.size_of(self._kept.popleft())
+            self._size_bytes -= len(self._kept.popleft()[1])
 
-    def take(self) -> list[Kept]:
+    def take(self) -> list[Packed]:
         """All that is in it; then it is empty."""
         kept = list(self._kept)
         self._kept.clear()

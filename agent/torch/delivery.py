@@ -54,7 +54,7 @@ class Delivery:
         recorder: Recorder,
         outbox: Outbox,
         submit: Callable[[Callable[[], None]], None],
-        ring: Ring[Packed] | None,
+        ring: Ring | None,
     ) -> None:
         self._recorder, self._outbox, self._submit = recorder, outbox, submit
         self._ring = ring
@@ -131,7 +131,7 @@ class Delivery:
                 self._empty(self._ring, np.empty(0, np.intp))
             self._frame(step, partial=True)
 
-    def _send_or_keep(self, step: StepTable, ring: Ring[Packed]) -> None:
+    def _send_or_keep(self, step: StepTable, ring: Ring) -> None:
         """Send a step that is scheduled, or bad, and with that all that was kept; else keep it."""
         bad = ring.newly_bad(step)
         if len(bad) or step.partial:
@@ -142,7 +142,7 @@ class Delivery:
         else:
             ring.keep(self._packed(step, kept=True))
 
-    def _empty(self, ring: Ring[Packed], bad: NDArray[np.intp]) -> None:
+    def _empty(self, ring: Ring, bad: NDArray[np.intp]) -> None:
         """Send what was kept, and tell why."""
         kept = ring.take()
         self._tell_sites()

@@ -16,7 +16,6 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
-from ...wire.codec import Packed
 from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
 from ..embedded import start_collector
 from ..outbox import Outbox, OutboxStatistics
@@ -200,7 +199,7 @@ class Scope:
         directory: Path,
         timetable: Timetable,
         budget: float | None,
-        ring: Ring[Packed] | None,
+        ring: Ring | None,
         selection: Selection,
         names: Names,
         counting: Counting,

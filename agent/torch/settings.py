@@ -12,7 +12,6 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
-from ...wire.codec import Packed
 from ...wire.messages import LEAST_BUDGET, RUN_NAME
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
@@ -62,7 +61,7 @@ def timetable_of(
     return Timetable(schedules, sentinel=sentinel, ring=ring > 0, strides=strides)
 
 
-def ring_of(steps: int, overflow: str | None) -> Ring[Packed] | None:
+def ring_of(steps: int, overflow: str | None) -> Ring | None:
     """The ring of so many steps; None for 0.
 
     Raises:
@@ -73,11 +72,7 @@ def ring_of(steps: int, overflow: str | None) -> Ring[Packed] | None:
     limit = inf if overflow is None else number_format(overflow).overflow_threshold
     if overflow is not None and not steps:
         raise SettingError("`overflow` says when a `ring` is sent; give ring=16, say, too.")
-    return Ring(steps, limit, _size_of) if steps else None
-
-
-def _size_of(packed: Packed) -> int:
-    return len(packed[1])
+    return Ring(steps, limit) if steps else None
 
 
 def run_name(run: str | None) -> str:

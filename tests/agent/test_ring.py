@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from rankscope.agent.ring import MAX_BYTES, Ring
 from rankscope.agent.torch import tap
-from rankscope.sketch import SettingError
+from rankscope.sketch import SettingError, SketchTable
 from rankscope.store import open_run
+from rankscope.wire import Frame, pack_frame
 
 if TYPE_CHECKING:
     from conftest import Observed
@@ -138,13 +140,16 @@ def test_what_was_kept_and_comes_late_is_no_rewind(observed: Observed, train: Tr
 
 
 def test_a_ring_is_bounded_in_steps_and_in_bytes() -> None:
-    ring = Ring[int](3, float("inf"), size_of=lambda size: size)
+    nothing = Frame(step=0, time_ns=0, sites=np.zeros(0, np.uint32), table=SketchTable.empty(0))
+    header, _ = pack_frame(nothing)
+    ring = Ring(3, float("inf"))
     for size in (1, 2, 3, 4):
-        ring.keep(size)
-    assert (ring.dropped, ring.take(), ring.take()) == (0, [2, 3, 4], [])
+        ring.keep((header, bytes(size)))
+    taken = [[len(blob) for _, blob in ring.take()] for _ in range(2)]
+    assert (ring.dropped, *taken) == (0, [2, 3, 4], [])
     for size in (MAX_BYTES // 2, MAX_BYTES // 2, 1):
-        ring.keep(size)
-    assert (ring.dropped, ring.take()) == (1, [MAX_BYTES // 2, 1])
+        ring.keep((header, bytes(size)))
+    assert (ring.dropped, [len(blob) for _, blob in ring.take()]) == (1, [MAX_BYTES // 2, 1])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from rankscope.store import Run
 
 from .one_process import (
-    DTYPES,
     Tensors,
     as_ranks_see_it,
     assert_same_as_one_process,
@@ -32,12 +31,6 @@ def runs(
 ) -> dict[str, Run]:
     """By dtype: the runs of two ranks; their names say how they share the work."""
     return runs_of(JOB, 2, request.param, tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(params=list(DTYPES))
-def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
-    """One of them."""
-    return runs[request.param]
 
 
 def expected_of(run: Run) -> list[Tensors]:

@@ -19,7 +19,6 @@ from rankscope.sketch import sketch_array
 from rankscope.store import Run
 
 from .one_process import (
-    DTYPES,
     Tensors,
     as_ranks_see_it,
     assert_same_as_one_process,
@@ -42,12 +41,6 @@ def runs(
     """By dtype: the runs of a job whose ranks hold pieces; their names say how."""
     ranks = 2 ** len(AXES[request.param])
     return runs_of(JOB, ranks, request.param, tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(params=list(DTYPES))
-def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
-    """One of them."""
-    return runs[request.param]
 
 
 def expected_of(run: Run) -> list[Tensors]:
