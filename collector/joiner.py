@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..merge.merging import merge_contributions
+from ..merge.placement import Layout
+from ..merge.plan import Contribution, Plans
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
-from .merging import merge_contributions
-from .placement import Layout
-from .plan import Contribution, Plans
 from .watch import Watch, rank_words
 
 MAX_PLACES = 32

@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ..merge.merging import Merged
 from ..sketch.conservation import common_factor, own_factor_residual, residual
 from ..sketch.derive import MAIN
 from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
 from ..store.record import SiteInfo, addend_pairs
-from .merging import Merged
 
 WHOLE = 1e-3
 """A tensor that is so near to twice the others, up to as many times as there are ranks, or to such

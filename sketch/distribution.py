@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from .table import Floats, Ints
 
+SPREAD = ("min", "max", "argmin", "argmax")
+"""The extremes over ranks of a main statistic, and whose they are."""
 RANKED = ("rms", "abs_max")
 """The main statistics whose distribution over ranks is kept."""
 EXTREMES = 4

@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "wire": {"sketch"},
     "store": {"sketch"},
     "agent": {"sketch", "wire"},
-    "collector": {"sketch", "store", "wire"},
+    "merge": {"sketch", "wire"},
+    "collector": {"merge", "sketch", "store", "wire"},
     "viewer": {"sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -30,6 +31,7 @@ MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "agent": FRAMEWORKS | SCREEN | STORAGE,
+    "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"torch"} | SCREEN,
     "viewer": {"torch", "zmq"},

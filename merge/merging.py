@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, main_statistics
-from ..sketch.distribution import RANKED, SUMMARY, RankDistribution
+from ..sketch.distribution import RANKED, SPREAD, SUMMARY, RankDistribution
 from ..sketch.table import (
     BINS,
     COUNT,
@@ -27,7 +27,6 @@ from ..sketch.table import (
     Ints,
     SketchTable,
 )
-from ..store.record import SPREAD
 from ..wire.codec import PackedFrame
 from .plan import Contribution, Plan, Plans
 

@@ -1,0 +1,20 @@
+"""The numbers of a record from the frames of its ranks: copies counted once, parts united.
+
+The one rule of this room: what comes out depends on the set of ranks that went in, never on the
+order or the relays in which they came.
+"""
+
+from .merging import Divergence, Merged, merge_contributions
+from .placement import CountedAt, Layout, groups_of, lay_out
+from .plan import Contribution
+
+__all__ = [
+    "Contribution",
+    "CountedAt",
+    "Divergence",
+    "Layout",
+    "Merged",
+    "groups_of",
+    "lay_out",
+    "merge_contributions",
+]
