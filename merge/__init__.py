@@ -4,7 +4,8 @@ The one rule of this room: what comes out depends on the set of ranks that went 
 order or the relays in which they came.
 """
 
-from .merging import Divergence, Merged, merge_contributions
+from .copies import Divergence
+from .merging import Merged, merge_contributions
 from .placement import CountedAt, Layout, groups_of, lay_out
 from .plan import Contribution
 
