@@ -5,17 +5,21 @@ order or the relays in which they came.
 """
 
 from .copies import Divergence
+from .joining import KEPT_RANKS, Topology, join
 from .merging import Merged, merge_contributions
 from .placement import CountedAt, Layout, groups_of, lay_out
 from .plan import Contribution
 
 __all__ = [
+    "KEPT_RANKS",
     "Contribution",
     "CountedAt",
     "Divergence",
     "Layout",
     "Merged",
+    "Topology",
     "groups_of",
+    "join",
     "lay_out",
     "merge_contributions",
 ]

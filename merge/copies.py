@@ -14,7 +14,7 @@ from ..wire.joined import WHOLE, JoinedFrame
 from .over_ranks import Observed
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """Copies of one site that should be equal and are not."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.table import BINS, Ints, SketchTable
 from ..wire.codec import PackedRows
+from ..wire.joined import JoinedFrame
 from ..wire.messages import CellWindow
 from .copies import Divergence, find_divergences
 from .folding import united
@@ -144,4 +145,7 @@ def add_windows(
     if chosen is not None:
         inside = np.repeat(chosen, frame.bin_count)
         places, bins = places[inside], bins[inside]
-    flat[places] += bins.astype(np.int64)
+    if isinstance(frame, JoinedFrame):  # several of its rows may go to one
+        np.add.at(flat, places, bins.astype(np.int64))
+    else:
+        flat[places] += bins.astype(np.int64)

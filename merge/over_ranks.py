@@ -46,7 +46,7 @@ class Observed:
         rows = _thin(parts)
         numbers = main_statistics(rows).astype(np.float32)
         ranks = [part.members or (rank,) for rank, part in zip(first, parts, strict=True)]
-        return cls(ranks, parts, plans.of(parts), rows, numbers)
+        return cls(ranks, parts, plans.of(parts, first), rows, numbers)
 
     @property
     def is_of_several(self) -> bool:
@@ -77,13 +77,13 @@ class Observed:
         return found
 
     def holders(self, row: int) -> list[int]:
-        """The ranks that a row is of."""
+        """The ranks that a row is of, ascending."""
         number = int(self.plan.part[row])
         frame, ranks = self.parts[number].frame, self.ranks[number]
         if not isinstance(frame, JoinedFrame):
             return list(ranks)
         own = row - int(np.searchsorted(self.plan.part, number))
-        return [ranks[place] for place in np.flatnonzero(frame.holders[own]).tolist()]
+        return sorted(ranks[place] for place in np.flatnonzero(frame.holders[own]).tolist())
 
     def held(self) -> NDArray[np.intp]:
         """intp [rows]: how many ranks each row is of."""
@@ -219,7 +219,8 @@ def _by_group(observed: Observed, plans: Plans) -> dict[str, Numbers]:
 
 def _of_group(observed: Observed, some: list[int], name: str, plans: Plans) -> Numbers:
     plan = observed.plan
-    own = plans.of_group(name, [observed.parts[number] for number in some])
+    first = [observed.ranks[number][0] for number in some]
+    own = plans.of_group(name, [observed.parts[number] for number in some], first)
     rows = united(own, observed.rows.take(np.flatnonzero(np.isin(plan.part, some))))
     numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
     numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)

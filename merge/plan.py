@@ -43,8 +43,16 @@ class Contribution:
     def rows(self) -> bytes:
         """Which sites and cells it is of, in the terms of its layout."""
         frame = self.frame
-        cells = frame.cell.tobytes() if isinstance(frame, JoinedFrame) else b""
-        return frame.sites.tobytes() + cells
+        if isinstance(frame, JoinedFrame):
+            return b"".join(one.tobytes() for one in (frame.sites, frame.cell, frame.holders))
+        return frame.sites.tobytes()
+
+    def first_holders(self, rank: int) -> NDArray[np.intp]:
+        """intp [rows]: the lowest rank that each row is of; `rank` is the contribution's first."""
+        if isinstance(self.frame, JoinedFrame):
+            holders = np.where(self.frame.holders, np.asarray(self.members), np.iinfo(np.intp).max)
+            return holders.min(axis=1, initial=np.iinfo(np.intp).max)
+        return np.full(len(self.frame.sites), rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +71,7 @@ class Plan:
     part: NDArray[np.intp]
     """intp [rows]: which contribution it comes from."""
     order: NDArray[np.intp]
-    """intp [rows]: sorted by site, cell, rank."""
+    """intp [rows]: sorted by site, cell, first rank."""
     group: NDArray[np.intp]
     """intp [rows], in that order: number of the site's cell; equal for copies."""
     is_full: bool
@@ -87,12 +95,13 @@ class Plan:
     """intp: where in `addends` each piece begins."""
 
     @classmethod
-    def of(cls, parts: Sequence[Contribution]) -> Plan:
-        """The plan for these contributions, in order of rank."""
+    def of(cls, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
+        """The plan for these contributions, in order of their first ranks."""
         columns = zip(*(part.columns() for part in parts), strict=True)
         site, cell, piece, partial = map(np.concatenate, columns)
         part = np.repeat(np.arange(len(parts)), [len(part.frame.sites) for part in parts])
-        order = np.lexsort((part, cell, site))
+        holder = [own.first_holders(rank) for own, rank in zip(parts, first, strict=True)]
+        order = np.lexsort((np.concatenate(holder), cell, site))
         new_site = _begins(site[order])
         new_cell = new_site | _begins(cell[order])
         place = np.empty(len(order), np.intp)
@@ -142,23 +151,23 @@ class Plans:
     _of_groups: dict[tuple[str, int], Plan] = field(default_factory=dict[tuple[str, int], Plan])
     """By name of the group, and how many sites its first rank measured: few kinds of steps."""
 
-    def of(self, parts: Sequence[Contribution]) -> Plan:
-        """The plan for these contributions, made if it is not known."""
+    def of(self, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
+        """The plan for these contributions, by their first ranks; made if it is not known."""
         for place, plan in enumerate(self._recent):
             if plan.fits(parts):
                 self._recent.insert(0, self._recent.pop(place))
                 return plan
-        self._recent = [Plan.of(parts), *self._recent[: MAX_PLANS - 1]]
+        self._recent = [Plan.of(parts, first), *self._recent[: MAX_PLANS - 1]]
         return self._recent[0]
 
-    def of_group(self, name: str, parts: Sequence[Contribution]) -> Plan:
+    def of_group(self, name: str, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
         """The plan for the contributions of a group of ranks."""
         key = name, len(parts[0].frame.sites)
         known = self._of_groups.get(key)
         if known is None or not known.fits(parts):
             if len(self._of_groups) >= MAX_GROUP_PLANS:
                 self._of_groups.clear()
-            known = self._of_groups[key] = Plan.of(parts)
+            known = self._of_groups[key] = Plan.of(parts, first)
         return known
 
 
