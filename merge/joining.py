@@ -4,7 +4,7 @@ Copies become one row that says whose it is. Different cells are united only whe
 the tree can hold one of them, or where all of them are here; else they stay rows of their own, and
 are united further up. Copies that differ stay apart, and addends, too: whose they are is told from
 them. So nothing that follows from the ranks' frames follows otherwise from the joined one, but for
-the rounding of sums.
+the rounding of sums, and that of copies that differ another may be kept.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Job:
 
     def layout(self, ranks: list[int]):
         """Of a rank; or of several, whose rows say themselves where they are."""
-        groups = [name for rank in ranks for name in groups_of(self.meshes[rank], f"h{rank // 2}")]
+        groups = [name for rank in ranks for name in groups_of(self.meshes[rank], f"h{rank // 8}")]
         counted = [CountedAt(0, 0, QUANTITY.shape)]
         return lay_out(self.sites, range(len(self.sites)), self.meshes[ranks[0]], counted, groups)
 
@@ -106,10 +106,13 @@ class Job:
 def assert_same(relayed: Merged, flat: Merged) -> None:
     """Bit for bit, but for the rounding of sums."""
     assert relayed.sites.tolist() == flat.sites.tolist()
-    assert (relayed.table.counts == flat.table.counts).all()
-    assert (relayed.table.checksum == flat.table.checksum).all()
-    assert (relayed.table.histogram == flat.table.histogram).all()
-    np.testing.assert_allclose(relayed.table.moments, flat.table.moments, rtol=1e-12, atol=1e-12)
+    # Of copies that differ another may be kept than without relays.
+    agree = ~np.isin(flat.sites, [one.site for one in flat.divergences])
+    mine, right = relayed.table.take(agree), flat.table.take(agree)
+    assert (mine.counts == right.counts).all()
+    assert (mine.checksum == right.checksum).all()
+    assert (mine.histogram == right.histogram).all()
+    np.testing.assert_allclose(mine.moments, right.moments, rtol=1e-12, atol=1e-12)
     assert relayed.spread.tobytes() == flat.spread.tobytes()
     assert relayed.distribution.tobytes() == flat.distribution.tobytes()
     assert relayed.divergences == flat.divergences
@@ -122,7 +125,7 @@ def assert_same(relayed: Merged, flat: Merged) -> None:
     places = np.arange(len(flat.sites))
     assert relayed.addends(places).tolist() == flat.addends(places).tolist()
     column = MOMENTS.index("projection")
-    for place in places.tolist():
+    for place in places[agree].tolist():
         assert relayed.addends_of(place, column) == flat.addends_of(place, column)
     assert relayed.quantities.keys() == flat.quantities.keys()
     for index, counts in flat.quantities.items():
