@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "agent": {"sketch", "wire"},
     "merge": {"sketch", "wire"},
     "collector": {"merge", "sketch", "store", "wire"},
+    "relay": {"merge", "sketch", "wire"},
     "viewer": {"sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -34,6 +35,7 @@ MUST_NOT_LOAD = {
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"torch"} | SCREEN,
+    "relay": FRAMEWORKS | SCREEN | STORAGE,
     "viewer": {"torch", "zmq"},
 }
 

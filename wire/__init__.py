@@ -50,6 +50,7 @@ from .messages import (
     Site,
     SiteQuantity,
     State,
+    Via,
     Welcome,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "Site",
     "SiteQuantity",
     "State",
+    "Via",
     "Welcome",
     "decode",
     "decode_frame",

@@ -21,6 +21,8 @@ MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+MAX_MEMBERS = 1 << 20
+"""Streams that a relay may begin on one connection, one after another."""
 MAX_QUANTITIES = 4096
 """Of one rank, all sites together."""
 MAX_JOINED = 4096
@@ -325,6 +327,13 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
     last: int
     reason: Name = ""
+
+
+class Via(Message, tag="via", frozen=True):
+    """Before a message: it is of one stream among several that share a connection of a relay."""
+
+    member: Annotated[int, msgspec.Meta(ge=0, lt=MAX_MEMBERS)]
+    """Number that the relay gave to the stream when it said hello; each hello takes a new one."""
 
 
 FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye
