@@ -226,7 +226,6 @@ def test_signs_of_life_go_through_and_a_rank_that_gives_none_is_named(tmp_path: 
             and all(box.statistics().acknowledged == 3 for box in boxes)
         )
     )
-    boxes[1].close(timeout_s=0)  # without goodbye
     run = open_run(tmp_path / "runs" / "demo")
     deadline = time.monotonic() + 30
     while not (run.events().kind == "rank-lost").any() and time.monotonic() < deadline:
@@ -236,6 +235,7 @@ def test_signs_of_life_go_through_and_a_rank_that_gives_none_is_named(tmp_path: 
         run = open_run(tmp_path / "runs" / "demo")
     assert boxes[0].close(timeout_s=30)
     end(collector)
+    boxes[1].close(timeout_s=0)
 
     events = open_run(tmp_path / "runs" / "demo").events()
     assert events[events.kind == "rank-lost"]["rank"].tolist() == [1]
