@@ -154,6 +154,7 @@ class Spool:
 
     def after(self, member: int, sequence: int) -> tuple[int, int] | None:
         """Sequence number and bytes of the next frame of a stream after that one."""
+        sequence = max(sequence, self._committed.get(member, -1))
         found = self._read(lambda disk: disk.after(member, sequence), None)
         aside = self._memory.after(member, sequence) if self._memory.frames else None
         return min((one for one in (found, aside) if one is not None), default=None)

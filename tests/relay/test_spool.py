@@ -321,6 +321,7 @@ class SpoolMachine(RuleBasedStateMachine):
             assert not stream.there or max(stream.there) in left
             stream.there = {key: size for key, size in stream.there.items() if key in left}
             self.on_disk[member] = dict(stream.there)
+        assert self.spool.frames == sum(len(stream.there) for stream in self.streams.values())
 
     @rule()
     def kill(self) -> None:
@@ -338,8 +339,6 @@ class SpoolMachine(RuleBasedStateMachine):
             left = headers(self.spool, member)
             assert [head.sequence for head in left] == sorted(stream.there)
             assert self.spool.count(member) == len(stream.there)
-        total = sum(len(stream.there) for stream in self.streams.values())
-        assert self.spool.frames == total
 
     def teardown(self) -> None:
         if hasattr(self, "spool"):
