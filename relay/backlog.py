@@ -64,10 +64,10 @@ class Backlog:
             self._flight_bytes -= self._flight.popleft()[1]
         return self.spool.let_go(self.member, committed)
 
-    def restart(self, committed: int) -> int:
-        """On a new connection all that is left is to be sent; how many are durable after all."""
+    def restart(self, received: int, committed: int) -> int:
+        """On a new connection go on after what upstream has; how many are durable after all."""
         self._flight.clear()
-        self._flight_bytes, self.sent = 0, committed
+        self._flight_bytes, self.sent = 0, received
         return self.spool.let_go(self.member, committed)
 
     def rewind(self, schema: bytes) -> None:

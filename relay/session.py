@@ -24,6 +24,7 @@ from ..wire.messages import (
     FrameHeader,
     Goodbye,
     Hello,
+    JoinedHeader,
     Message,
     NeedSchema,
     Reject,
@@ -124,7 +125,7 @@ class Relay:
     def _dispatch(
         self,
         member: Member,
-        message: Schema | FrameHeader | State | Goodbye,
+        message: Schema | FrameHeader | JoinedHeader | State | Goodbye,
         parts: Sequence[bytes],
     ) -> None:
         match message:
@@ -132,6 +133,9 @@ class Relay:
                 self._learn(member, message, parts[0])
             case FrameHeader():
                 self._frame(member, message, (parts[0], parts[1]))
+            case JoinedHeader():
+                text = "This relay does not take joined frames: join at the last one."
+                self._dismiss(member, "protocol", text, None)
             case State():
                 # Late, a sign of life is none: it goes now or never.
                 if member.sender.welcome is not None:
@@ -175,6 +179,7 @@ class Relay:
             protocol=PROTOCOL,
             attempt=0 if upstream is None else upstream.attempt,
             committed=member.committed,
+            received=member.received,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self.settings.credit_bytes,
         )

@@ -60,8 +60,13 @@ class Pending(Protocol):
         """Let go of what is durable, and note what arrived; how many were let go of."""
         ...
 
-    def restart(self, committed: int) -> int:
-        """On a new connection all that is left is to be sent; how many are durable after all."""
+    def restart(self, received: int, committed: int) -> int:
+        """On a new connection go on after what the other side has; how many are durable after all.
+
+        Args:
+            received: the highest sequence number that it has, durable or not.
+            committed: the highest that is durable.
+        """
         ...
 
     def rewind(self, schema: bytes) -> None:
@@ -101,7 +106,8 @@ class Sender:
             case Welcome():
                 self.welcome, self._known = message, set()
                 self.committed = max(self.committed, message.committed)
-                self.acknowledged += self._pending.restart(message.committed)
+                received = max(message.received, message.committed)
+                self.acknowledged += self._pending.restart(received, message.committed)
             case Ack():
                 self.committed = max(self.committed, message.committed)
                 count = self._pending.acknowledge(message.received, message.committed)
