@@ -426,7 +426,7 @@ def _worth(header: FrameHeader) -> int:
     if says_more or header.unmatched:
         return MOST_WORTH
     mixed = (header.step * 0x9E3779B97F4A7C15 >> 32) & 0xFFFFFFFF
-    return (mixed & -mixed).bit_length()
+    return (mixed & -mixed).bit_length() - 1 if mixed else MOST_WORTH - 1
 
 
 def _gap(step: int, cause: str, frames: int = 1) -> Gap:
