@@ -52,7 +52,7 @@ def start_senders(
     steps: int,
     pause_s: float = 0.01,
     prefix: str = "stream",
-    **fields: object,
+    **fields: str,
 ) -> tuple[list[threading.Thread], list[Outbox]]:
     boxes = [
         outbox(address, rank, ranks, stream=f"{prefix}-{rank}", **fields) for rank in range(ranks)
@@ -66,9 +66,9 @@ def start_senders(
     return threads, boxes
 
 
-def run_job(address: str, ranks: int, steps: int, prefix: str = "stream", **fields: object) -> None:
+def run_job(address: str, ranks: int, steps: int, prefix: str = "stream", **fields: str) -> None:
     """Ranks that send so many steps, and leave when all is durable."""
-    threads, boxes = start_senders(address, ranks, steps, prefix=prefix, **fields)
+    threads, boxes = start_senders(address, ranks, steps, 0.01, prefix, **fields)
     for thread in threads:
         thread.join()
     assert close_all(boxes, timeout_s=40) == [True] * ranks
