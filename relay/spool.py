@@ -12,8 +12,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +21,10 @@ from msgspec.structs import replace
 from ..sketch.errors import SettingError
 from ..wire.codec import decode, encode
 from ..wire.complaints import Complaints
-from ..wire.gaps import joined
 from ..wire.messages import FrameHeader, Gap
 from .settings import RelaySettings
 from .shelf import Kept, Row, Shelf
+from .thinning import FULL, make_room, worth_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,21 +39,7 @@ PRUNE_S = 30.0
 """How often schemas that no frame needs any more are let go of."""
 MOVED = 64
 """Frames that go from memory back to the disk at a time."""
-ROOM_SHARE = 64
-"""When the spool is full, one part in so many more is made free, so that it is rarely done."""
-MOST_WORTH = 100
-"""Of frames that say more than numbers: they give way last."""
-FULL = "the relay's spool was full"
 DAMAGED = "the relay's spool was damaged, and was set aside"
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What was changed since the last commit, to be done again in memory if that fails."""
-
-    frames: list[tuple[int, Row, int]] = field(default_factory=list[tuple[int, Row, int]])
-    lost: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Cause and bytes of frames that gave way."""
 
 
 class Spool:
@@ -84,7 +69,8 @@ class Spool:
         self._unwritten: dict[int, Kept | None] = {}
         """What is new of streams; None: forget it."""
         self._committed: dict[int, int] = {}
-        self._turn = _Turn()
+        self._turn: list[tuple[int, Row, int]] = []
+        """Frames put since the last commit, for memory if that fails: stream, frame, worth."""
         self._rests_until = self._next_look = self._next_prune = 0.0
         self._limit = settings.spool_bytes
         self._written_bytes = 0
@@ -142,9 +128,9 @@ class Spool:
     def put(self, member: int, header: FrameHeader, parts: tuple[bytes, bytes]) -> None:
         """Add a frame; it is on disk after the next `commit`, if it can be."""
         row = Row(sequence=header.sequence, schema=header.schema, parts=parts)
-        worth, came = _worth(header), int(self._wall_s())
+        worth, came = worth_of(header), int(self._wall_s())
         if self._disk is not None and not self._rests():
-            self._turn.frames.append((member, row, worth))
+            self._turn.append((member, row, worth))
             try:
                 self._disk.put(member, row, worth=worth, came=came)
             except sqlite3.Error as error:
@@ -174,7 +160,9 @@ class Spool:
         if header.gaps:
             return row
         missing = sequence - after - 1
-        return _telling(row, [_gap(header.step, DAMAGED, missing)])
+        return _telling(
+            row, [Gap(first_step=header.step, last_step=header.step, frames=missing, cause=DAMAGED)]
+        )
 
     def let_go(self, member: int, committed: int) -> int:
         """Remove the frames of a stream up to that one; how many there were."""
@@ -249,7 +237,7 @@ class Spool:
         try:
             disk = self._disk = self._disk or Shelf(self._file)
             self._look(self._file, now)
-            return self._write(disk, sent)
+            return self._write(disk, sent, now)
         except sqlite3.Error as error:
             self._trouble(error, now)
             return False
@@ -260,7 +248,7 @@ class Spool:
         if self._disk is not None:
             self._disk.close()
 
-    def _write(self, disk: Shelf, sent: Callable[[int], int]) -> bool:
+    def _write(self, disk: Shelf, sent: Callable[[int], int], now: float) -> bool:
         for hash_ in self._unwritten_schemas:
             disk.learn(hash_, self._schemas[hash_])
         for member, kept in self._unwritten.items():
@@ -268,18 +256,16 @@ class Spool:
         for member, committed in self._committed.items():
             disk.let_go(member, committed)
         moved = list(self._move_back(disk))
-        self._make_room(disk, sent)
+        lost = make_room(disk, self._limit, sent)
         disk.commit()
+        self._count(lost, now)
         self._written_bytes = disk.size_bytes
         self._unwritten_schemas.clear()
         self._unwritten.clear()
         self._committed.clear()
         for member, sequence in moved:
             self._memory.remove(member, sequence)
-        for cause, size_bytes in self._turn.lost:
-            self.dropped[cause] += 1
-            self.dropped_bytes += size_bytes
-        self._turn = _Turn()
+        self._turn.clear()
         if not disk.frames:
             disk.shrink()
         return bool(moved)
@@ -292,7 +278,7 @@ class Spool:
             row = self._memory.row(member, sequence)
             if row is not None:
                 header: FrameHeader = decode(row.parts[0], "agent")
-                disk.put(member, row, worth=_worth(header), came=int(self._wall_s()))
+                disk.put(member, row, worth=worth_of(header), came=int(self._wall_s()))
                 yield member, sequence
 
     # Bounds --------------------------------------------------------------------------------------
@@ -305,36 +291,11 @@ class Spool:
             if free < self._settings.min_free:
                 self._limit = min(self._limit, self._written_bytes)
 
-    def _make_room(self, disk: Shelf, sent: Callable[[int], int]) -> None:
-        """Let frames give way: the same steps of all ranks, of many that follow every second."""
-        over = disk.size_bytes - self._limit
-        if over <= 0:
-            return
-        over += self._limit // ROOM_SHARE
-        victims = list[tuple[int, int, int]]()
-        for member, sequence, size_bytes in disk.least_worth():
-            # The newest frame of a stream stays: it tells what was lost.
-            if sequence > sent(member) and disk.after(member, sequence) is not None:
-                victims.append((member, sequence, size_bytes))
-                over -= size_bytes
-                if over <= 0:
-                    break
-        for member, sequence, size_bytes in sorted(victims):
-            self._give_way(disk, member, sequence, size_bytes)
-        if victims:
-            text = f"The spool is full: {len(victims)} frames gave way."
-            self._complaints.say("full", text, time.monotonic())
-
-    def _give_way(self, disk: Shelf, member: int, sequence: int, size_bytes: int) -> None:
-        """Remove a frame; the next one of its stream tells of it, and what it had to tell."""
-        lost: FrameHeader = decode(disk.header(member, sequence), "agent")
-        disk.remove(member, sequence)
-        following = disk.after(member, sequence)
-        assert following is not None
-        header: FrameHeader = decode(disk.header(member, following[0]), "agent")
-        gaps = joined([*lost.gaps, _gap(lost.step, FULL), *header.gaps])
-        disk.rewrite(member, following[0], encode(replace(header, gaps=gaps)))
-        self._turn.lost.append((FULL, size_bytes))
+    def _count(self, lost: Sequence[int], now: float) -> None:
+        if lost:
+            self.dropped[FULL] += len(lost)
+            self.dropped_bytes += sum(lost)
+            self._complaints.say("full", f"The spool is full: {len(lost)} frames gave way.", now)
 
     def _prune(self, used: set[bytes]) -> None:
         if self._disk is not None and not self._rests():
@@ -364,7 +325,7 @@ class Spool:
         self.failures += 1
         now = time.monotonic() if now is None else now
         self._rests_until = now + RETRY_S
-        turn, self._turn = self._turn, _Turn()
+        turn, self._turn = self._turn, []
         if _is_damage(error):
             self._set_aside(error)
         else:
@@ -375,7 +336,7 @@ class Spool:
                     self._disk.roll_back()
             except sqlite3.Error as worse:
                 self._set_aside(worse)
-        for member, row, worth in turn.frames:
+        for member, row, worth in turn:
             if row.sequence > self._committed.get(member, -1):
                 self._memory.put(member, row, worth=worth, came=int(self._wall_s()))
 
@@ -414,23 +375,6 @@ class Spool:
                 logger.error("It could not be renamed: %s.", worse.strerror)
                 return
         self._rests_until = 0.0
-
-
-def _worth(header: FrameHeader) -> int:
-    """How little a frame would be missed if there is no room: those of least worth go first.
-
-    It follows from the step alone, so that all ranks, at all relays, lose the same steps: half of
-    all steps are worth 0, a quarter 1, an eighth 2.
-    """
-    says_more = header.reports or header.kept or header.partial or header.final
-    if says_more or header.unmatched:
-        return MOST_WORTH
-    mixed = (header.step * 0x9E3779B97F4A7C15 >> 32) & 0xFFFFFFFF
-    return (mixed & -mixed).bit_length()
-
-
-def _gap(step: int, cause: str, frames: int = 1) -> Gap:
-    return Gap(first_step=step, last_step=step, frames=frames, cause=cause)
 
 
 def _telling(row: Row, gaps: list[Gap]) -> Row:

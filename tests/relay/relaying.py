@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 from rankscope.store import Run
 
@@ -37,7 +37,7 @@ def end(process: subprocess.Popen[str]) -> str:
     return log
 
 
-def statistics_of(log: str) -> dict[str, int]:
+def statistics_of(log: str) -> dict[str, Any]:
     """What a relay that has ended says of itself."""
     return json.loads(log.splitlines()[-1])
 
@@ -64,8 +64,3 @@ def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
-
-
-def folder_bytes(folder: Path) -> int:
-    """What a folder takes."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -34,7 +34,7 @@ def test_merged_on_the_way_or_not_the_record_is_the_same(tmp_path: Path) -> None
 
     assert_each_frame_is_stored_once(merged, 4, 40)
     assert everything(merged) == everything(direct)
-    losses = [run.training()["loss"].values.tolist() for run in (merged, direct)]
+    losses = [run.training().sel(name="loss").values.tolist() for run in (merged, direct)]
     assert losses[0] == losses[1]
     assert told["sent"] == 160
     assert told["joined"] > 100

@@ -37,4 +37,5 @@ def test_the_environment_names_a_relay_before_a_collector(
     end(relay)
     end(collector)
 
-    assert open_run(tmp_path / "runs" / "seen").records().step.tolist() == [0, 1, 2]
+    records = open_run(tmp_path / "runs" / "seen").records()
+    assert records.step.tolist() == [0, 1, 2, 3]  # the last is the state at the end

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rankscope.relay import RelaySettings, Spool
 from rankscope.relay.shelf import Kept, Row
-from rankscope.relay.spool import FILE, FULL
+from rankscope.relay.spool import FILE
+from rankscope.relay.thinning import FULL
 from rankscope.sketch import SettingError
 from rankscope.wire import FrameHeader, Gap, decode, encode
 
@@ -116,7 +117,7 @@ def test_when_it_is_full_all_ranks_lose_the_same_steps(tmp_path: Path) -> None:
 
 def test_frames_that_say_more_stay_longest(tmp_path: Path) -> None:
     spool = spool_in(tmp_path, spool_bytes=60_000)
-    special: dict[int, Any] = {
+    special: dict[int, dict[str, Any]] = {
         5: {"reports": ["odd"]},
         17: {"kept": True},
         30: {"partial": True},

@@ -13,7 +13,8 @@ import zmq
 from click.testing import CliRunner
 
 from rankscope.relay import RelaySettings, Service, relay
-from rankscope.relay.spool import FILE, FULL
+from rankscope.relay.spool import FILE
+from rankscope.relay.thinning import FULL
 from rankscope.sketch import AddressError, SettingError
 from rankscope.store import open_run
 from rankscope.wire import PROTOCOL, Welcome, decode, encode
@@ -55,12 +56,12 @@ def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None
     run = open_run(tmp_path / "runs" / "demo")
     gaps = run.events().query("kind == 'gap'")
 
-    assert 0 < told["dropped"][FULL] < 200  # pyright: ignore[reportIndexIssue]
-    assert len(run.records()) == 200 - told["dropped"][FULL]  # pyright: ignore[reportIndexIssue]
+    assert 0 < told["dropped"][FULL] < 200
+    assert len(run.records()) == 200 - told["dropped"][FULL]
     assert run.records().step.iloc[-1] == 199
     assert gaps.text.str.endswith(f"{FULL}.").all()
     lost = gaps.text.str.extract(r"lost (\d+) frames")[0].astype(int)
-    assert lost.sum() == told["dropped"][FULL]  # pyright: ignore[reportIndexIssue]
+    assert lost.sum() == told["dropped"][FULL]
 
 
 def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
