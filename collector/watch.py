@@ -96,7 +96,7 @@ class Watch:
     # Each rule gives by key an alert, or None for what it judged and found right.
 
     def _divergences(self, merged: Merged) -> dict[Key, Alert | None]:
-        compared = set(merged.sites[merged.table.measured() > 0].tolist())
+        compared = set(merged.sites[merged.table.has_checksum()].tolist())
         judged: dict[Key, Alert | None] = {
             (rule, site): None
             for rule, site in self.firing

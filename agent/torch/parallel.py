@@ -113,8 +113,11 @@ class ParallelHooks:
                 return
             with self._recorder.stopwatch:
                 try:
-                    for one in held:
-                        self._parameter_is_used(one)
+                    try:
+                        for one in held:
+                            self._parameter_is_used(one)
+                    finally:
+                        self._recorder.read_briefs()
                 except Exception as error:  # never into the training loop: told in the run
                     self._recorder.report("Unsharded weights could not be read", error)
 
@@ -130,7 +133,7 @@ class ParallelHooks:
         if held.name not in self._noted and self._recorder.wants(UNSHARDED, held.name):
             self._noted.add(held.name)
             key = (UNSHARDED, held.name, "", 0)
-            self._recorder.measure(key, parameter, aliases=held.aliases, borrowed=True)
+            self._recorder.measure(key, parameter, aliases=held.aliases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

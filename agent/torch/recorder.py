@@ -64,6 +64,7 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
+    def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self, step: StepTable) -> None: ...
@@ -220,6 +221,11 @@ class Recorder:
         for one in self._arrivals.arrived():
             self.measure(one.key, one.tensor, one.module, one.aliases, placed=one.placed)
 
+    def read_briefs(self) -> None:
+        """Return when what was noted of kinds that stay briefly is read."""
+        for meter in self._meters.values():
+            meter.read_briefs()
+
     def barrier(self) -> None:
         """Return when all that was noted is read."""
         for meter in self._meters.values():
@@ -341,7 +347,8 @@ class Recorder:
     ) -> tuple[torch.Tensor, Reading]:
         """Which elements of a local piece are read, in which order, and how."""
         stride = 1 if row in self.book.whole else how.stride
-        region = None if how.sentinel or stride > 1 else self._region(row, tensor, piece)
+        numbered = stride == 1 and (how.compared or not how.sentinel)
+        region = self._region(row, tensor, piece) if numbered else None
         elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
         if (copies, stride, region) != (1, how.stride, None):
             how = replace(how, copies=copies, stride=stride, region=region)
