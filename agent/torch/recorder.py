@@ -45,7 +45,17 @@ from .sampling import LEAST as LEAST_SAMPLED
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
-DATA_KINDS = frozenset({"input", "local_activation", "activation", "activation_gradient", "tap"})
+DATA_KINDS = frozenset(
+    {
+        "input",
+        "local_activation",
+        "activation",
+        "activation_gradient",
+        "local_input_gradient",
+        "input_gradient",
+        "tap",
+    }
+)
 """Kinds whose tensors are different samples on each data-parallel rank."""
 LOCAL_GRADIENT = "local_weight_gradient"
 """The kind whose tensors are addends on each data-parallel rank."""

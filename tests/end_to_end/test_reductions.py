@@ -29,7 +29,7 @@ def run_with(directory: Path, *arguments: str) -> Run:
     return run_of(JOB, ranks, "-".join(arguments), directory, *arguments)
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=["ddp", "fsdp", "compiled"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in which all went well."""
     return run_with(tmp_path_factory.mktemp("runs"), request.param)
@@ -91,7 +91,7 @@ def test_reduced_gradients_are_counted_once(run: Run) -> None:
 
 def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
     gathered = set(run.sites()["kind"]) & {"unsharded_weight"}
-    assert bool(gathered) == (run.name == "fsdp")
+    assert bool(gathered) == (run.name != "ddp")
     if not gathered:
         return
     for name, parameter in job()["make_model"]().named_parameters():
@@ -111,6 +111,8 @@ def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
         ("ddp", "bit", "replica-divergence", "weight:0.weight", (1,), True),
         ("fsdp", "wire", "conservation", "weight_gradient:0.weight", (), False),
         ("tp", "sum", "conservation", "activation:2", (1,), False),
+        ("tp", "lost-back", "conservation", "input_gradient:4", (1,), False),
+        ("tp", "twice-back", "conservation", "input_gradient:4", (1,), False),
         ("fsdp", "gather", "replica-divergence", "unsharded_weight:0.weight", (1,), False),
     ],
 )
