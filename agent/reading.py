@@ -17,6 +17,10 @@ class Reading:
     """Whether it stays in memory, unchanged, until the next `barrier`."""
     sentinel: bool = False
     """Whether only its extremes are wanted, and how many elements are not finite."""
+    compared: bool = False
+    """Whether the sentinel takes its checksum, too: of copies, which are there to be compared."""
+    brief: bool = False
+    """Whether it stays as it is only until `read_briefs`, which whoever noted it calls."""
     stride: int = 1
     """Of so many clusters of elements one is read, see `sampling`."""
     region: Region | None = None

@@ -10,6 +10,10 @@ from .schedule import Schedule
 
 LASTING_KINDS = frozenset({"weight", "weight_gradient", "optimizer_state"})
 """Kinds whose tensors stay in memory without us, and change only after a `barrier`."""
+COMPARED_KINDS = frozenset({"unsharded_weight"})
+"""Kinds that are copies of what is sketched elsewhere, and stay in memory for a moment."""
+COPIES = Reading(sentinel=True, compared=True, brief=True)
+"""How these are read."""
 SENTINEL_STRETCH = 16
 """So many times less than schedules the sentinel is stretched: it costs less than they do."""
 
@@ -28,6 +32,14 @@ class _Way:
             return self
         every = self.schedule.every * times
         return replace(self, schedule=replace(self.schedule, every=every, staggered=True))
+
+
+def _way(kind: str, schedule: Schedule, stride: int) -> _Way:
+    if kind in COMPARED_KINDS:
+        return _Way(schedule, COPIES, COPIES)
+    lasting = kind in LASTING_KINDS
+    sketch = Reading(lasting=lasting, stride=stride)
+    return _Way(schedule, sketch, Reading(lasting=lasting, sentinel=True))
 
 
 class Timetable:
@@ -49,11 +61,7 @@ class Timetable:
         strides: Mapping[str, int] | None = None,
     ) -> None:
         self._asked = {
-            kind: _Way(
-                schedule,
-                Reading(lasting=kind in LASTING_KINDS, stride=(strides or {}).get(kind, 1)),
-                Reading(lasting=kind in LASTING_KINDS, sentinel=True),
-            )
+            kind: _way(kind, schedule, (strides or {}).get(kind, 1))
             for kind, schedule in schedules.items()
         }
         self._ways = self._asked

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.reading import Reading
 from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
 from rankscope.sketch import SketchTable, derive, sketch_array
 
@@ -86,7 +87,7 @@ def tensor_of(x: Array) -> torch.Tensor:
 
 def by_torch(x: Array) -> SketchTable:
     """The fallback."""
-    leaves = list(Arithmetic(torch.device("cpu")).sketch(tensor_of(x)))
+    leaves = list(Arithmetic(torch.device("cpu")).sketch(tensor_of(x), Reading()))
     _, columns = merge_rows([0] * len(leaves), leaves)
     counts, moments, checksum, histogram = (column.numpy() for column in columns)
     return SketchTable(counts, moments, checksum.view(np.uint64), histogram)

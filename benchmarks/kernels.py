@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rankscope.agent.kernel import DTYPES, count, cut, sketch_items
+from rankscope.agent.reading import Reading
 from rankscope.agent.strides import region_of, runs_of
 from rankscope.agent.torch.arithmetic import Arithmetic, merge_rows
 from rankscope.sketch import BlockExponents, CastCounts, FineExponents
@@ -51,7 +52,9 @@ def items_of(
 
 def by_torch(fallback: Arithmetic, tensors: list[torch.Tensor]) -> None:
     """The fallback, as an agent uses it."""
-    leaves = [(owner, leaf) for owner, x in enumerate(tensors) for leaf in fallback.sketch(x)]
+    all_of = Reading()
+    pairs = enumerate(tensors)
+    leaves = [(owner, leaf) for owner, x in pairs for leaf in fallback.sketch(x, all_of)]
     merge_rows([owner for owner, _ in leaves], [leaf for _, leaf in leaves])
 
 

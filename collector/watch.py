@@ -24,6 +24,9 @@ NO_FACTOR = 0.05
 ten tensors that were not reduced half are off by twice as much."""
 DIVERGENCE, CONSERVATION = "replica-divergence", "conservation"
 REDUCED = "weight_gradient"
+SUMMED = "activation", "input_gradient"
+"""What tensor parallelism adds up in the forward, and in the backward."""
+WHOLE = "the sum of what its ranks had to add up"
 
 Key = tuple[str, int]
 """A rule, and the index of a site; -1 for none."""
@@ -96,7 +99,7 @@ class Watch:
     # Each rule gives by key an alert, or None for what it judged and found right.
 
     def _divergences(self, merged: Merged) -> dict[Key, Alert | None]:
-        compared = set(merged.sites[merged.table.measured() > 0].tolist())
+        compared = set(merged.sites[merged.table.has_checksum()].tolist())
         judged: dict[Key, Alert | None] = {
             (rule, site): None
             for rule, site in self.firing
@@ -138,12 +141,14 @@ class Watch:
         return {(CONSERVATION, -1): None, **self._kept(merged, pairs, sums, usual, what)}
 
     def _activation_sums(self, merged: Merged) -> dict[Key, Alert | None]:
-        pairs = self._pairs_of(merged, "activation")
-        if not len(pairs.addends):
-            return {}
-        sums = Sums.of_activations(merged, pairs)
-        # Without what others are off by: nobody compresses these, and all may be wrong alike.
-        return self._kept(merged, pairs, sums, 0.0, "the sum of what its ranks had to add up")
+        judged = dict[Key, Alert | None]()
+        for kind in SUMMED:
+            pairs = self._pairs_of(merged, kind)
+            if len(pairs.addends):
+                sums = Sums.of_activations(merged, pairs)
+                # Not by what others are off by: nobody compresses these, and all may be wrong.
+                judged |= self._kept(merged, pairs, sums, 0.0, WHOLE)
+        return judged
 
     def _kept(
         self, merged: Merged, pairs: Pairs, sums: Sums, usual: float, what: str

@@ -63,8 +63,7 @@ def _rows(
     unfinished = np.asarray(
         [number in observed.unfinished for number in range(len(observed.parts))]
     )
-    # Nor those that were left to the sentinel, which takes no checksum.
-    compared = ~unfinished[plan.part[order]] & (observed.rows.measured()[order] > 0)
+    compared = ~unfinished[plan.part[order]] & observed.rows.has_checksum()[order]
     if united:  # what was united is compared by its cells
         compared &= plan.cell[order] != WHOLE
     rows = order if compared.all() else order[compared]

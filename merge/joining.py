@@ -257,8 +257,8 @@ def _histogram(observed: Observed, into: NDArray[np.intp], rows: int) -> Ints:
 def _checksums(observed: Observed, cells: _Cells) -> CellChecksums:
     """Those of cells that only a row of the whole holds; copies of these may be elsewhere."""
     plan = observed.plan
-    measured = observed.rows.measured()[cells.row] > 0
-    own = np.flatnonzero(cells.covered() & measured & cells.shared[cells.place])
+    known = observed.rows.has_checksum()[cells.row]
+    own = np.flatnonzero(cells.covered() & known & cells.shared[cells.place])
     place, cell = [cells.place[own]], [cells.cell[own]]
     checksum, held, member = [observed.rows.checksum[cells.row[own]]], [cells.holders[own]], 0
     for part, ranks in zip(observed.parts, observed.ranks, strict=True):

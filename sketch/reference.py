@@ -66,14 +66,22 @@ def sketch_array(x: NDArray[Any], *, start: int = 0, region: Region | None = Non
     return table
 
 
-def glance_at(x: NDArray[Any]) -> SketchTable:
+def glance_at(
+    x: NDArray[Any], *, compared: bool = False, region: Region | None = None
+) -> SketchTable:
     """What a sentinel sees of `x`, as a table of one row: its extremes and what is not finite.
+
+    Args:
+        compared: whether it takes the checksum, too, as of copies.
+        region: as of `sketch_array`.
 
     Raises:
         TypeError: the elements are not real numbers.
     """
-    whole = sketch_array(x)
+    whole = sketch_array(x, region=region)
     seen = SketchTable.empty(1)
+    if compared:
+        seen.checksum[:] = whole.checksum
     kept = [COUNT, NAN, POS_INF, NEG_INF]
     seen.counts[0, kept] = whole.counts[0, kept]
     seen.counts[0, UNBINNED] = whole.finite()[0]

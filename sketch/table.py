@@ -161,6 +161,15 @@ class SketchTable:
         """
         return self.counts[:, UNBINNED] > 0
 
+    def has_checksum(self) -> NDArray[np.bool_]:
+        """bool [rows]: whether finite elements are in the checksum.
+
+        A sentinel takes it of few tensors, and of others it is 0: as it is where all elements are.
+        """
+        moments = self.moments
+        zero = (moments[:, MIN] == 0) & (moments[:, MAX] == 0)
+        return (self.measured() > 0) | (self.is_glance() & ((self.checksum != 0) | zero))
+
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""
         return magnitude(self.moments.T)

@@ -42,6 +42,8 @@ PHASES = {
     "local_activation": FORWARD,
     "activation": FORWARD,
     "activation_gradient": BACKWARD,
+    "local_input_gradient": BACKWARD,
+    "input_gradient": BACKWARD,
     "local_weight_gradient": BACKWARD,
     "weight_gradient": REDUCED,
     "optimizer_state": STATE,
@@ -104,8 +106,9 @@ class Case:
         """Forward, backward, reduction."""
         site, phase = self.site, phase_of(self.site)
         own = [place for place, one in enumerate(self.reader.meta.sites) if _is_weight(one, site)]
-        addends, inputs = self._of_call("local_activation"), self._of_call("input")
-        if site.kind == "activation" and addends and self._good(addends):
+        addends, inputs = self._of_call(f"local_{site.kind}"), self._of_call("input")
+        summed = site.kind in ("activation", "input_gradient")
+        if summed and addends and self._good(addends):
             return self._now("reduction", "What every rank had to add up was good.")
         returned = site.kind in ("local_activation", "activation")
         fed = returned and bool(inputs) and self._good(inputs, self.rows)

@@ -48,7 +48,12 @@ def without_scale(
 def scale_of(site: SiteInfo) -> str:
     """The training statistic by which a site's tensor is multiplied; empty for none."""
     match site.kind:
-        case "activation_gradient" | "local_weight_gradient":
+        case (
+            "activation_gradient"
+            | "input_gradient"
+            | "local_input_gradient"
+            | "local_weight_gradient"
+        ):
             return LOSS
         case "tap" if site.slot.startswith("gradient"):
             return LOSS

@@ -53,6 +53,8 @@ Kind = Literal[
     "local_activation",
     "activation",
     "activation_gradient",
+    "input_gradient",
+    "local_input_gradient",
     "weight",
     "unsharded_weight",
     "weight_gradient",

@@ -61,7 +61,7 @@ def sketch_doubles(item, within, keys, chunk, scratch_keys, counts, moments, his
         n = min(BLOCK, start + length - begin)
         hashes, key, _ = keys_of(item, begin, n, within, keys, scratch_keys)
         x = numba.carray(address_of(address + 8 * begin), (n,), np.float64)
-        checksum += _checksum(x.view(np.uint64), hashes, key)
+        checksum += checksum_of_doubles(x.view(np.uint64), hashes, key)
         m = _count(x, x.view(np.uint64), counts, histogram)
         if m:
             _chunk_moments(x, hashes, key, m, chunk)
@@ -98,7 +98,7 @@ def _count_nonfinite(value, counts):
 
 
 @compiled
-def _checksum(bits, within, key):
+def checksum_of_doubles(bits, within, key):
     """Σ bits x (key of the element | 1) modulo 2^64."""
     total = np.uint64(0)
     for i in range(bits.size):

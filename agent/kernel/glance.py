@@ -1,6 +1,7 @@
 """What a sentinel sees of a tensor: its extremes, and how many elements are not finite.
 
-One pass that only compares, as fast as memory is read; another where something is not finite.
+One pass that only compares, as fast as memory is read; another where something is not finite. And
+one for the checksum of copies.
 """
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
@@ -14,10 +15,13 @@ import math
 import numba
 import numpy as np
 
+from ...sketch.elements import BLOCK
 from ...sketch.table import COUNT, MAX, MIN, NAN, NEG_INF, POS_INF, UNBINNED
 from .compiling import address_of, compiled
-from .doubles import glance_at_doubles
+from .doubles import checksum_of_doubles, glance_at_doubles
 from .dtypes import FLOAT16, FLOAT32, FLOAT64, VALUES_16
+from .keys import keys_of
+from .passes import checksum_of, load_words
 
 INFINITIES = np.array([0x7F800000, 0x7F80, 0x7C00], np.int64)
 """The bits of infinity in float32, bfloat16 and float16; those of NaN are above."""
@@ -47,6 +51,26 @@ def glance(item, values, tables, word, counts, moments):
         octets = numba.carray(address_of(address + start), (length,), np.uint8)
         _glance_at_bytes(octets, 256 * code, values, tables, counts, moments)
     counts[UNBINNED] = length - counts[NAN] - counts[POS_INF] - counts[NEG_INF]
+
+
+@compiled
+def checksum_of_item(item, within, keys, words, scratch_keys):
+    """The checksum of one work item."""
+    address, start, length, code = item[0], item[1], item[2], item[3]
+    checksum = np.uint64(0)
+    for begin in range(start, start + length, BLOCK):
+        n = min(BLOCK, start + length - begin)
+        hashes, key, _ = keys_of(item, begin, n, within, keys, scratch_keys)
+        if code == FLOAT64:
+            doubles = numba.carray(address_of(address + 8 * begin), (n,), np.uint64)
+            checksum += checksum_of_doubles(doubles, hashes, key)
+        elif code == FLOAT32:
+            raw = numba.carray(address_of(address + 4 * begin), (n,), np.uint32)
+            checksum += checksum_of(raw, hashes, key)
+        else:
+            load_words(address, begin, n, code, words)
+            checksum += checksum_of(words[:n], hashes, key)
+    return checksum
 
 
 @compiled

@@ -47,7 +47,7 @@ from ..strides import CONTIGUOUS, Runs
 from .compiling import SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
-from .glance import glance
+from .glance import checksum_of_item, glance
 from .keys import keys_of, signs_of
 from .moments import chunk_moments, merge_moments
 from .passes import (
@@ -67,6 +67,9 @@ from .values import MANY, WHICH, sketch_values, takes_values
 
 VALUES_PIECE = 1 << 21
 """The same for what pays the fixed cost of a histogram of 65,536 values."""
+
+SKETCHED, GLANCED, COMPARED = 0, 1, 2
+"""What is wanted of an item: all; what a sentinel sees; that and the checksum."""
 
 ITEM = 11
 """Numbers of a work item, see `sketch_items`."""
@@ -194,6 +197,8 @@ def _sketch_from(sources):
                 gather(item, place)
             if item[4]:
                 glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
+                if item[4] == COMPARED:
+                    checksum[i] = checksum_of_item(item, within, keys, chunks[0], chunks[7])
             elif item[3] == FLOAT64:
                 checksum[i] = sketch_doubles(item, within, keys, chunks[5], chunks[7], *row)
             elif takes_values(item[3], item[2]):
@@ -257,8 +262,8 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
 
     Args:
         items: int64 [n, ITEM]: address of the tensor's first element, index of the item's first
-            element (a multiple of `PIECE`), number of elements, index into `DTYPES`, 1 where only
-            what a sentinel sees is wanted, the three numbers of `Runs`, and those of a `Region`.
+            element (a multiple of `PIECE`), number of elements, index into `DTYPES`, `SKETCHED`,
+            `GLANCED` or `COMPARED`, the three numbers of `Runs`, and those of a `Region`.
         team: threads that share the work; the result is the same to the last bit.
 
     Returns:
@@ -315,14 +320,16 @@ def cut(
     code: int,
     *,
     sentinel: bool = False,
+    compared: bool = False,
     runs: Runs = CONTIGUOUS,
     region: Region | None = None,
 ) -> Sequence[tuple[int, ...]]:
     """The work items of one tensor; of none without elements there is one, too."""
     large = SIZES[code] == 2 and elements >= MANY and not sentinel and runs == CONTIGUOUS
     piece = VALUES_PIECE if large else PIECE
+    wanted = (COMPARED if compared else GLANCED) if sentinel else SKETCHED
     place = (0, 0, 0) if region is None else (region.origin, region.run, region.pitch)
     return [
-        (address, start, min(piece, elements - start), code, int(sentinel), *runs, *place)
+        (address, start, min(piece, elements - start), code, wanted, *runs, *place)
         for start in range(0, max(elements, 1), piece)
     ]

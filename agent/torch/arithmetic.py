@@ -161,8 +161,7 @@ class Plain:
     def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
         """Queue the sketches of the chunks of a contiguous tensor."""
         arithmetic = self._arithmetic
-        leaves = arithmetic.glance(flat) if how.sentinel else arithmetic.sketch(flat, how.region)
-        for leaf in leaves:
+        for leaf in arithmetic.glance(flat, how) if how.sentinel else arithmetic.sketch(flat, how):
             self._leaves.append((row, repeat(leaf, how.copies) if how.copies > 1 else leaf))
 
     def launch(self) -> None:
@@ -204,15 +203,20 @@ class Arithmetic:
         self._first = _block_keys(0, self.chunk, device)
         self._indicators = {dtype: _indicators(dtype).to(device) for dtype in READABLE}
 
-    def sketch(self, flat: torch.Tensor, region: Region | None = None) -> Iterator[Columns]:
-        """The sketches of the chunks of a contiguous tensor of one axis, a piece of a whole."""
+    def sketch(self, flat: torch.Tensor, how: Reading) -> Iterator[Columns]:
+        """The sketches of the chunks of a contiguous tensor of one axis."""
         for start in range(0, flat.numel(), self.chunk):
-            yield self._sketch_chunk(flat[start : start + self.chunk], start, region)
+            yield self._sketch_chunk(flat[start : start + self.chunk], start, how.region)
 
-    def glance(self, flat: torch.Tensor) -> Iterator[Columns]:
+    def glance(self, flat: torch.Tensor, how: Reading) -> Iterator[Columns]:
         """What a sentinel sees of the chunks of a contiguous tensor of one axis."""
         for start in range(0, flat.numel(), self.chunk):
-            yield self._glance_at_chunk(flat[start : start + self.chunk])
+            chunk = flat[start : start + self.chunk]
+            counts, moments, checksum, histogram = self._glance_at_chunk(chunk)
+            if how.compared:
+                weights, _ = self._element_keys(start, chunk.numel(), how.region, flat.device)
+                checksum = self._checksum(chunk, weights)
+            yield counts, moments, checksum, histogram
 
     def _glance_at_chunk(self, x: torch.Tensor) -> Columns:
         raw, values = self._raw[: x.numel()], self._values[: x.numel()]

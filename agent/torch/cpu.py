@@ -92,12 +92,13 @@ class Batch:
 
     def add_twin(self, row: int, tensor: torch.Tensor, how: Reading) -> bool:
         """Let `row` share a sketch, if this tensor waits here already and did not change since."""
-        place, version = self.places.get(tensor.data_ptr()), version_of(tensor)
-        if place is None or self.begun or version == UNKNOWN:
+        place = self.places.get(tensor.data_ptr())
+        if place is None or self.begun:
             return False
-        known = self.tensors[place]
+        known, version = self.tensors[place], version_of(tensor)
         same = (
-            known.dtype == tensor.dtype
+            version != UNKNOWN
+            and known.dtype == tensor.dtype
             and known.shape == tensor.shape
             and known.stride() == tensor.stride()
             and self.readings[place] == how
@@ -160,11 +161,11 @@ class Lane:
 
     def add_twin(self, step: StepTable, row: int, tensor: torch.Tensor, how: Reading) -> bool:
         """`Batch.add_twin` of the open batch or of the last before it."""
-        batches = (self.open, self.unchecked[-1] if self.unchecked else None)
-        return any(
-            batch is not None and batch.step is step and batch.add_twin(row, tensor, how)
-            for batch in batches
-        )
+        batch = self.open
+        if batch is not None and batch.step is step and batch.add_twin(row, tensor, how):
+            return True
+        batch = self.unchecked[-1] if self.unchecked else None
+        return batch is not None and batch.step is step and batch.add_twin(row, tensor, how)
 
     def close(self, *, wait: bool) -> Batch | None:
         """End the open batch and return it; it waits to be read unless the caller does that."""
@@ -212,6 +213,8 @@ class CpuMeter:
         self._book = book
         self._submit = submit
         self._passing, self._lasting = Lane(), Lane()
+        self._briefs: Batch | None = None
+        """Tensors that stay only until `read_briefs`."""
         self._unmerged: deque[Batch] = deque()
         self._reading: list[Batch] = []
         """Batches that are being read, each by another thread."""
@@ -234,19 +237,37 @@ class CpuMeter:
         """Summarise `tensor` into its row, now or soon, and count what is to be counted beside."""
         lane = self._lasting if how.lasting else self._passing
         self._trains = threading.get_ident()
+        if how.brief:
+            self._briefs = self._briefs or Batch(step)
+            self._briefs.add(row, tensor, how, to_count)
+            return
         at_once = row in self._book.synchronous
         with self._lock:
             alone = at_once or to_count is not None
             if not alone and lane.add_twin(step, row, tensor, how):
                 return
+            # Only now: what is noted next is often the same tensor.
+            full = lane.open is not None and lane.open.size_bytes >= lane.open.limit
+            if full:
+                lane.close(wait=True)
             if lane.open is None:
                 lane.open = Batch(step, limit=WAITING_BYTES if self._team() else BATCH_BYTES)
             lane.open.add(row, tensor, how, to_count)
-            full = lane.open.size_bytes >= lane.open.limit
+            if not at_once and lane.open.size_bytes >= WAITING_BYTES:
+                lane.close(wait=True)
+                full = True
         if at_once:
             self._read_now(lane)
         elif full:
-            self._hand_on(lane)
+            self._work_off()
+
+    def read_briefs(self) -> None:
+        """Read what stays no longer, on the training thread."""
+        batch, self._briefs = self._briefs, None
+        if batch is not None:
+            self._read(batch)
+            batch.check()
+            self._unmerged.append(batch)
 
     def flush(self) -> None:
         """Hand on what was noted, and check what was read, on the training thread."""
@@ -286,9 +307,14 @@ class CpuMeter:
         self._check()
 
     def _hand_on(self, lane: Lane) -> None:
-        """End the open batch; torch's threads read it now, if they shall, or the agent's soon."""
+        """End the open batch."""
         with self._lock:
             lane.close(wait=True)
+        self._work_off()
+
+    def _work_off(self) -> None:
+        """Torch's threads read what waits now, if they shall, or the agent's soon."""
+        with self._lock:
             held = self._passing.waiting_bytes
             waiting = held + self._lasting.waiting_bytes
         at_once = self._team() is not None
@@ -358,7 +384,13 @@ class CpuMeter:
             code = CODES[tensor.dtype]
             address, elements = tensor.data_ptr(), tensor.numel()
             pieces = cut(
-                address, elements, code, sentinel=how.sentinel, runs=runs[place], region=how.region
+                address,
+                elements,
+                code,
+                sentinel=how.sentinel,
+                compared=how.compared,
+                runs=runs[place],
+                region=how.region,
             )
             items += pieces
             owners += [place] * len(pieces)

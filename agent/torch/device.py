@@ -120,6 +120,9 @@ class DeviceMeter:
 
     barrier = flush
 
+    def read_briefs(self) -> None:
+        """Nothing: a device works off its queue in order."""
+
     def settle(self, step: StepTable) -> None:
         """Nothing: `receive` brings a step's rows."""
 

@@ -114,7 +114,7 @@ class Fused:
     def launch(self) -> None:
         """Queue the sketches of all tensors that wait: of small ones one launch for each dtype."""
         all_waiting, self._waiting, self._expected = self._waiting, [], 0
-        small: dict[tuple[torch.dtype, bool, bool], list[Waiting]] = defaultdict(list)
+        small: dict[tuple[torch.dtype, bool, bool, bool], list[Waiting]] = defaultdict(list)
         for waiting in all_waiting:
             if not waiting.is_as_it_was():
                 self.stale += 1
@@ -123,7 +123,8 @@ class Fused:
                 self._start_one(waiting)
             else:
                 how = waiting.how
-                small[waiting.flat.dtype, how.sentinel, how.region is None].append(waiting)
+                alike = waiting.flat.dtype, how.sentinel, how.compared, how.region is None
+                small[alike].append(waiting)
         for tensors in small.values():
             self._start_small(tensors)
 
@@ -196,7 +197,9 @@ class Fused:
         first: int,
     ) -> None:
         """Read one tensor into leaves from `first` on; or, of its dtype, what a table names."""
-        flat, kernel = waiting.flat, glance_chunks if waiting.how.sentinel else sketch_chunks
+        flat, how = waiting.flat, waiting.how
+        kernel = glance_chunks if how.sentinel else sketch_chunks
+        more = {"COMPARED": how.compared} if how.sentinel else {}
         with _current(self._device):
             kernel[(programs,)](
                 in_table,
@@ -209,9 +212,10 @@ class Fused:
                 self._values[flat.dtype],
                 *self._leaves,
                 self._normal_bins[flat.dtype],
-                *_numbers(waiting.how.region),
-                IS_PIECE=waiting.how.region is not None,
+                *_numbers(how.region),
+                IS_PIECE=how.region is not None,
                 KIND=kernels.KINDS.get(dtype_name(flat.dtype), kernels.BYTES),
+                **more,
                 num_warps=WARPS,
                 enable_fp_fusion=False,
             )

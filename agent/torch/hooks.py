@@ -23,6 +23,7 @@ from .names import Names
 from .nested import tensors_in
 from .placements import ModulePlacements
 from .recorder import Recorder
+from .tensor_sums import ADDEND, SUM, watch_input
 
 
 def recomputing() -> bool:
@@ -137,6 +138,12 @@ class ModuleHooks:
             # Before the hook of torch's that adds them up over ranks.
             self._handles.append(module.register_forward_hook(own, prepend=True))
 
+        with_sums = any(map(self._recorder.timetable.observes, (ADDEND, SUM)))
+        if with_sums and self._placements is not None and self._placements.spreads(module):
+            own = Hook(lambda module, inputs: self._inputs_arrive(name, module, inputs))
+            # After the hook of torch's that makes a DTensor of the input.
+            self._handles.append(module.register_forward_pre_hook(own))
+
         def forward(module: torch.nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
                 if with_inputs:
@@ -230,6 +237,18 @@ class ModuleHooks:
                 occurrence = self._calls.get(((name,), False), 0)
                 key = ("local_activation", name, "", occurrence)
                 self._recorder.measure(key, output, type(module).__name__)
+
+    def _inputs_arrive(self, name: str, module: torch.nn.Module, inputs: Any) -> None:
+        """Have measured what the backward of a column-parallel layer adds up over ranks."""
+        if torch.compiler.is_compiling() or not self.recording() or not torch.is_grad_enabled():
+            return
+        with self._recorder.stopwatch:
+            try:
+                occurrence = self._calls.get(((name,), recomputing()), 0)
+                kind = type(module).__name__
+                watch_input(self._recorder, inputs[0], name, occurrence, kind)
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report(f"The input of {name} could not be watched", error)
 
     def _placed(
         self, module: torch.nn.Module, inputs: Any, output: Any

@@ -52,7 +52,7 @@ class ParallelHooks:
             return
         known = names.parameters()
         units = dict[torch.nn.Module, list[_Held]]()
-        for unit, module in _with_units(names.modules()):
+        for unit, module in _with_units(names):
             for attribute, parameter in module.named_parameters(recurse=False):
                 if parameter not in known:
                     continue
@@ -113,8 +113,11 @@ class ParallelHooks:
                 return
             with self._recorder.stopwatch:
                 try:
-                    for one in held:
-                        self._parameter_is_used(one)
+                    try:
+                        for one in held:
+                            self._parameter_is_used(one)
+                    finally:
+                        self._recorder.read_briefs()
                 except Exception as error:  # never into the training loop: told in the run
                     self._recorder.report("Unsharded weights could not be read", error)
 
@@ -130,7 +133,7 @@ class ParallelHooks:
         if held.name not in self._noted and self._recorder.wants(UNSHARDED, held.name):
             self._noted.add(held.name)
             key = (UNSHARDED, held.name, "", 0)
-            self._recorder.measure(key, parameter, aliases=held.aliases, borrowed=True)
+            self._recorder.measure(key, parameter, aliases=held.aliases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,24 +147,24 @@ class _Held:
     aliases: tuple[str, ...]
 
 
-def _with_units(
-    modules: Sequence[tuple[str, torch.nn.Module]],
-) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+def _with_units(names: Names) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
     """Each module with the unit of FSDP2 that gathers its parameters; itself where there is none.
 
-    A unit gathers the parameters of modules that are never called, too.
+    A unit gathers the parameters of modules that are never called, too. It may be a wrapper: of a
+    block that was compiled before it was sharded, whose hooks run outside of its graph.
     """
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(fsdp, "FSDPModule", ())
     unit_of = dict[torch.nn.Module, torch.nn.Module]()
-    for _, module in modules:  # parents come before their children
+    for module in names.whole.modules():  # parents come before their children
         if isinstance(module, kind):
             unit_of[module] = module
         unit = unit_of.setdefault(module, module)
         for child in module.children():
             if isinstance(unit, kind):
                 unit_of.setdefault(child, unit)
-        yield unit, module
+    for _, module in names.modules():
+        yield unit_of.get(module, module), module
 
 
 def _in_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

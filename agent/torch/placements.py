@@ -47,6 +47,10 @@ class ModulePlacements:
         """Whether what a module returns is a sum over ranks: its weight is cut along its inputs."""
         return any(not along_features for _, along_features, _, _ in self._cuts.get(module, ()))
 
+    def spreads(self, module: torch.nn.Module) -> bool:
+        """Whether each rank makes other features of the same input, so that gradients add up."""
+        return any(along_features for _, along_features, _, _ in self._cuts.get(module, ()))
+
     def of(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> Placed:
         """How one output of a module relates to the whole."""
         placed = placement_of(output)

@@ -45,7 +45,17 @@ from .sampling import LEAST as LEAST_SAMPLED
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
-DATA_KINDS = frozenset({"input", "local_activation", "activation", "activation_gradient", "tap"})
+DATA_KINDS = frozenset(
+    {
+        "input",
+        "local_activation",
+        "activation",
+        "activation_gradient",
+        "local_input_gradient",
+        "input_gradient",
+        "tap",
+    }
+)
 """Kinds whose tensors are different samples on each data-parallel rank."""
 LOCAL_GRADIENT = "local_weight_gradient"
 """The kind whose tensors are addends on each data-parallel rank."""
@@ -64,6 +74,7 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
+    def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def settle(self, step: StepTable) -> None: ...
@@ -220,6 +231,11 @@ class Recorder:
         for one in self._arrivals.arrived():
             self.measure(one.key, one.tensor, one.module, one.aliases, placed=one.placed)
 
+    def read_briefs(self) -> None:
+        """Return when what was noted of kinds that stay briefly is read."""
+        for meter in self._meters.values():
+            meter.read_briefs()
+
     def barrier(self) -> None:
         """Return when all that was noted is read."""
         for meter in self._meters.values():
@@ -341,7 +357,8 @@ class Recorder:
     ) -> tuple[torch.Tensor, Reading]:
         """Which elements of a local piece are read, in which order, and how."""
         stride = 1 if row in self.book.whole else how.stride
-        region = None if how.sentinel or stride > 1 else self._region(row, tensor, piece)
+        numbered = stride == 1 and (how.compared or not how.sentinel)
+        region = self._region(row, tensor, piece) if numbered else None
         elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
         if (copies, stride, region) != (1, how.stride, None):
             how = replace(how, copies=copies, stride=stride, region=region)

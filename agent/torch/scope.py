@@ -48,6 +48,8 @@ DEFAULT_KINDS = (
     "activation",
     "local_activation",
     "activation_gradient",
+    "input_gradient",
+    "local_input_gradient",
     "weight",
     "unsharded_weight",
     "weight_gradient",

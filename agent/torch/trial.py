@@ -7,6 +7,7 @@ zero, a dtype that is not supported. What differs is not used.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,8 +28,8 @@ def differences(device: torch.device, engine: Engine, other: Engine) -> list[str
     names, tensors = zip(*trial_tensors(), strict=True)
     copies = [tensor.to(device) for tensor in tensors]
     wrong = set[str]()
-    for sentinel in (False, True):
-        mine, theirs = (sketches(device, one, copies, sentinel) for one in (engine, other))
+    for how in (Reading(), Reading(sentinel=True), Reading(sentinel=True, compared=True)):
+        mine, theirs = (sketches(device, one, copies, how) for one in (engine, other))
         for row, name in enumerate(names):
             if not agree(mine.take(slice(row, row + 1)), theirs.take(slice(row, row + 1))):
                 wrong.add(name)
@@ -49,15 +50,14 @@ def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sketches(
-    device: torch.device, engine: Engine, tensors: list[torch.Tensor], sentinel: bool
+    device: torch.device, engine: Engine, tensors: list[torch.Tensor], how: Reading
 ) -> SketchTable:
     """The sketches of tensors as a step would get them, some as such that last, or as pieces."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None, "a new ring has free steps"
     for row, tensor in enumerate(tensors):
         region = Region(5, 700, 9_000) if row % 3 == 0 else None
-        how = Reading(lasting=row % 2 == 0, sentinel=sentinel, region=region)
-        meter.add(step, row, tensor, how)
+        meter.add(step, row, tensor, replace(how, lasting=row % 2 == 0, region=region))
     meter.barrier()
     copy = meter.send_home()
     assert copy is not None, "a new meter has free buffers"

@@ -251,6 +251,16 @@ def chunk_of(in_table, work, address, length, size, leaf):
     return address, start, stop, leaf
 
 
+@triton.jit
+def region_of(in_table, work, origin, run, pitch, IS_PIECE: tl.constexpr):
+    """The region of a piece: as it was given, or as `work` has it."""
+    origin, run, pitch = origin.to(tl.int64), run.to(tl.int64), pitch.to(tl.int64)
+    if IS_PIECE and in_table == 1:
+        region = work + tl.program_id(0).to(tl.int64) * _WORK + 4
+        origin, run, pitch = tl.load(region), tl.load(region + 1), tl.load(region + 2)
+    return origin, run, pitch
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def sketch_chunks(
     in_table,
@@ -281,10 +291,7 @@ def sketch_chunks(
         origin, run, pitch: of a piece its region, see `sketch.elements.Region`; it may be in
             `work` instead.
     """
-    origin, run, pitch = origin.to(tl.int64), run.to(tl.int64), pitch.to(tl.int64)
-    if IS_PIECE and in_table == 1:
-        region = work + tl.program_id(0).to(tl.int64) * _WORK + 4
-        origin, run, pitch = tl.load(region), tl.load(region + 1), tl.load(region + 2)
+    origin, run, pitch = region_of(in_table, work, origin, run, pitch, IS_PIECE)
     address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)
     lanes = tl.arange(0, _TILE)
     found = tl.zeros((_SLOTS,), tl.int64)
@@ -352,18 +359,27 @@ def glance_chunks(
     pitch,
     KIND: tl.constexpr,
     IS_PIECE: tl.constexpr,
+    COMPARED: tl.constexpr,
 ):
-    """Write what a sentinel sees of a chunk into row `leaf`; arguments as of `sketch_chunks`."""
+    """Write what a sentinel sees of a chunk into row `leaf`; arguments as of `sketch_chunks`.
+
+    Args:
+        COMPARED: whether its checksum, too.
+    """
+    origin, run, pitch = region_of(in_table, work, origin, run, pitch, IS_PIECE and COMPARED)
     address, start, stop, leaf = chunk_of(in_table, work, address, length, size, leaf)
     lanes = tl.arange(0, _TILE)
     nan, above = tl.zeros((_TILE,), tl.int32), tl.zeros((_TILE,), tl.int32)
-    below = tl.zeros((_TILE,), tl.int32)
+    below, weighted = tl.zeros((_TILE,), tl.int32), tl.zeros((_TILE,), tl.int64)
     infinity = tl.full((_TILE,), float("inf"), tl.float64 if KIND == _FLOAT64 else tl.float32)
     least, most = infinity, -infinity
     for number_of_tile in range(tl.cdiv(stop - start, _TILE)):
-        offsets = start + number_of_tile * _TILE + lanes
-        inside = offsets < stop
-        x = load_elements(address, offsets, inside, values, KIND)[0].to(infinity.dtype)
+        tile = start + number_of_tile * _TILE
+        inside = tile + lanes < stop
+        x, bits = load_elements(address, tile + lanes, inside, values, KIND)
+        x = x.to(infinity.dtype)
+        if COMPARED:
+            weighted += bits * (key_of(tile, lanes, within, origin, run, pitch, IS_PIECE) | 1)
         nan += (inside & (x != x)).to(tl.int32)
         above += (inside & (x == infinity)).to(tl.int32)
         below += (inside & (x == -infinity)).to(tl.int32)
@@ -372,7 +388,7 @@ def glance_chunks(
         most = tl.maximum(most, tl.where(finite, x, -infinity))
     slots, columns = tl.arange(0, _SLOTS), tl.arange(0, 16)
     tl.store(histogram + leaf * _BINS + slots, tl.zeros((_SLOTS,), tl.int64), mask=slots < _BINS)
-    tl.store(checksum + leaf, 0)
+    tl.store(checksum + leaf, tl.sum(weighted))
     nans, aboves = tl.sum(nan.to(tl.int64)), tl.sum(above.to(tl.int64))
     belows = tl.sum(below.to(tl.int64))
     found = tl.where(columns == _COUNT, stop - start, 0) + tl.where(columns == _NAN, nans, 0)

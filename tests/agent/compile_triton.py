@@ -52,7 +52,11 @@ for target, kinds in (
             (kernels.sketch_chunks, True),
             (kernels.glance_chunks, False),
         ):
-            kernel = compiled(function, target, SKETCH, {"KIND": kind, "IS_PIECE": is_piece})
+            constants = {"KIND": kind, "IS_PIECE": is_piece}
+            signature = dict(SKETCH)
+            if function is kernels.glance_chunks:
+                constants["COMPARED"], signature["COMPARED"] = True, "constexpr"
+            kernel = compiled(function, target, signature, constants)
             # Subnormal numbers must not be flushed to zero.
             assert ".ftz" not in kernel.asm.get("ptx", "")
     compiled(kernels.merge_leaves, target, MERGE, {})

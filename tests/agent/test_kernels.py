@@ -62,10 +62,16 @@ def words(name: str) -> st.SearchStrategy[NDArray[Any]]:
 any_array = st.sampled_from(DTYPES).flatmap(words)
 
 
-def by_numba(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
+def by_numba(
+    x: NDArray[Any],
+    *,
+    sentinel: bool = False,
+    compared: bool = False,
+    region: Region | None = None,
+) -> SketchTable:
     code = DTYPES.index(x.dtype.name)
-    items = np.array(cut(x.ctypes.data, x.size, code, sentinel=sentinel), np.int64)
-    leaf = sketch_items(items)
+    items = cut(x.ctypes.data, x.size, code, sentinel=sentinel, compared=compared, region=region)
+    leaf = sketch_items(np.array(items, np.int64))
     table = SketchTable.empty(1)
     absorb(table, np.zeros(len(leaf), np.int64), leaf, np.ones(len(leaf), np.bool_))
     return table
@@ -76,12 +82,12 @@ def as_tensor(x: NDArray[Any]) -> torch.Tensor:
     return raw.view(getattr(torch, x.dtype.name)).to(DEVICE)
 
 
-def by_torch(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
-    return on_a_device([as_tensor(x)], Plain, Reading(sentinel=sentinel))
+def by_torch(x: NDArray[Any], **how: Any) -> SketchTable:
+    return on_a_device([as_tensor(x)], Plain, Reading(**how))
 
 
-def by_triton(x: NDArray[Any], *, sentinel: bool = False) -> SketchTable:
-    return on_a_device([as_tensor(x)], Fused, Reading(sentinel=sentinel))
+def by_triton(x: NDArray[Any], **how: Any) -> SketchTable:
+    return on_a_device([as_tensor(x)], Fused, Reading(**how))
 
 
 def by_merge(table: SketchTable, rows: Any, leaf: SketchTable, keep: Any) -> None:
@@ -291,6 +297,26 @@ def test_the_sentinel_sees_every_element_of_many_chunks(dtype: str, make: Any, s
     with np.errstate(over="ignore", invalid="ignore"):
         x = x.astype(dtype_of(dtype))
     assert_equal(make(x, sentinel=True), glance_at(x))
+
+
+@pytest.mark.parametrize("make", makers)
+@given(any_array)
+def test_of_copies_the_sentinel_takes_the_checksum(make: Any, x: NDArray[Any]) -> None:
+    if x.size or make is by_numba:
+        assert_equal(make(x, sentinel=True, compared=True), glance_at(x, compared=True))
+
+
+@pytest.mark.parametrize("region", [None, Region(5, 700, 9_000), Region(8192, 30_000, 30_000)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("make", makers)
+def test_copies_have_the_checksum_of_their_place_in_the_whole(
+    dtype: str, make: Any, region: Region | None
+) -> None:
+    x = np.random.default_rng(6).uniform(-1, 1, 20_001).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = x.astype(dtype_of(dtype))
+    seen = make(x, sentinel=True, compared=True, region=region)
+    assert_equal(seen, glance_at(x, compared=True, region=region))
 
 
 def assert_equal(table: SketchTable, expected: SketchTable) -> None:

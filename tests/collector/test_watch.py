@@ -201,11 +201,13 @@ class Layer:
 
     Args:
         scattered: whether what it returns is cut along the axis of tensor parallelism.
+        kind: of what is added up.
     """
 
-    def __init__(self, *, scattered: bool) -> None:
+    def __init__(self, *, scattered: bool, kind: str = "activation") -> None:
         placed = {"dp": "shard", "tp": "shard" if scattered else "replicate"}
-        self.infos = [ADDENDS, replace(LAYER, placement=placed)]
+        whole = replace(LAYER, kind=kind, placement=placed)  # pyright: ignore[reportArgumentType]
+        self.infos = [replace(ADDENDS, kind=f"local_{kind}"), whole]  # pyright: ignore[reportArgumentType]
         self.joiner = Joiner(0, 4, site=self.infos.__getitem__)
         self.scattered = scattered
         sites = [
@@ -226,20 +228,23 @@ class Layer:
         return self.joiner.tick(0.1, 0).alerts
 
 
+@pytest.mark.parametrize("kind", ["activation", "input_gradient"])
 @pytest.mark.parametrize("scattered", [False, True])
-def test_what_a_row_parallel_layer_returns_is_the_sum_of_its_addends(scattered: bool) -> None:
+def test_what_tensor_parallelism_adds_up_is_the_sum_of_its_addends(
+    scattered: bool, kind: str
+) -> None:
     own = np.random.default_rng(1).normal(size=(2, 2, 64)).astype(np.float32)
-    assert Layer(scattered=scattered).run(own, own.sum(axis=1)) == []
+    assert Layer(scattered=scattered, kind=kind).run(own, own.sum(axis=1)) == []
     spoilt = own.sum(axis=1)
     spoilt[1, 5] += np.abs(spoilt).max() / 100
-    [alert] = Layer(scattered=scattered).run(own, spoilt)
-    assert (alert.rule, alert.site, alert.ranks) == ("conservation", "activation:down", ())
+    [alert] = Layer(scattered=scattered, kind=kind).run(own, spoilt)
+    assert (alert.rule, alert.site, alert.ranks) == ("conservation", f"{kind}:down", ())
     lost = own.sum(axis=1)
     lost[0] -= own[0, 1]
-    [alert] = Layer(scattered=scattered).run(own, lost)
+    [alert] = Layer(scattered=scattered, kind=kind).run(own, lost)
     assert alert.ranks == (1,)
     assert alert.text.startswith(
-        "activation:down is not the sum of what its ranks had to add up: it is off by"
+        f"{kind}:down is not the sum of what its ranks had to add up: it is off by"
     )
 
 

@@ -1,24 +1,27 @@
 """The job of test_reductions.py: ranks whose gradients are reduced, rightly or not.
 
-Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY ddp|fsdp|tp [FAULT]
+Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY ddp|fsdp|compiled|tp [FAULT]
 
 Two micro-batches a step, of which only the second is reduced. The fault comes in step `FAULTY`.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     parallelize_module,
 )
@@ -74,6 +77,18 @@ class Faults:
         """Spoil what a rank has to add up in the forward, and not its gradient."""
         return output - output.detach() if self.is_now("sum", 1) else output
 
+    def spoilt(self, all_reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """The all-reduce of DTensors, of what is spoilt before if it is in a backward."""
+
+        def reduce(addend: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
+            in_backward = torch._C._current_graph_task_id() != -1  # pyright: ignore
+            for fault, times in (("lost-back", 0), ("twice-back", 2)):
+                if in_backward and self.is_now(fault, 1):
+                    addend = addend * times
+            return all_reduce(addend, *arguments, **keywords)
+
+        return reduce
+
     def before_the_step(self, model: nn.Module) -> None:
         """Spoil a weight."""
         if self.is_now("bit", 1):
@@ -83,7 +98,9 @@ class Faults:
 
 def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
     """The model as several ranks train it."""
-    if mode == "fsdp":
+    if mode in ("fsdp", "compiled"):
+        if mode == "compiled":  # by the compiler's front, for its backend takes long
+            model[2] = torch.compile(model[2], backend="aot_eager", fullgraph=True)  # pyright: ignore
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
         fully_shard(model[2], mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -91,8 +108,11 @@ def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
         return model
     if mode == "tp":
         model[2].register_forward_hook(faults.before_the_sum)
+        funcol.all_reduce = faults.spoilt(funcol.all_reduce)
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
-        return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        last = ColwiseParallel(output_layouts=Replicate())
+        plan: dict[str, ParallelStyle] = {"0": ColwiseParallel(), "2": RowwiseParallel(), "4": last}
+        return parallelize_module(model, mesh, plan)
     wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(None, faults.reduce)
     return wrapped
@@ -133,8 +153,7 @@ def main() -> None:
                 with way:
                     (model(data).square().mean() / MICRO_BATCHES).backward()
             faults.before_the_update(model)
-            if mode != "tp":  # where torch cannot, for some are DTensors and some are not
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
             optimizer.step()
             scope.step()
             optimizer.zero_grad()

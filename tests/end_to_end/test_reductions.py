@@ -29,7 +29,7 @@ def run_with(directory: Path, *arguments: str) -> Run:
     return run_of(JOB, ranks, "-".join(arguments), directory, *arguments)
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=["ddp", "fsdp", "compiled"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in which all went well."""
     return run_with(tmp_path_factory.mktemp("runs"), request.param)
@@ -69,7 +69,10 @@ def test_of_all_ranks_own_gradients_only_the_sums_are_merged(run: Run) -> None:
 
 def test_nothing_is_found_where_all_went_well(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
-    assert run.events()["text"].tolist() == []
+    told = run.events()["text"].tolist()
+    if run.name == "compiled":  # while it compiles, no tensor is seen
+        told = [one for one in told if not one.startswith(("No tensor was", "No rank has moved"))]
+    assert told == []
 
 
 def test_what_clipping_did_follows_from_the_sums(run: Run) -> None:
@@ -91,15 +94,16 @@ def test_reduced_gradients_are_counted_once(run: Run) -> None:
 
 def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
     gathered = set(run.sites()["kind"]) & {"unsharded_weight"}
-    assert bool(gathered) == (run.name == "fsdp")
+    assert bool(gathered) == (run.name != "ddp")
     if not gathered:
         return
     for name, parameter in job()["make_model"]().named_parameters():
         _, both = run.table(0, [f"weight:{name}", f"unsharded_weight:{name}"])
-        assert both.counts[0].tolist() == both.counts[1].tolist()
+        assert both.finite()[0] == both.finite()[1] == parameter.numel()
         assert both.checksum[0] == both.checksum[1], name
-        norms = run.ranks("l2", site=f"unsharded_weight:{name}", steps=0).values
-        np.testing.assert_allclose(norms, parameter.norm().item(), rtol=1e-6)
+        largest = run.ranks("abs_max", site=f"unsharded_weight:{name}", steps=0).values
+        assert largest.ravel().tolist() == [parameter.abs().max().item()] * RANKS
+        assert np.isnan(run.ranks("l2", site=f"unsharded_weight:{name}", steps=0).values).all()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,8 @@ def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
         ("ddp", "bit", "replica-divergence", "weight:0.weight", (1,), True),
         ("fsdp", "wire", "conservation", "weight_gradient:0.weight", (), False),
         ("tp", "sum", "conservation", "activation:2", (1,), False),
+        ("tp", "lost-back", "conservation", "input_gradient:4", (1,), False),
+        ("tp", "twice-back", "conservation", "input_gradient:4", (1,), False),
         ("fsdp", "gather", "replica-divergence", "unsharded_weight:0.weight", (1,), False),
     ],
 )

@@ -32,6 +32,7 @@ from .torchrun import run_of
 JOB = Path(__file__).with_name("shards_job.py")
 SCRIPT = runpy.run_path(str(JOB))
 AXES: dict[str, tuple[str, ...]] = SCRIPT["AXES"]
+SAMPLED = "activation", "activation_gradient", "input_gradient"
 
 
 @pytest.fixture(scope="module", params=list(AXES))
@@ -57,6 +58,10 @@ def expected_of(run: Run) -> list[Tensors]:
     seen = [as_ranks_see_it(tensors, samples, gathered=gathered) for tensors in whole]
     for tensors in seen[:-1] if "tp" in AXES[mode] else ():
         tensors["local_activation:down"] = tensors["activation:down"]
+        # Nothing else takes what the norm returns; what is added to others has their gradient.
+        for layer, same in (("up", "norm"), ("head", "down")):
+            for kind in ("input_gradient", "local_input_gradient"):
+                tensors[f"{kind}:{layer}"] = tensors[f"activation_gradient:{same}"]
     return seen
 
 
@@ -68,8 +73,8 @@ def is_addend(mode: str, label: str) -> bool:
 def is_numbered(mode: str, label: str) -> bool:
     """Whether the elements have their numbers in the whole: of DTensors, and not of samples."""
     kind, _, name = label.partition(":")
-    of_samples = kind in ("local_activation", "activation", "activation_gradient")
-    alone = mode in ("tp", "sp") and kind == "local_activation"
+    of_samples = kind.removeprefix("local_") in SAMPLED
+    alone = mode in ("tp", "sp") and kind in ("local_activation", "local_input_gradient")
     return not of_samples or alone or (mode == "sp" and name == "norm")
 
 

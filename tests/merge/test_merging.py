@@ -254,6 +254,24 @@ def test_copies_that_a_sentinel_saw_are_not_compared_with_sketches() -> None:
     assert derive(merged.table, "rms") == 1
 
 
+def test_copies_whose_checksum_alone_was_taken_are_compared() -> None:
+    site = Site(kind="unsharded_weight", name="w")
+    layouts = [
+        lay_out([site], [0], [MeshAxis(name="dp", size=3, coordinate=rank)]) for rank in range(3)
+    ]
+    for odd in (1.0, 0.0, -1.0):
+        copies = [np.zeros(3, np.float32) for _ in range(3)]
+        copies[1][2] = odd
+        merged = merge_contributions(
+            {
+                rank: Contribution(pack([site], glance_at(copy, compared=True)), layouts[rank])
+                for rank, copy in enumerate(copies)
+            }
+        )
+        assert [found.odd for found in merged.divergences] == ([(1,)] if odd else [])
+        assert merged.table.counts[0, 0] == 3
+
+
 def test_of_addends_only_the_linear_columns_are_merged() -> None:
     site = Site(kind="local_weight_gradient", name="w", placement={"dp": "partial", "tp": "shard"})
     values = {(0, 0): [1.0, -2.0], (1, 0): [3.0, np.nan], (0, 1): [5.0, 6.0], (1, 1): [7.0, 8.0]}

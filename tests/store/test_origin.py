@@ -125,6 +125,23 @@ def test_a_module_is_blamed_where_its_inputs_and_weights_were_good(told: Told) -
     )
 
 
+def test_a_sum_of_the_backward_is_blamed_where_its_addends_were_good(told: Told) -> None:
+    at = LABELS.index("activation_gradient:0")
+    sites = [
+        SiteInfo(kind=kind, name="1", order=at)  # pyright: ignore[reportArgumentType]
+        for kind in ("local_input_gradient", "input_gradient")
+    ]
+    own, whole = told.writer.add_sites(sites)
+    for index, (addend, expected) in enumerate(
+        [(GOOD, ("input_gradient:1", "reduction")), (BAD, ("local_input_gradient:1", "backward"))]
+    ):
+        every = dict.fromkeys(range(at), GOOD) | {own: addend, whole: BAD}
+        told.writer.commit([told.record(index, dict.fromkeys(range(2), every))], streams={})
+        found = open_run(told.writer.path).first_bad(steps=index)
+        assert found is not None
+        assert (found.site, found.cause) == expected
+
+
 def test_a_sum_over_ranks_is_blamed_where_its_addends_were_good(told: Told) -> None:
     own = SiteInfo(kind="local_activation", name="1", order=LABELS.index("input:1"))
     [place] = told.writer.add_sites([own])  # between the input and the activation
