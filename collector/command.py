@@ -6,7 +6,6 @@ import json
 import logging
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -26,10 +25,9 @@ from .settings import CollectorSettings
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("rankscope-runs"),
+    default="rankscope-runs",
     show_default=True,
-    help="Folder of the runs.",
+    help="Folder of the runs, or a URL: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 @click.option("--run", "runs", multiple=True, help="Take only this run; may be said several times.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
@@ -52,7 +50,7 @@ from .settings import CollectorSettings
 def collect(
     *,
     bind: str,
-    store: Path,
+    store: str,
     runs: tuple[str, ...],
     until_done: bool,
     announce: bool,

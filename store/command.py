@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 import click
 from rich.console import Console
@@ -16,10 +15,10 @@ from .runs import RunSummary, list_runs
 
 
 @click.command()
-@click.argument("directory", default="rankscope-runs", type=click.Path(path_type=Path))
+@click.argument("directory", default="rankscope-runs")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of a table.")
-def runs(directory: Path, as_json: bool) -> None:
-    """List the runs in DIRECTORY, the latest first."""
+def runs(directory: str, as_json: bool) -> None:
+    """List the runs in DIRECTORY, a folder or a URL (s3, gs, az), the latest first."""
     found = list_runs(directory)
     if as_json:
         click.echo(json.dumps([asdict(run) for run in found], default=plain, indent=2))

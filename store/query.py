@@ -7,7 +7,6 @@ unless `attempt` says otherwise. Numbers that were not observed are NaN.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,6 +35,7 @@ from .labels import by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
+from .place import Place
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
 from .scales import reductions_frame, without_scale
@@ -53,8 +53,11 @@ from .values import View, heatmap, main_column, numbers, values
 Labels = str | Collection[str] | None
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Place) -> Run:
     """Open a run for reading, while it is written or later.
+
+    Args:
+        path: a folder, or a URL into an object store: `s3://`, `gs://` or `az://`.
 
     Raises:
         NotARunError: the path holds no run; the message says what it holds.
@@ -81,7 +84,7 @@ class Run:
         return self._reader.snapshot.run
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """Where it lies."""
         return self._reader.path
 

@@ -1,0 +1,3 @@
+from rankscope.store import RunWriter
+def test_a(bucket):
+    print(bucket.names())
