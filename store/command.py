@@ -21,7 +21,9 @@ def runs(directory: str, as_json: bool) -> None:
     """List the runs in DIRECTORY, a folder or a URL (s3, gs, az), the latest first."""
     found = list_runs(directory)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], default=plain, indent=2))
+        click.echo(
+            json.dumps([asdict(run) | {"path": run.path} for run in found], default=plain, indent=2)
+        )
     elif found:
         # Wide enough for every column where output is a file or a pipe.
         console = Console() if Console().is_terminal else Console(width=160)

@@ -39,14 +39,15 @@ class Head:
 
         Raises:
             BusyError: another process has committed since.
-            icechunk.IcechunkError: the store refuses, or its answer was lost.
+            icechunk.IcechunkError, icechunk.ConflictError: the store refuses, or its answer was
+                lost.
         """
         self._commits += 1
         self._unsure = f"{self._token} {self._commits}"
         metadata = {"streams": dict(streams), "writer": self._unsure}
         try:
             self._snapshot = session.commit(message, metadata=metadata)
-        except icechunk.IcechunkError:
+        except (icechunk.IcechunkError, icechunk.ConflictError):
             if not self.landed():
                 raise
         self._unsure = ""

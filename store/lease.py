@@ -39,12 +39,9 @@ class Lease:
         icechunk.IcechunkError: the store refuses.
     """
 
-    def __init__(
-        self, url: ObjectUrl, repository: icechunk.Repository, *, renew_s: float = RENEW_S
-    ) -> None:
+    def __init__(self, url: ObjectUrl, repository: icechunk.Repository) -> None:
         self._url = url
         self._repository = repository
-        self._renew_s = renew_s
         self._token = secrets.token_hex(8)
         self._taken = ""
         if BRANCH not in repository.list_branches():
@@ -74,7 +71,7 @@ class Lease:
             )
 
     def _keep(self) -> None:
-        while not self._end.wait(self._renew_s):
+        while not self._end.wait(RENEW_S):
             try:
                 self._head = self._say(self._head, released=False)
             except BusyError:
@@ -108,7 +105,7 @@ class Lease:
 
     def _refuse_if_held(self, word: dict[str, Any]) -> None:
         left_s = TERM_S - (time.time_ns() - word.get("time_ns", 0)) / 1e9
-        if not word or word["released"] or left_s <= 0 or is_dead(word):
+        if word.get("released", True) or left_s <= 0 or is_dead(word):
             return
         raise BusyError(
             f"{self._url} is being written by {named(word)}; stop that one or choose another "

@@ -32,6 +32,11 @@ class ObjectUrl:
         """The last part."""
         return self.key.rpartition("/")[2] or self.bucket
 
+    @property
+    def parent(self) -> ObjectUrl:
+        """The place that it lies in; of a bucket the bucket itself."""
+        return ObjectUrl(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
     def __truediv__(self, name: str) -> ObjectUrl:
         return ObjectUrl(self.scheme, self.bucket, f"{self.key}/{name}".strip("/"))
 

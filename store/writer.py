@@ -369,7 +369,7 @@ class RunWriter:
 
             self._unsure = lambda: self._found(moved, meta, batch)
             self._head.commit(session, message, streams)
-        except (OSError, icechunk.IcechunkError) as error:
+        except (OSError, icechunk.IcechunkError, icechunk.ConflictError) as error:
             raise StoreError(f"Cannot write to {self.path}: {reason(self.path, error)}") from error
         self._unsure = None
         moved()

@@ -7,6 +7,7 @@ conditional writes, on which Icechunk's transactions rest.
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,11 @@ from uuid import uuid4
 import obstore
 import pytest
 from obstore.store import S3Store
+
+from rankscope.store import Record, RunWriter, SiteInfo
+
+OF_THE_STORE = runpy.run_path(str(Path(__file__).parents[1] / "store" / "conftest.py"))
+SITES: list[SiteInfo] = OF_THE_STORE["SITES"]
 
 PROGRAMS = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "radosgw")
 KEY, SECRET = "rankscope-key", "rankscope-secret"
@@ -134,6 +140,11 @@ class Bucket:
     def url(self) -> str:
         return f"s3://{self.name}"
 
+    @property
+    def run(self) -> str:
+        """Where the run `gpt` lies."""
+        return f"{self.url}/team/gpt"
+
     def client(self) -> S3Store:
         return S3Store(
             self.name,
@@ -186,6 +197,26 @@ def bucket(aws: str) -> Bucket:
     name = f"runs-{os.getpid()}-{next(_numbers)}"
     make_bucket(aws, name)
     return Bucket(name, aws)
+
+
+@pytest.fixture
+def record() -> Callable[..., Record]:
+    """Makes a record, as for the tests of the store on disk."""
+    return OF_THE_STORE["build_record"]
+
+
+@pytest.fixture
+def writer(bucket: Bucket) -> Iterator[RunWriter]:
+    """A writer of `bucket.run`, with one attempt and four sites."""
+    with open_writer(bucket.run) as writer:
+        yield writer
+
+
+def open_writer(url: str) -> RunWriter:
+    writer = RunWriter.open(url, run="gpt")
+    writer.set_attempt(writer.attempt_of("first launch"), 2, {"dp": 2}, [])
+    writer.add_sites(SITES)
+    return writer
 
 
 def make_bucket(endpoint: str, name: str) -> None:
