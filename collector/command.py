@@ -47,6 +47,11 @@ from .settings import CollectorSettings
     show_default=True,
     help="Seconds of silence after which a rank is taken for lost.",
 )
+@click.option(
+    "--keep-steps",
+    type=click.IntRange(min=1),
+    help="Delete the detail of recorded steps older than the last N. Otherwise all is kept.",
+)
 def collect(
     *,
     bind: str,
@@ -57,12 +62,13 @@ def collect(
     insecure: bool,
     deadline: float,
     lost_after: float,
+    keep_steps: int | None,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
     use_one_heap()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     joiner = JoinerSettings(deadline_s=deadline, lost_after_s=lost_after)
-    settings = CollectorSettings(joiner=joiner, runs=frozenset(runs))
+    settings = CollectorSettings(joiner=joiner, runs=frozenset(runs), keep_records=keep_steps)
     stop = _StopSignal()
     service = Service(bind, store, settings=settings, insecure=insecure)
     if announce:

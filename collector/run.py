@@ -252,7 +252,7 @@ class Run:
             StoreError: it did not work; it will be tried again.
         """
         try:
-            self.writer.compact_if_due()
+            self.writer.compact_if_due(keep=self.settings.keep_records)
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
 

@@ -22,7 +22,7 @@ from .naming import holds_repository, what_is_at
 from .place import Place, place_of
 from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
-from .selection import Indices
+from .selection import Chosen, Indices, Steps, choose_records, choose_step
 from .state import Meta, State
 
 CACHED_BYTES = 64 << 20
@@ -100,6 +100,19 @@ class Reader:
             old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
             self._facts = np.concatenate([old, new])
         return self._facts
+
+    def choose(
+        self, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
+    ) -> Chosen:
+        """The records that can be asked for all they hold, see `choose_records`."""
+        deleted = self.state.deleted
+        return choose_records(
+            self.facts(), steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
+        )
+
+    def choose_step(self, step: int, attempt: int | None = None) -> int:
+        """The index of the record of one step, see `choose_step`."""
+        return choose_step(self.facts(), step, attempt, deleted=self.state.deleted)
 
     def read(self, name: str, records: Indices, *inner: Index | Indices) -> NDArray[Any]:
         """The given records of an array, in their order; along other axes what is asked for.

@@ -7,6 +7,7 @@ store nothing beside the one that took its place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from types import TracebackType
 from typing import Self
 
 import icechunk
+import numpy as np
 
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
-from . import compaction
+from . import compaction, retention
 from .arrays import Arrays
 from .cleaning import Cleaner
 from .head import Head
@@ -276,8 +278,12 @@ class RunWriter:
         self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
         self._meta = meta
 
-    def compact_if_due(self) -> None:
-        """Do one piece of what keeps long runs quick and small; call it between commits."""
+    def compact_if_due(self, *, keep: int | None = None) -> None:
+        """Do one piece of what keeps long runs quick and small; call it between commits.
+
+        Args:
+            keep: of how many records, the last, all is to stay; None: of all.
+        """
         upto = compaction.tail_due(self._state)
         name = compaction.history_due(self._state)
         if upto > self._state.recent:
@@ -286,8 +292,34 @@ class RunWriter:
             self._transact(
                 lambda arrays, state: compaction.move_full(arrays, state, name), f"Chunk of {name}"
             )
+        elif keep is not None and retention.cut_of(self._state, keep) > self._state.deleted:
+            self.prune(keep)
         else:
             self._cleaner.clean_if_due()
+
+    def prune(self, keep: int, *, free: bool = False) -> None:
+        """Delete the detail of all records but the last `keep`, in whole chunks of the history.
+
+        Args:
+            keep: how many records stay as they are, at least.
+            free: free the space now, and not with the next cleaning.
+
+        Raises:
+            StoreError: the store refuses.
+        """
+        found = retention.doomed(self._arrays, self._state, keep)
+        if found.stop == self._state.deleted:
+            return
+        facts = self._arrays.at("history", "records")[found.first : found.stop]
+        told = retention.event_of(found, np.asarray(facts), keep, time.time_ns())
+
+        def change(arrays: Arrays, state: State) -> State:
+            retention.delete(arrays.store, found.chunks)
+            return append_lines(arrays, replace(state, deleted=found.stop), "events", [told])
+
+        self._transact(change, "Retention")
+        if free:
+            self._cleaner.clean(FINISH_RETENTION_S)
 
     def finish(self) -> None:
         """Move all records into the history, mark the run finished, and free what is not needed.
