@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.agent.torch import observe
-from rankscope.sketch import NotARunError, StoreError
+from rankscope.sketch import NotARunError, SettingError, StoreError
 from rankscope.store import Record, RunWriter, list_runs, open_run
 from rankscope.viewer import serve
 
@@ -161,3 +161,8 @@ def test_what_is_wrong_is_said_in_words_and_soon(
 def test_a_url_that_names_nothing_is_refused(url: str, said: str) -> None:
     with pytest.raises(StoreError, match=said):
         open_run(url)
+
+
+def test_a_collector_that_starts_by_itself_writes_to_disk_only() -> None:
+    with pytest.raises(SettingError, match=r"folder, got 's3://b/runs': start `rankscope collect"):
+        observe(torch.nn.Linear(3, 2), run="tiny", directory="s3://b/runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,8 +64,7 @@ def test_zarr_alone_reads_what_was_exported(exported: Path, writer: RunWriter) -
     group = zarr.open(exported, mode="r")
     assert isinstance(group, zarr.Group)
     assert group.metadata.zarr_format == 3
-    rms = group["rms"]
-    assert isinstance(rms, zarr.Array)
+    rms: Any = group["rms"]  # zarr types what a group holds too widely
     assert rms.metadata.dimension_names == ("step", "site")
     assert np.array_equal(np.asarray(rms[:]), open_run(writer.path).scalar("rms"))
     assert rms.attrs["units"] == "as the tensor"
