@@ -15,7 +15,7 @@ class LazyCommand:
     target: str
     """The room's module and the command in it, as `room.command:function`."""
     extra: str
-    """What stands in the brackets of `pip install 'rankscope[...]'`."""
+    """What stands in the brackets of `pip install 'rankscope[...]'`; empty: nothing does."""
     summary: str
     """The line in `rankscope --help`."""
 
@@ -30,6 +30,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="collector.command:collect",
         extra="collector",
         summary="Receive what the ranks of a job measure and store it.",
+    ),
+    "relay": LazyCommand(
+        target="relay.command:relay",
+        extra="",
+        summary="Pass on what ranks measure, and keep it while it cannot be stored.",
     ),
     "runs": LazyCommand(
         target="store.command:runs",
@@ -103,9 +108,10 @@ class LazyGroup(click.Group):
         known = self.table.get(command or "")
         theirs = error.name is not None and error.name.partition(".")[0] != "rankscope"
         if known and theirs:
+            package = f"'rankscope[{known.extra}]'" if known.extra else "rankscope"
             raise click.ClickException(
                 f"`rankscope {command}` needs {error.name}, which is not installed. "
-                f"Install it with: pip install 'rankscope[{known.extra}]'"
+                f"Install it with: pip install {package}"
             ) from error
 
 

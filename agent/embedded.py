@@ -74,7 +74,14 @@ def start_collector(run: str, directory: Path) -> str:
 
 def _plain_environment() -> dict[str, str]:
     """The environment without what belongs to a rank: threads of its own choosing, no rank."""
-    theirs = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "RANKSCOPE_TO")
+    theirs = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "OMP_NUM_THREADS",
+        "RANKSCOPE_TO",
+        "RANKSCOPE_RELAY",
+    )
     return {name: value for name, value in os.environ.items() if name not in theirs}
 
 

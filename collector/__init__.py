@@ -5,9 +5,6 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 
 from .command import collect
 from .joiner import Batch, Joiner, JoinerSettings, Place
-from .merging import Divergence, Merged, merge_contributions
-from .placement import Layout, lay_out
-from .plan import Contribution
 from .service import Service
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
@@ -17,15 +14,9 @@ __all__ = [
     "Collector",
     "CollectorSettings",
     "CollectorStatistics",
-    "Contribution",
-    "Divergence",
     "Joiner",
     "JoinerSettings",
-    "Layout",
-    "Merged",
     "Place",
     "Service",
     "collect",
-    "lay_out",
-    "merge_contributions",
 ]

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..merge.merging import merge_contributions
+from ..merge.placement import Layout
+from ..merge.plan import Contribution, Plans
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
-from .merging import merge_contributions
-from .placement import Layout
-from .plan import Contribution, Plans
+from ..wire.joined import JoinedFrame
+from .held import Held, Key
 from .watch import Watch, rank_words
 
 MAX_PLACES = 32
 """Places at which ranks stand that are told of a job that hangs."""
-
-Key = tuple[int, int, bool]
-"""Identity and order of a record within an attempt: how often the run was rewound, step, final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,25 +57,6 @@ class Batch:
     alerts: list[Alert] = field(default_factory=list[Alert])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """A record that is open, or closed and still able to change."""
-
-    key: Key
-    opened: float
-    waiting: set[int]
-    """Ranks that are awaited and neither in it nor past it."""
-    parts: dict[int, Contribution] = field(default_factory=dict[int, Contribution])
-    size_bytes: int = 0
-    released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Frames in it that no batch has released yet."""
-    index: int = -1
-    closed: float = 0.0
-    changed: bool = False
-    kept: bool = False
-    """Whether it was begun by a frame that had been kept back: others may follow, or not."""
 
 
 class Place(NamedTuple):
@@ -140,8 +120,8 @@ class Joiner:
         self.settings = settings or JoinerSettings()
         self._ranks: dict[int, _Rank] = {}
         self._order: list[Key] = []
-        self._open: dict[Key, _Held] = {}
-        self._closed: OrderedDict[Key, _Held] = OrderedDict()
+        self._open: dict[Key, Held] = {}
+        self._closed: OrderedDict[Key, Held] = OrderedDict()
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
         self._late: dict[int, _Late] = {}
         self._events: list[Event] = []
@@ -204,27 +184,30 @@ class Joiner:
     def feed(self, rank: int, stream: str, frame: PackedFrame, layout: Layout, now: float) -> None:
         """Take in a frame of `rank`; what follows from it is in the next `tick`."""
         header = frame.header
-        self.hear(rank, now)
-        state = self._ranks[rank]
-        state.moved = now
-        may_go_back = not header.kept and not state.unfinished  # then it is a rewind
-        if header.step > state.place.step or may_go_back:
-            state.place = state.place._replace(step=header.step)
+        state = self._arrive(rank, header.step, now, kept=header.kept)
         for report in header.reports:
             self._tell("report", rank, header.step, report, header.time_ns)
         key = self._key(state, header.step, header.final, kept=header.kept)
         if state.position is None or key > state.position or not header.kept:
             self._move(rank, state, key)
             state.unfinished = header.partial
-        held = self._open.get(key) or self._closed.get(key) or self._begin(key, now, header.kept)
-        if held is None:
-            late = self._late.setdefault(rank, _Late())
-            late.steps.append(header.step)
-            late.released.append((stream, header.sequence))
-            return
-        self._put(held, rank, Contribution(frame, layout))
-        held.released.append((stream, header.sequence))
-        held.waiting.discard(rank)
+        part = Contribution(frame, layout)
+        self._file(key, {rank: (stream, header.sequence)}, part, now, kept=header.kept)
+
+    def feed_joined(
+        self, ranks: Sequence[int], frame: JoinedFrame, layout: Layout, now: float
+    ) -> None:
+        """Take in what a relay has joined of frames of these ranks, in the order of its members."""
+        header = frame.header
+        states = [self._arrive(rank, header.step, now, kept=False) for rank in ranks]
+        # They may have been rewound, all or some; one record has them all.
+        key = max(self._key(state, header.step, header.final, kept=False) for state in states)
+        for rank, state in zip(ranks, states, strict=True):
+            self._move(rank, state, key)
+            state.unfinished = False
+        sent = [(member.stream, member.sequence) for member in header.members]
+        part = Contribution(frame, layout, tuple(ranks))
+        self._file(key, dict(zip(ranks, sent, strict=True)), part, now, kept=False)
 
     def skip(self, rank: int, stream: str, sequence: int, text: str, step: int) -> None:
         """A frame of `rank` cannot be used; it counts as dealt with once the event is durable."""
@@ -274,6 +257,15 @@ class Joiner:
         return everyone or now - max(heard, started) > self.settings.lost_after_s
 
     # Ranks ---------------------------------------------------------------------------------------
+
+    def _arrive(self, rank: int, step: int, now: float, *, kept: bool) -> _Rank:
+        self.hear(rank, now)
+        state = self._ranks[rank]
+        state.moved = now
+        may_go_back = not kept and not state.unfinished  # then it is a rewind
+        if step > state.place.step or may_go_back:
+            state.place = state.place._replace(step=step)
+        return state
 
     def _key(self, state: _Rank, step: int, final: bool, *, kept: bool) -> Key:
         position = state.position
@@ -333,10 +325,10 @@ class Joiner:
 
     # Records -------------------------------------------------------------------------------------
 
-    def _begin(self, key: Key, now: float, kept: bool) -> _Held | None:
+    def _begin(self, key: Key, now: float, kept: bool) -> Held | None:
         if key in self._forgotten:
             return None
-        held = self._open[key] = _Held(key, now, self._awaited(key, kept), kept=kept)
+        held = self._open[key] = Held(key, now, self._awaited(key, kept), kept=kept)
         insort(self._order, key)
         return held
 
@@ -349,11 +341,24 @@ class Joiner:
                 awaited.discard(rank)
         return awaited
 
-    def _put(self, held: _Held, rank: int, part: Contribution) -> None:
-        before = held.parts.get(rank)
-        growth = part.frame.size_bytes - (before.frame.size_bytes if before else 0)
-        held.parts[rank] = part
-        held.size_bytes += growth
+    def _file(
+        self,
+        key: Key,
+        frames: Mapping[int, tuple[str, int]],
+        part: Contribution,
+        now: float,
+        *,
+        kept: bool,
+    ) -> None:
+        """Put what these ranks hold into its record; `frames` are their streams and sequences."""
+        held = self._open.get(key) or self._closed.get(key) or self._begin(key, now, kept)
+        if held is None or not held.has_room(frames.keys()):
+            for rank, frame in frames.items():
+                late = self._late.setdefault(rank, _Late())
+                late.steps.append(key[1])
+                late.released.append(frame)
+            return
+        growth = held.put(part, frames)
         if held.index < 0:
             self._open_bytes += growth
             return
@@ -382,23 +387,23 @@ class Joiner:
         if self._may_change(held):
             self._closed[key] = held
             self._closed_bytes += held.size_bytes
-        elif len(held.parts) < self.world_size:
+        elif len(held.ranks) < self.world_size:
             self._remember(key)
 
-    def _emit(self, held: _Held, batch: Batch, *, patched: bool = False) -> None:
+    def _emit(self, held: Held, batch: Batch, *, patched: bool = False) -> None:
         """Put the record as it is now into the batch."""
         _, step, final = held.key
         merged = merge_contributions(held.parts, self._plans)
-        headers = {rank: held.parts[rank].frame.header for rank in sorted(held.parts)}
+        said = held.said()
         keep = self.world_size <= self.settings.keep_ranks
         record = Record(
             index=held.index,
             step=step,
             attempt=self.attempt,
-            time_ns=min(header.time_ns for header in headers.values()),
-            ranks=tuple(headers),
-            complete=len(headers) == self.world_size,
-            partial=any(header.partial for header in headers.values()),
+            time_ns=min(one.time_ns for one in said.values()),
+            ranks=tuple(said),
+            complete=len(said) == self.world_size,
+            partial=any(held.is_unfinished(rank) for rank in held.parts),
             final=final,
             unmatched=merged.unmatched,
             kept=held.kept,
@@ -406,8 +411,8 @@ class Joiner:
             merged=merged.table,
             spread=merged.spread,
             by_rank=merged.by_rank if keep else {},
-            training={rank: header.training for rank, header in headers.items()},
-            health={rank: header.health for rank, header in headers.items()},
+            training={rank: one.training for rank, one in said.items()},
+            health={rank: one.health for rank, one in said.items()},
             quantities=merged.quantities,
             by_group=merged.by_group,
             distribution=merged.distribution,
@@ -423,16 +428,16 @@ class Joiner:
         except Exception as error:  # a rule never costs the record, whatever peers have sent
             self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
 
-    def _may_change(self, held: _Held) -> bool:
+    def _may_change(self, held: Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""
         if held.kept:
-            return len(held.parts) < self.world_size
+            return len(held.ranks) < self.world_size
         for rank in range(self.world_size):
-            state, part = self._ranks.get(rank), held.parts.get(rank)
-            if part is None:
+            state = self._ranks.get(rank)
+            if rank not in held.ranks:
                 if state is None or state.position is None or state.position < held.key:
                     return True
-            elif part.frame.header.partial and state and state.position == held.key:
+            elif held.is_unfinished(rank) and state and state.position == held.key:
                 return True
         return False
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..sketch.errors import BusyError, StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
@@ -32,7 +33,6 @@ from ..wire.messages import (
 from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner, Place
-from .placement import CountedAt, Layout, groups_of, lay_out
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)

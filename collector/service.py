@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from errno import EADDRINUSE
@@ -14,10 +15,12 @@ from ..store.naming import is_vacant
 from ..store.place import ObjectUrl, Place, place_of
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
-from .complaints import logger
+from ..wire.via import addressed, arrived
 from .memory import trim
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
+
+logger = logging.getLogger(__name__)
 
 BURST = 256
 """Messages taken in between two looks at the clock."""
@@ -115,6 +118,8 @@ class Service:
         socket.maxmsgsize = self.settings.max_message_bytes
         # Twice the credit: what follows the rules is never held up by the high-water mark.
         socket.rcvhwm = 2 * self.settings.credit_frames
+        # A relay's connection takes an answer for each of its streams at once.
+        socket.sndhwm = self.settings.max_streams
         socket.heartbeat_ivl = HEARTBEAT_S * 1000
         socket.heartbeat_timeout = SILENCE_S * 1000
         host = "127.0.0.1" if where.host == "localhost" else where.host
@@ -129,16 +134,16 @@ class Service:
         now = time.monotonic()
         for _ in range(BURST):
             try:
-                peer, *parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                route, *parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._collector.receive(peer, parts, now)
+            self._collector.receive(*arrived(route, parts), now)
 
     def _send_out(self) -> None:
         outgoing, self._collector.outgoing = self._collector.outgoing, []
         for peer, message in outgoing:
             try:
-                self._socket.send_multipart((peer, message), zmq.NOBLOCK)
+                self._socket.send_multipart(addressed(peer, message), zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 logger.debug("An answer was not sent: %s", error)
 

@@ -5,6 +5,7 @@ The one rule of this file: nothing that a peer sends ends in an exception.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Literal, assert_never
 from ..sketch.errors import BusyError, NotARunError, ProtocolError, StoreError
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
+from ..wire.complaints import Complaints
 from ..wire.messages import (
     PROTOCOL,
     RUN_NAME,
@@ -28,9 +30,10 @@ from ..wire.messages import (
     State,
     Welcome,
 )
-from .complaints import Complaints, logger
 from .run import Run, Stream
 from .settings import CollectorSettings
+
+logger = logging.getLogger(__name__)
 
 PRUNE_S = 5.0
 STEER_S = 0.5
@@ -93,7 +96,7 @@ class Collector:
         self._runs: dict[str, Run] = {}
         self._peers: dict[bytes, Stream] = {}
         self._touched: dict[str, Stream] = {}
-        self._complaints = Complaints()
+        self._complaints = Complaints(logger)
         self._counts = CollectorStatistics()
         self._next_prune = now + PRUNE_S
         self._next_steer = now

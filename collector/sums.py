@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ..merge.merging import Merged
 from ..sketch.conservation import common_factor, own_factor_residual, residual
 from ..sketch.derive import MAIN
 from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
 from ..store.record import SiteInfo, addend_pairs
-from .merging import Merged
 
 WHOLE = 1e-3
 """A tensor that is so near to twice the others, up to as many times as there are ranks, or to such
@@ -131,12 +131,15 @@ class Sums:
 
 def _linear(merged: Merged, pairs: Pairs) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
     """Of the reduced, of the addends, their scale, and bool [pairs]: where these can be trusted."""
-    by_rank = np.stack(list(merged.by_rank.values())).astype(np.float64)
+    observed, sites = merged.observed, len(merged.sites)
+    place, numbers = observed.plan.place, observed.numbers.astype(np.float64)
     with np.errstate(all="ignore"):
-        scale = np.nansum(by_rank[:, pairs.addends, L2], axis=0)
+        norms = np.nan_to_num(numbers[:, L2], nan=0.0, posinf=np.inf) * observed.held()
+    scale = np.bincount(place, norms, sites)[pairs.addends].astype(np.float64)
+    spoilt = np.bincount(place[numbers[:, NONFINITE] > 0], minlength=sites) > 0
     known = np.isfinite(scale)
     for rows in (pairs.addends, pairs.reduced):
-        known &= _is_whole(merged, rows) & ~(by_rank[:, rows, NONFINITE] > 0).any(axis=0)
+        known &= _is_whole(merged, rows) & ~spoilt[rows]
     moments = merged.table.moments
     reduced, added = moments[pairs.reduced, pairs.column], moments[pairs.addends, pairs.column]
     return reduced, added, scale, known

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..merge.merging import Divergence, Merged
 from ..store.record import Alert, SiteInfo
-from .merging import Divergence, Merged
 from .sums import Pairs, Sums
 
 MOST_AT_ONCE, MOST_TOLD = 64, 4096

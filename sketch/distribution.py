@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from .table import Floats, Ints
 
+SPREAD = ("min", "max", "argmin", "argmax")
+"""The extremes over ranks of a main statistic, and whose they are."""
 RANKED = ("rms", "abs_max")
 """The main statistics whose distribution over ranks is kept."""
 EXTREMES = 4
@@ -97,6 +99,25 @@ class RankDistribution:
                 np.concatenate([self.names, other.names], axis=2),
             ),
         )
+
+    def at(self, rows: int, places: NDArray[np.intp]) -> Self:
+        """The same numbers among `rows`, of which they are those at `places`, all different."""
+        row, level = np.divmod(self.levels, _SPAN)
+        levels = places[row] * _SPAN + level
+        order = np.argsort(levels)
+        magnitudes = np.full((rows, 2, EXTREMES), np.nan, np.float32)
+        names = np.full((rows, 2, EXTREMES), _NOBODY, np.int32)
+        magnitudes[places], names[places] = self.magnitudes, self.names
+        return type(self)(rows, levels[order], self.counts[order], magnitudes, names)
+
+    def is_sound(self) -> bool:
+        """Whether it can be one: for what comes from outside."""
+        levels, counts = self.levels, self.counts
+        if not len(levels):
+            return True
+        ordered = bool((levels[1:] > levels[:-1]).all())
+        inside = int(levels[0]) >= 0 and int(levels[-1]) < self.rows * _SPAN
+        return ordered and inside and int(counts.min()) > 0 and int(counts.max()) < _NOBODY
 
     def summary(self) -> NDArray[np.float32]:
         """float32 [rows, len(SUMMARY)]; NaN where there is no rank to tell of."""

@@ -7,7 +7,7 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .record import SPREAD, Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .writer import RunWriter
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .runs import RunSummary, list_runs
 
 __all__ = [
-    "SPREAD",
     "Alert",
     "Event",
     "FirstBad",

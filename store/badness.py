@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
+from ..sketch.distribution import SPREAD
 from ..sketch.formats import number_format
 from ..sketch.ranges import overflow
 from ..sketch.table import OVER, UNDER, ZERO, SketchTable
 from .reader import Reader
-from .record import SPREAD
 from .selection import BAD, Chosen, Indices
 
 NONFINITE, ABS_MAX = MAIN.index("nonfinite"), MAIN.index("abs_max")

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
+from ..sketch.distribution import SPREAD
 from ..sketch.table import UNSEEN
 from .badness import Seen
 from .reader import Reader
-from .record import SPREAD, SiteInfo
+from .record import SiteInfo
 from .selection import ATTEMPT, COMPLETE, KEPT, PARTIAL, STEP, Indices, choose_sites
 
 Cause = Literal[

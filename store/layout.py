@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..sketch.derive import MAIN
-from ..sketch.distribution import RANKED, SUMMARY
+from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
-from .record import SPREAD
 
 FORMAT = "rankscope/5"
 """Version of the layout, in the attributes of the root group."""

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, main_statistics
+from ..sketch.distribution import SPREAD
 from ..sketch.table import BINS, SketchTable
 from .layout import ARRAYS, COLUMNS, Dims, mask_words
-from .record import SPREAD, Record
+from .record import Record
 from .state import Meta
 
 ByIndex = Mapping[int, NDArray[np.float32]]

@@ -14,9 +14,6 @@ from ..sketch.labels import site_label
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import Ints, SketchTable
 
-SPREAD = ("min", "max", "argmin", "argmax")
-"""Last axis of the spread: the extremes over ranks of a main statistic, and whose they are."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteInfo:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ..sketch.conservation import common_factor
 from ..sketch.derive import DEGREE, MAIN
+from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.table import PROJECTION, UNSEEN, Floats
 from .reader import Reader
-from .record import SPREAD, SiteInfo, addend_pairs
+from .record import SiteInfo, addend_pairs
 from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
 
 LOSS, GRADIENT = "loss_scale", "gradient_scale"

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
-from ..sketch.distribution import RANKED, SUMMARY
+from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.errors import StoreError
 from ..sketch.table import BINS, COUNTS, MOMENTS
-from .record import SPREAD, Record
+from .record import Record
 from .state import Meta
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, SENTINEL, check_statistic, derive
+from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, SketchTable
 from .pooling import Heatmap, Pool, group_size, pool_numbers
 from .reader import Asked, Reader
-from .record import SPREAD
 from .selection import Chosen, Indices
 
 AT_ONCE = 1 << 21

@@ -18,7 +18,9 @@ MAY_IMPORT = {
     "wire": {"sketch"},
     "store": {"sketch"},
     "agent": {"sketch", "wire"},
-    "collector": {"sketch", "store", "wire"},
+    "merge": {"sketch", "wire"},
+    "collector": {"merge", "sketch", "store", "wire"},
+    "relay": {"merge", "sketch", "wire"},
     "viewer": {"sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -30,8 +32,10 @@ MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "agent": FRAMEWORKS | SCREEN | STORAGE,
+    "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"torch"} | SCREEN,
+    "relay": FRAMEWORKS | SCREEN | STORAGE,
     "viewer": {"torch", "zmq"},
 }
 

@@ -98,12 +98,11 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackedFrame:
-    """A frame as it travels: checked, its columns views of the blob, its histograms windows."""
+class PackedRows:
+    """Sketches as they travel: checked, columns that are views of a blob, histograms windows."""
 
-    header: FrameHeader
     sites: NDArray[np.uint32]
-    """uint32 [rows]: index into the schema's sites, strictly increasing."""
+    """uint32 [rows]: index into the schema's sites, increasing."""
     counts: NDArray[np.int64]
     """int64 [rows, len(COUNTS)]"""
     moments: NDArray[np.float64]
@@ -118,12 +117,8 @@ class PackedFrame:
     """unsigned: the windows of all rows, back to back."""
     windows: tuple[NDArray[Any], ...] = ()
     """unsigned: the counts of each of the header's quantities."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the blob that this keeps alive."""
-        counted = sum(window.nbytes for window in self.windows)
-        return len(self.sites) * _ROW_BYTES + self.bins.nbytes + counted
+    size_bytes: int
+    """Of the blob that this keeps alive."""
 
     def window_places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """intp [bins]: where each element of `bins` belongs in a flat [rows, BINS] histogram.
@@ -138,7 +133,7 @@ class PackedFrame:
         return places
 
     def table(self) -> SketchTable:
-        """One row a site, with whole histograms, in native byte order."""
+        """The rows with whole histograms, in native byte order."""
         histogram = np.zeros((len(self.sites), BINS), np.int64)
         histogram.reshape(-1)[self.window_places(np.arange(len(self.sites)))] = self.bins
         return SketchTable(
@@ -147,6 +142,13 @@ class PackedFrame:
             self.checksum.astype(np.uint64),
             histogram,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedFrame(PackedRows):
+    """A frame as it travels: one row a site."""
+
+    header: FrameHeader
 
 
 def make_schema(sites: Sequence[Site], quantities: Sequence[SiteQuantity] = ()) -> Schema:
@@ -199,7 +201,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
 
     Schema, sequence and gaps may be filled in later, when it is sent.
     """
-    first, width, bins = _windows(frame.table.histogram)
+    first, width, bins = pack_windows(frame.table.histogram)
     windows, counted = count_windows(frame.quantities)
     columns = (
         frame.sites.astype("<u4"),
@@ -256,10 +258,11 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
         raise ProtocolError("A frame's checksum does not match: it was damaged on the way.")
     site, counts, moments, checksum, first, width, bins, *windows = _split(header, blob)
     _check_rows(site, counts, len(schema.sites))
-    _check_windows(first, width, bins)
+    check_windows(first, width, bins)
     check_counted(header.quantities, windows, schema)
     return PackedFrame(
         header=header,
+        size_bytes=expected,
         sites=site,
         counts=counts.reshape(rows, len(COUNTS)),
         moments=moments.reshape(rows, len(MOMENTS)),
@@ -311,7 +314,7 @@ def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
     return columns
 
 
-def _windows(
+def pack_windows(
     histogram: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[Any]]:
     """First bin and length of each row's window, and all windows back to back."""
@@ -327,13 +330,15 @@ def _windows(
     return first.astype("<u2"), width.astype("<u2"), narrowed(flat[places])
 
 
-def _check_windows(first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any]) -> None:
+def check_windows(
+    first: NDArray[Any], width: NDArray[Any], bins: NDArray[Any], most: int = MAX_COUNT
+) -> None:
     if first.size and int((first.astype(np.int64) + width).max()) > BINS:
         raise ProtocolError(f"A frame's histogram windows do not fit {BINS} bins.")
     if int(width.sum(dtype=np.int64)) != bins.size:
         raise ProtocolError(f"A frame's histogram windows do not fit its {bins.size} bins.")
-    if bins.dtype.itemsize == 8 and bins.size and int(bins.max()) > MAX_COUNT:
-        raise ProtocolError("A frame's histogram counts more than 2^47 elements.")
+    if bins.dtype.itemsize == 8 and bins.size and int(bins.max()) > most:
+        raise ProtocolError(f"A frame's histogram counts more than {most} elements.")
 
 
 def _check_rows(site: NDArray[Any], counts: NDArray[Any], known: int) -> None:

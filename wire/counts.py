@@ -53,16 +53,23 @@ def narrowed(values: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def check_counted(
-    parts: Sequence[CountWindow], windows: Sequence[NDArray[Any]], schema: Schema
+    parts: Sequence[CountWindow],
+    windows: Sequence[NDArray[Any]],
+    schema: Schema,
+    *,
+    repeated: bool = False,
 ) -> None:
     """Refuse counts that are not of the schema's quantities.
+
+    Args:
+        repeated: whether a quantity may come several times, of one cell each.
 
     Raises:
         ProtocolError: a quantity is unknown or named twice, its counts do not fit, or are too high.
     """
     before = -1
     for part, window in zip(parts, windows, strict=True):
-        if not before < part.quantity < len(schema.quantities):
+        if not before - repeated < part.quantity < len(schema.quantities):
             raise ProtocolError(
                 f"A frame's quantities must be strictly increasing below {len(schema.quantities)}."
             )

@@ -21,8 +21,17 @@ MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
+MAX_MEMBERS = 1 << 20
+"""Streams that a relay may begin on one connection, one after another."""
 MAX_QUANTITIES = 4096
 """Of one rank, all sites together."""
+MAX_JOINED = 4096
+"""Frames that one joined frame stands for."""
+MAX_JOINED_ROWS = 4_000_000
+MAX_PEERS = 64
+"""Coordinates on the mesh axis `tp` of which the distribution over ranks is kept."""
+MAX_GROUPS = 64
+"""Groups of ranks whose numbers are kept of a record: as many as single ranks."""
 LEAST_BUDGET = 1e-4
 """A smaller share of step time cannot be measured."""
 MAX_STRETCH = 1024
@@ -107,6 +116,9 @@ class Welcome(Message, tag="welcome", frozen=True):
     credit_frames: Annotated[int, msgspec.Meta(ge=1)]
     credit_bytes: Annotated[int, msgspec.Meta(ge=1)]
     """How much may be under way without an `Ack` that says it was received."""
+    received: int = -1
+    """Sequence number of the last frame that had arrived before: what is up to it need not be
+    durable, and may not be joined with others any more."""
 
 
 class Reject(Message, tag="reject", frozen=True):
@@ -228,6 +240,54 @@ class FrameHeader(Message, tag="frame", frozen=True):
     """It was kept back, and is sent because something went wrong since: after later steps."""
 
 
+class JoinedMember(Message, frozen=True):
+    """Of one of the frames that a joined one stands for what is not merged."""
+
+    stream: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    """As of its `Hello`, said on the same connection."""
+    sequence: Count
+    time_ns: Count
+    training: Numbers = {}
+    health: Numbers = {}
+
+
+class CellWindow(CountWindow, frozen=True):
+    """The counts of one quantity of one cell."""
+
+    cell: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class JoinedHeader(Message, tag="joined", frozen=True):
+    """What several ranks say about one step, merged by a relay; the columns follow in the second
+    part. It stands for one frame of each member, and is sent on the stream of the first."""
+
+    schema: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    """Of the sites of all members."""
+    step: Step
+    members: Annotated[list[JoinedMember], msgspec.Meta(min_length=1, max_length=MAX_JOINED)]
+    rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOINED_ROWS)]
+    """Sketches, by site and cell."""
+    sites: Annotated[int, msgspec.Meta(ge=0, le=MAX_SITES)]
+    """How many different sites these are of."""
+    bins: Annotated[int, msgspec.Meta(ge=0)]
+    bin_dtype: Literal["u1", "u2", "u4", "u8"]
+    crc32: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    copies: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOINED_ROWS)] = 0
+    """Checksums of single cells that have been united, see `wire.joined`."""
+    peers: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0, le=MAX_JOINED_ROWS)]],
+        msgspec.Meta(max_length=MAX_PEERS),
+    ] = []
+    """Levels of the distribution over the ranks at each coordinate of the mesh axis `tp`."""
+    by_rank: bool = False
+    """Whether it holds the main statistics of each member."""
+    groups: Annotated[list[Name], msgspec.Meta(max_length=MAX_GROUPS)] = []
+    """Groups of ranks whose main statistics it holds."""
+    quantities: Annotated[list[CellWindow], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
+    final: bool = False
+    unmatched: bool = False
+
+
 class Ack(Message, tag="ack", frozen=True):
     """The collector's word on a stream: what arrived, and what is durable."""
 
@@ -269,5 +329,12 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     reason: Name = ""
 
 
-FromAgent = Hello | Schema | FrameHeader | State | Goodbye
+class Via(Message, tag="via", frozen=True):
+    """Before a message: it is of one stream among several that share a connection of a relay."""
+
+    member: Annotated[int, msgspec.Meta(ge=0, lt=MAX_MEMBERS)]
+    """Number that the relay gave to the stream when it said hello; each hello takes a new one."""
+
+
+FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye
 FromCollector = Welcome | Reject | Ack | NeedSchema | Control

@@ -102,7 +102,8 @@ def observe(
         optimizer: what updates it; several as a sequence. Without it weights are read when the
             forward begins, and no optimizer state is seen.
         run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
-        to: address of a collector, as tcp://host:7600; else RANKSCOPE_TO; else rank 0 starts one.
+        to: address of a collector or relay, as tcp://host:7600; else RANKSCOPE_RELAY; else
+            RANKSCOPE_TO; else rank 0 starts a collector.
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
         kinds: what is observed; `input` is left out by default.
@@ -162,7 +163,7 @@ def observe(
     return Scope(
         optimizers,
         run=run_name(run),
-        to=to or os.environ.get("RANKSCOPE_TO"),
+        to=to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO"),
         directory=folder_of(directory),
         timetable=timetable_of(
             schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.collector import Layout, lay_out
+from rankscope.merge import Layout, lay_out
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import (
     Frame,

@@ -58,7 +58,13 @@ def a_table(value: float = 1.0) -> SketchTable:
     return SketchTable.concatenate([sketch_array(array) for array in arrays])
 
 
-def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float = 0.0) -> None:
+def send(
+    box: Outbox,
+    steps: Sequence[int],
+    value: float = 1.0,
+    pause_s: float = 0.0,
+    health: dict[str, float] | None = None,
+) -> None:
     for step in steps:
         box.send(
             pack_frame(
@@ -68,6 +74,7 @@ def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float =
                     sites=np.arange(2, dtype=np.uint32),
                     table=a_table(value),
                     training={"loss": float(step)},
+                    health=health or {},
                 )
             )
         )

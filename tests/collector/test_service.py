@@ -25,6 +25,7 @@ from rankscope.wire import (
     NeedSchema,
     Reject,
     State,
+    Via,
     Welcome,
     decode,
     encode,
@@ -32,6 +33,7 @@ from rankscope.wire import (
     make_schema,
 )
 from rankscope.wire.codec import Frame
+from rankscope.wire.via import unwrap, wrap
 
 from .serving import QUICK, SITES, a_table, close_all, hello, outbox, send, serving, wait_until
 
@@ -374,3 +376,19 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
     events = open_run(tmp_path / "demo").events()
     assert events["kind"].tolist() == ["budget"]
     assert "Rank 0 spent 33.33% of its time in the agent" in events["text"].iloc[0]
+
+
+def test_streams_that_share_a_connection_are_answered_each(tmp_path: Path) -> None:
+    with serving(tmp_path) as service, Peer(service.address) as peer:
+        for member in (5, 0):
+            peer.say(*wrap(member, [encode(hello(member, 6))]))
+        peer.say(*wrap(9, [encode(Goodbye(last=-1))]))
+        peer.say(encode(Via(member=1 << 30)), hello(2, 6))
+        answers = [unwrap(peer.socket.recv_multipart()) for _ in range(4)]
+        malformed = service.statistics().malformed
+    said = {member: decode(part, "collector") for member, [part] in answers}
+
+    assert isinstance(said[5], Welcome)
+    assert isinstance(said[0], Welcome)
+    assert (said[9].code, said[None].code) == ("stream", "malformed")
+    assert malformed == 1

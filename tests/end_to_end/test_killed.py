@@ -126,7 +126,8 @@ def test_an_event_tells_where_the_lost_rank_was_seen_last(run: Run) -> None:
         f"it was last seen in step {LAST}, last at activation:0, its tensor 6."
     ], "four weights, the data, and what the first layer made of them"
     last_words = told[told["rank"] == victim]["text"].tolist()
-    assert last_words == ["No tensor was seen for 1 s; last was activation:0."]
+    # Before them a busy machine may have made it wait as long.
+    assert last_words[-1] == "No tensor was seen for 1 s; last was activation:0."
 
 
 def test_merged_numbers_are_of_those_that_are_left(run: Run) -> None:

@@ -18,8 +18,8 @@ from rankscope.sketch import (
     main_statistics,
     sketch_array,
 )
-from rankscope.sketch.distribution import SUMMARY
-from rankscope.store import SPREAD, Record, RunWriter, SiteInfo
+from rankscope.sketch.distribution import SPREAD, SUMMARY
+from rankscope.store import Record, RunWriter, SiteInfo
 
 SITES = [
     SiteInfo(kind="activation", name="layers.0.up", dtype="float32", module="Linear", order=0),

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.collector import Contribution, Merged, lay_out, merge_contributions
-from rankscope.collector.placement import CountedAt, groups_of
+from rankscope.merge import (
+    Contribution,
+    CountedAt,
+    Merged,
+    groups_of,
+    lay_out,
+    merge_contributions,
+)
 from rankscope.sketch import (
     COUNTS,
     MAIN,
@@ -25,7 +31,7 @@ from rankscope.sketch import (
 from rankscope.sketch.reference import glance_at
 from rankscope.wire import MeshAxis, Site, SiteQuantity
 
-from .conftest import pack
+from ..collector.conftest import pack
 
 SUM, PROJECTION, COUNT, NAN = (
     MOMENTS.index("sum"),

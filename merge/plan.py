@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.table import Ints
 from ..wire.codec import PackedFrame
+from ..wire.joined import WHOLE, JoinedFrame
 from .placement import Layout
 
 MAX_PLANS = 8
@@ -23,10 +25,34 @@ MAX_GROUP_PLANS = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """What one rank holds of one record."""
+    """What one rank holds of one record, or several whose frames a relay has joined."""
 
-    frame: PackedFrame
+    frame: PackedFrame | JoinedFrame
     layout: Layout
+    members: tuple[int, ...] = ()
+    """The ranks of a joined frame, in the order of its members."""
+
+    def columns(self) -> tuple[NDArray[np.generic], ...]:
+        """Of each row the run's site, the cell, the piece, and whether it is an addend."""
+        frame, layout = self.frame, self.layout
+        if isinstance(frame, JoinedFrame):
+            return layout.site[frame.sites], frame.cell, frame.piece, layout.partial[frame.sites]
+        own = layout.site, layout.cell, layout.piece, layout.partial
+        return tuple(column[frame.sites] for column in own)
+
+    def rows(self) -> bytes:
+        """Which sites and cells it is of, in the terms of its layout."""
+        frame = self.frame
+        if isinstance(frame, JoinedFrame):
+            return b"".join(one.tobytes() for one in (frame.sites, frame.cell, frame.holders))
+        return frame.sites.tobytes()
+
+    def first_holders(self, rank: int) -> NDArray[np.intp]:
+        """intp [rows]: the lowest rank that each row is of; `rank` is the contribution's first."""
+        if isinstance(self.frame, JoinedFrame):
+            holders = np.where(self.frame.holders, np.asarray(self.members), np.iinfo(np.intp).max)
+            return holders.min(axis=1, initial=np.iinfo(np.intp).max)
+        return np.full(len(self.frame.sites), rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,15 +61,17 @@ class Plan:
 
     layouts: tuple[Layout, ...]
     measured: tuple[bytes, ...]
-    """Of each contribution the sites of its frame."""
+    """Of each contribution the rows of its frame."""
     sites: NDArray[np.intp]
     """intp [sites]: the run's sites that occur, increasing."""
     place: NDArray[np.intp]
     """intp [rows]: index into `sites`."""
+    cell: Ints
+    """int64 [rows]"""
     part: NDArray[np.intp]
     """intp [rows]: which contribution it comes from."""
     order: NDArray[np.intp]
-    """intp [rows]: sorted by site, cell, rank."""
+    """intp [rows]: sorted by site, cell, first rank."""
     group: NDArray[np.intp]
     """intp [rows], in that order: number of the site's cell; equal for copies."""
     is_full: bool
@@ -51,7 +79,8 @@ class Plan:
     copies: bool
     """Whether there are any."""
     kept: NDArray[np.intp]
-    """intp [cells]: the first of each cell's copies, sorted by `depth`, then site."""
+    """intp [cells]: the first of each cell's copies, sorted by `depth`, then site. Where a row
+    holds the whole of a site, that alone."""
     keeps_all: bool
     """Whether these are all rows, in the order they have."""
     depth: NDArray[np.intp]
@@ -66,23 +95,21 @@ class Plan:
     """intp: where in `addends` each piece begins."""
 
     @classmethod
-    def of(cls, parts: Sequence[Contribution]) -> Plan:
-        """The plan for these contributions, in order of rank."""
-        columns = [
-            np.concatenate(
-                [column[part.frame.sites] for column, part in zip(own, parts, strict=True)]
-            )
-            for own in zip(*(_columns(part.layout) for part in parts), strict=True)
-        ]
-        site, cell, piece, partial = columns
+    def of(cls, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
+        """The plan for these contributions, in order of their first ranks."""
+        columns = zip(*(part.columns() for part in parts), strict=True)
+        site, cell, piece, partial = map(np.concatenate, columns)
         part = np.repeat(np.arange(len(parts)), [len(part.frame.sites) for part in parts])
-        order = np.lexsort((part, cell, site))
+        holder = [own.first_holders(rank) for own, rank in zip(parts, first, strict=True)]
+        order = np.lexsort((np.concatenate(holder), cell, site))
         new_site = _begins(site[order])
         new_cell = new_site | _begins(cell[order])
         place = np.empty(len(order), np.intp)
         place[order] = np.cumsum(new_site) - 1
         sites = site[order][new_site].astype(np.intp)
-        kept = order[new_cell]
+        whole = np.zeros(len(sites), np.bool_)
+        whole[place[cell == WHOLE]] = True
+        kept = order[new_cell & ((cell[order] == WHOLE) | ~whole[place[order]])]
         depth = _depth(place[kept])
         partial_sites = np.unique(place[partial.astype(np.bool_)])
         addends, first_addends = _addends(kept, place, piece, partial_sites)
@@ -90,14 +117,15 @@ class Plan:
         sorted_kept = kept[by_depth]
         return cls(
             layouts=tuple(part.layout for part in parts),
-            measured=tuple(part.frame.sites.tobytes() for part in parts),
+            measured=tuple(part.rows() for part in parts),
             sites=sites,
             place=place,
+            cell=cell,
             part=part,
             order=order,
             group=np.cumsum(new_cell, dtype=np.intp),
             is_full=np.array_equal(place, np.tile(np.arange(len(sites)), len(parts))),
-            copies=len(kept) < len(order),
+            copies=int(new_cell.sum()) < len(order),
             kept=sorted_kept,
             keeps_all=np.array_equal(sorted_kept, np.arange(len(order))),
             depth=depth[by_depth],
@@ -110,7 +138,7 @@ class Plan:
     def fits(self, parts: Sequence[Contribution]) -> bool:
         """Whether it is the plan for these contributions."""
         return len(parts) == len(self.layouts) and all(
-            part.layout is layout and part.frame.sites.tobytes() == measured
+            part.layout is layout and part.rows() == measured
             for part, layout, measured in zip(parts, self.layouts, self.measured, strict=True)
         )
 
@@ -123,28 +151,24 @@ class Plans:
     _of_groups: dict[tuple[str, int], Plan] = field(default_factory=dict[tuple[str, int], Plan])
     """By name of the group, and how many sites its first rank measured: few kinds of steps."""
 
-    def of(self, parts: Sequence[Contribution]) -> Plan:
-        """The plan for these contributions, made if it is not known."""
+    def of(self, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
+        """The plan for these contributions, by their first ranks; made if it is not known."""
         for place, plan in enumerate(self._recent):
             if plan.fits(parts):
                 self._recent.insert(0, self._recent.pop(place))
                 return plan
-        self._recent = [Plan.of(parts), *self._recent[: MAX_PLANS - 1]]
+        self._recent = [Plan.of(parts, first), *self._recent[: MAX_PLANS - 1]]
         return self._recent[0]
 
-    def of_group(self, name: str, parts: Sequence[Contribution]) -> Plan:
+    def of_group(self, name: str, parts: Sequence[Contribution], first: Sequence[int]) -> Plan:
         """The plan for the contributions of a group of ranks."""
         key = name, len(parts[0].frame.sites)
         known = self._of_groups.get(key)
         if known is None or not known.fits(parts):
             if len(self._of_groups) >= MAX_GROUP_PLANS:
                 self._of_groups.clear()
-            known = self._of_groups[key] = Plan.of(parts)
+            known = self._of_groups[key] = Plan.of(parts, first)
         return known
-
-
-def _columns(layout: Layout) -> tuple[NDArray[np.generic], ...]:
-    return layout.site, layout.cell, layout.piece, layout.partial
 
 
 def _begins(values: NDArray[np.generic]) -> NDArray[np.bool_]:

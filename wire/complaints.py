@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-logger = logging.getLogger("rankscope.collector")
-
 
 @dataclass(slots=True)
 class Complaints:
     """Says each kind of thing at most once per `every_s`."""
 
+    logger: logging.Logger
     every_s: float = 10.0
     _said: dict[str, float] = field(default_factory=dict[str, float])
     _unsaid: dict[str, int] = field(default_factory=dict[str, int])
@@ -24,4 +23,4 @@ class Complaints:
             return
         more = self._unsaid.pop(kind, 0)
         self._said[kind] = now
-        logger.warning("%s%s", text, f" ({more} more like this)" if more else "")
+        self.logger.warning("%s%s", text, f" ({more} more like this)" if more else "")

@@ -1,0 +1,74 @@
+"""A record in the making: what its ranks have said so far, and who is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from ..merge.plan import Contribution
+from ..wire.codec import PackedFrame
+from ..wire.messages import FrameHeader, JoinedMember
+
+Key = tuple[int, int, bool]
+"""Identity and order of a record within an attempt: how often the run was rewound, step, final."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A record that is open, or closed and still able to change."""
+
+    key: Key
+    opened: float
+    waiting: set[int]
+    """Ranks that are awaited and neither in it nor past it."""
+    parts: dict[int, Contribution] = field(default_factory=dict[int, Contribution])
+    """By the first of the ranks of each."""
+    ranks: set[int] = field(default_factory=set[int])
+    size_bytes: int = 0
+    released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Frames in it that no batch has released yet."""
+    index: int = -1
+    closed: float = 0.0
+    changed: bool = False
+    kept: bool = False
+    """Whether it was begun by a frame that had been kept back: others may follow, or not."""
+
+    def has_room(self, ranks: AbstractSet[int]) -> bool:
+        """Whether these ranks may add to it: one alone may come again, joined ones may not."""
+        again = self.ranks & ranks
+        return not again or (
+            len(ranks) == 1 and ranks <= self.parts.keys() and self._is_single(again)
+        )
+
+    def put(self, part: Contribution, frames: Mapping[int, tuple[str, int]]) -> int:
+        """Add what these ranks hold, or replace it; by how many bytes it has grown."""
+        first = min(frames)
+        before = self.parts.get(first)
+        growth = part.frame.size_bytes - (before.frame.size_bytes if before else 0)
+        self.parts[first] = part
+        self.size_bytes += growth
+        self.ranks |= frames.keys()
+        self.waiting -= frames.keys()
+        self.released += frames.values()
+        return growth
+
+    def said(self) -> dict[int, FrameHeader | JoinedMember]:
+        """What each rank said about the step beside its sketches, by rank."""
+        said = dict[int, FrameHeader | JoinedMember]()
+        for rank, part in self.parts.items():
+            if isinstance(part.frame, PackedFrame):
+                said[rank] = part.frame.header
+            else:
+                said |= zip(part.members, part.frame.header.members, strict=True)
+        return dict(sorted(said.items()))
+
+    def is_unfinished(self, rank: int) -> bool:
+        """Whether that rank's step had not ended."""
+        part = self.parts.get(rank)
+        return (
+            part is not None and isinstance(part.frame, PackedFrame) and part.frame.header.partial
+        )
+
+    def _is_single(self, ranks: AbstractSet[int]) -> bool:
+        return all(not self.parts[rank].members for rank in ranks)

@@ -1,0 +1,25 @@
+"""The numbers of a record from the frames of its ranks: copies counted once, parts united.
+
+The one rule of this room: what comes out depends on the set of ranks that went in, never on the
+order or the relays in which they came.
+"""
+
+from .copies import Divergence
+from .joining import KEPT_RANKS, Topology, join
+from .merging import Merged, merge_contributions
+from .placement import CountedAt, Layout, groups_of, lay_out
+from .plan import Contribution
+
+__all__ = [
+    "KEPT_RANKS",
+    "Contribution",
+    "CountedAt",
+    "Divergence",
+    "Layout",
+    "Merged",
+    "Topology",
+    "groups_of",
+    "join",
+    "lay_out",
+    "merge_contributions",
+]

@@ -1,0 +1,118 @@
+"""`rankscope relay`: take in what ranks measure, keep it, and send it on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from .service import Service
+from .settings import RelaySettings
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Bytes(click.ParamType):
+    """A number of bytes: `512MiB`, `2G`, `1000000`."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value), re.IGNORECASE)
+        if match is None:
+            self.fail(f"A size looks like 512MiB, 2G or 1000000, got {value!r}.", param, ctx)
+        return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+@click.command()
+@click.option("--to", required=True, help="The collector, or the next relay: tcp://host:7600.")
+@click.option(
+    "--bind",
+    default="tcp://127.0.0.1:7601",
+    show_default=True,
+    help="Where to listen; port * takes a free one.",
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder in which frames are kept until they are stored; without it, memory.",
+)
+@click.option(
+    "--spool-bytes",
+    type=Bytes(),
+    default="2GiB",
+    show_default=True,
+    help="What the spool holds at most; beyond it steps are left out.",
+)
+@click.option(
+    "--min-free",
+    type=Bytes(),
+    default="1GiB",
+    show_default=True,
+    help="While the disk has less free than this the spool does not grow.",
+)
+@click.option(
+    "--memory-bytes",
+    type=Bytes(),
+    default="512MiB",
+    show_default=True,
+    help="What it holds in memory before agents have to wait.",
+)
+@click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
+@click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
+@click.option("--insecure", is_flag=True, help="Allow an address that other machines reach.")
+def relay(
+    *,
+    to: str,
+    bind: str,
+    spool: Path | None,
+    spool_bytes: int,
+    min_free: int,
+    memory_bytes: int,
+    until_done: bool,
+    announce: bool,
+    insecure: bool,
+) -> None:
+    """Take in what ranks measure, keep it, and send it on."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    settings = RelaySettings(
+        spool=spool, spool_bytes=spool_bytes, min_free=min_free, memory_bytes=memory_bytes
+    )
+    stop = _StopSignal()
+    service = Service(bind, to, settings=settings, insecure=insecure)
+    logger = logging.getLogger(__name__)
+    if announce:
+        print(json.dumps({"address": service.address}), flush=True)
+    else:
+        logger.info("Listening on %s, sending to %s.", service.address, to)
+    try:
+        service.run(stop, until_done=until_done)
+    finally:
+        service.close()
+        logger.info("%s", json.dumps(asdict(service.statistics())))
+
+
+class _StopSignal:
+    """Becomes true with SIGINT or SIGTERM."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def __call__(self) -> bool:
+        return self._stopped
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True

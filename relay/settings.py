@@ -1,0 +1,44 @@
+"""What a relay may be told, with the values that it takes otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..sketch.errors import SettingError
+from ..wire.codec import MAX_BLOB_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """Sizes, times and limits of a relay. Every memory that a peer can fill has one."""
+
+    spool: Path | None = None
+    """Folder of the spool; None: frames are in memory, and agents wait for upstream's word."""
+    spool_bytes: int = 2 << 30
+    """How much of frames the spool holds; beyond it some give way."""
+    min_free: int = 1 << 30
+    """While the disk has less free than this, the spool does not grow."""
+    memory_bytes: int = 512 << 20
+    """Above this much in memory no credit is given back; above twice it, frames are refused."""
+    credit_frames: int = 32
+    """Frames that a stream may have under way to the relay."""
+    credit_bytes: int = 16 << 20
+    max_message_bytes: int = MAX_BLOB_BYTES
+    """A peer that sends a larger message part is disconnected."""
+    max_streams: int = 20_000
+    max_schemas: int = 16
+    """Schemas known of each stream; the oldest gives way and is asked for again."""
+    lost_after_s: float = 30.0
+    """Seconds of silence after which a stream without goodbye is no longer waited for."""
+    first_hello_s: float = 60.0
+    """With `until_done`: end if nobody said hello within this time."""
+    drain_s: float = 5.0
+    """When it is stopped, it forwards what it holds for so long."""
+
+    def __post_init__(self) -> None:
+        for name in ("spool_bytes", "memory_bytes", "min_free"):
+            if getattr(self, name) < (name != "min_free"):
+                raise SettingError(
+                    f"`{name}` must be a positive number of bytes, got {getattr(self, name)}."
+                )

@@ -1,0 +1,453 @@
+"""What a relay keeps of its streams: on disk if it has one and while that works, else in memory.
+
+The one rule: trouble with the disk is told and survived. What a failed transaction was to hold goes
+into memory, and back to the disk when it works again; a damaged file is set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from ..sketch.errors import SettingError
+from ..wire.codec import decode, encode
+from ..wire.complaints import Complaints
+from ..wire.gaps import joined
+from ..wire.messages import FrameHeader, Gap
+from .settings import RelaySettings
+from .shelf import Kept, Row, Shelf
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+FILE = "frames.sqlite"
+RETRY_S = 5.0
+"""After trouble with the disk it is left alone for so long."""
+LOOK_S = 1.0
+"""How often the disk's free room is looked at."""
+PRUNE_S = 30.0
+"""How often schemas that no frame needs any more are let go of."""
+MOVED = 64
+"""Frames that go from memory back to the disk at a time."""
+ROOM_SHARE = 64
+"""When the spool is full, one part in so many more is made free, so that it is rarely done."""
+MOST_WORTH = 100
+"""Of frames that say more than numbers: they give way last."""
+FULL = "the relay's spool was full"
+DAMAGED = "the relay's spool was damaged, and was set aside"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What was changed since the last commit, to be done again in memory if that fails."""
+
+    frames: list[tuple[int, Row, int]] = field(default_factory=list[tuple[int, Row, int]])
+    lost: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Cause and bytes of frames that gave way."""
+
+
+class Spool:
+    """The frames of all streams.
+
+    Args:
+        settings: where it is, and how much it holds.
+        wall_s: the wall clock, seconds since 1970.
+
+    Raises:
+        SettingError: the folder cannot be used, or another relay uses it.
+    """
+
+    def __init__(self, settings: RelaySettings, wall_s: Callable[[], float] = time.time) -> None:
+        self.dropped: Counter[str] = Counter()
+        """Frames that gave way, by cause."""
+        self.dropped_bytes = self.damaged_files = self.failures = 0
+        self._settings = settings
+        self._wall_s = wall_s
+        self._memory = Shelf(None)
+        self._disk: Shelf | None = None
+        self._file: Path | None = None
+        self._complaints = Complaints(logger)
+        self._schemas: dict[bytes, bytes] = {}
+        self._unwritten_schemas: set[bytes] = set()
+        self._kept: dict[int, Kept] = {}
+        self._unwritten: dict[int, Kept | None] = {}
+        """What is new of streams; None: forget it."""
+        self._committed: dict[int, int] = {}
+        self._turn = _Turn()
+        self._rests_until = self._next_look = self._next_prune = 0.0
+        self._limit = settings.spool_bytes
+        self._written_bytes = 0
+        if settings.spool is not None:
+            self._file = _make_folder(settings.spool) / FILE
+            self._begin(self._file)
+
+    # Streams -------------------------------------------------------------------------------------
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what is kept here survives this process, in general."""
+        return self._file is not None
+
+    def members(self) -> list[Kept]:
+        """The streams that were on disk when this began."""
+        return list(self._kept.values())
+
+    def keep(self, kept: Kept) -> None:
+        """Add a stream, or what is new of it."""
+        if self._file is not None:
+            self._unwritten[kept.member] = self._kept[kept.member] = kept
+
+    def forget(self, member: int) -> None:
+        """Remove a stream and what is left of it."""
+        self._memory.let_go(member, 2**63 - 1)
+        if self._file is not None:
+            self._unwritten[member] = None
+            self._kept.pop(member, None)
+            self._committed.pop(member, None)
+
+    def is_written(self, member: int) -> bool:
+        """Whether all that `keep` was told of a stream is on disk."""
+        return self._disk is not None and member not in self._unwritten
+
+    # Schemas -------------------------------------------------------------------------------------
+
+    def learn(self, hash_: bytes, body: bytes) -> None:
+        """Keep an encoded schema; of many streams that have the same, once."""
+        if hash_ not in self._schemas:
+            self._schemas[hash_] = body
+            self._unwritten_schemas.add(hash_)
+
+    def schema(self, hash_: bytes) -> bytes | None:
+        """The encoded schema with this hash."""
+        if hash_ not in self._schemas:
+            body = self._read(lambda disk: disk.schema(hash_), None)
+            if body is None:
+                return None
+            self._schemas[hash_] = body
+        return self._schemas[hash_]
+
+    # Frames --------------------------------------------------------------------------------------
+
+    def put(self, member: int, header: FrameHeader, parts: tuple[bytes, bytes]) -> None:
+        """Add a frame; it is on disk after the next `commit`, if it can be."""
+        row = Row(sequence=header.sequence, schema=header.schema, parts=parts)
+        worth, came = _worth(header), int(self._wall_s())
+        if self._disk is not None and not self._rests():
+            self._turn.frames.append((member, row, worth))
+            try:
+                self._disk.put(member, row, worth=worth, came=came)
+            except sqlite3.Error as error:
+                self._trouble(error)
+        else:
+            self._memory.put(member, row, worth=worth, came=came)
+
+    def after(self, member: int, sequence: int) -> tuple[int, int] | None:
+        """Sequence number and bytes of the next frame of a stream after that one."""
+        sequence = max(sequence, self._committed.get(member, -1))
+        found = self._read(lambda disk: disk.after(member, sequence), None)
+        aside = self._memory.after(member, sequence) if self._memory.frames else None
+        return min((one for one in (found, aside) if one is not None), default=None)
+
+    def row(self, member: int, sequence: int, *, after: int) -> Row | None:
+        """A frame.
+
+        Args:
+            after: what upstream has; what is missing in between was lost with a damaged file,
+                unless the frame tells why.
+        """
+        row = self._memory.row(member, sequence) if self._memory.frames else None
+        row = row or self._read(lambda disk: disk.row(member, sequence), None)
+        if row is None or not self.damaged_files or sequence == after + 1:
+            return row
+        header: FrameHeader = decode(row.parts[0], "agent")
+        if header.gaps:
+            return row
+        missing = sequence - after - 1
+        return _telling(row, [_gap(header.step, DAMAGED, missing)])
+
+    def let_go(self, member: int, committed: int) -> int:
+        """Remove the frames of a stream up to that one; how many there were."""
+        count = self._memory.let_go(member, committed) if self._memory.frames else 0
+        if self._disk is not None:
+            self._committed[member] = committed
+            if not self._rests():
+                count += self._read(lambda disk: disk.let_go(member, committed), 0)
+        return count
+
+    def first_in_memory(self, member: int) -> int | None:
+        """The lowest sequence number of a stream's frames that are in memory alone."""
+        found = self._memory.after(member, -1) if self._memory.frames else None
+        return None if found is None else found[0]
+
+    def count(self, member: int) -> int:
+        """How many frames of a stream there are."""
+        done = self._committed.get(member, -1)
+        count = self._memory.count(member, done)
+        return count + self._read(lambda disk: disk.count(member, done), 0)
+
+    # What is kept --------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of frames and schemas in memory."""
+        return self._memory.size_bytes + sum(map(len, self._schemas.values()))
+
+    @property
+    def frames(self) -> int:
+        """Frames in memory and on disk."""
+        return self._memory.frames + self.disk_frames
+
+    @property
+    def disk_frames(self) -> int:
+        """Frames on disk."""
+        return 0 if self._disk is None else self._disk.frames
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of frames on disk."""
+        return 0 if self._disk is None else self._disk.size_bytes
+
+    def oldest_s(self) -> float:
+        """For how long the oldest frame has been here, in seconds."""
+        times = [self._memory.oldest(), self._read(lambda disk: disk.oldest(), None)]
+        known = [came for came in times if came is not None]
+        return max(self._wall_s() - min(known), 0.0) if known else 0.0
+
+    # Transactions --------------------------------------------------------------------------------
+
+    def commit(
+        self, now: float, sent: Callable[[int], int], used: Callable[[], set[bytes]]
+    ) -> bool:
+        """Make durable what is new, and keep within bounds.
+
+        Args:
+            sent: for a stream, the highest sequence number that may be upstream already: what is
+                up to that one does not give way.
+            used: schemas that streams still name.
+
+        Returns:
+            Whether frames that were in memory alone are on disk now.
+        """
+        if now >= self._next_prune:
+            self._next_prune = now + PRUNE_S
+            self._prune(used())
+        self._memory.commit()
+        if self._file is None or now < self._rests_until:
+            return False
+        self._rests_until = 0.0
+        try:
+            disk = self._disk = self._disk or Shelf(self._file)
+            self._look(self._file, now)
+            return self._write(disk, sent)
+        except sqlite3.Error as error:
+            self._trouble(error, now)
+            return False
+
+    def close(self) -> None:
+        """Let go of the disk; what was not committed is lost."""
+        self._memory.close()
+        if self._disk is not None:
+            self._disk.close()
+
+    def _write(self, disk: Shelf, sent: Callable[[int], int]) -> bool:
+        for hash_ in self._unwritten_schemas:
+            disk.learn(hash_, self._schemas[hash_])
+        for member, kept in self._unwritten.items():
+            disk.forget(member) if kept is None else disk.keep(kept)
+        for member, committed in self._committed.items():
+            disk.let_go(member, committed)
+        moved = list(self._move_back(disk))
+        self._make_room(disk, sent)
+        disk.commit()
+        self._written_bytes = disk.size_bytes
+        self._unwritten_schemas.clear()
+        self._unwritten.clear()
+        self._committed.clear()
+        for member, sequence in moved:
+            self._memory.remove(member, sequence)
+        for cause, size_bytes in self._turn.lost:
+            self.dropped[cause] += 1
+            self.dropped_bytes += size_bytes
+        self._turn = _Turn()
+        if not disk.frames:
+            disk.shrink()
+        return bool(moved)
+
+    def _move_back(self, disk: Shelf) -> Iterator[tuple[int, int]]:
+        """Frames that are in memory since the disk failed go back to it."""
+        if not self._memory.frames:
+            return
+        for member, sequence in self._memory.first(MOVED):
+            row = self._memory.row(member, sequence)
+            if row is not None:
+                header: FrameHeader = decode(row.parts[0], "agent")
+                disk.put(member, row, worth=_worth(header), came=int(self._wall_s()))
+                yield member, sequence
+
+    # Bounds --------------------------------------------------------------------------------------
+
+    def _look(self, file: Path, now: float) -> None:
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            free = shutil.disk_usage(file.parent).free
+            self._limit = self._settings.spool_bytes
+            if free < self._settings.min_free:
+                self._limit = min(self._limit, self._written_bytes)
+
+    def _make_room(self, disk: Shelf, sent: Callable[[int], int]) -> None:
+        """Let frames give way: the same steps of all ranks, of many that follow every second."""
+        over = disk.size_bytes - self._limit
+        if over <= 0:
+            return
+        over += self._limit // ROOM_SHARE
+        victims = list[tuple[int, int, int]]()
+        for member, sequence, size_bytes in disk.least_worth():
+            # The newest frame of a stream stays: it tells what was lost.
+            if sequence > sent(member) and disk.after(member, sequence) is not None:
+                victims.append((member, sequence, size_bytes))
+                over -= size_bytes
+                if over <= 0:
+                    break
+        for member, sequence, size_bytes in sorted(victims):
+            self._give_way(disk, member, sequence, size_bytes)
+        if victims:
+            text = f"The spool is full: {len(victims)} frames gave way."
+            self._complaints.say("full", text, time.monotonic())
+
+    def _give_way(self, disk: Shelf, member: int, sequence: int, size_bytes: int) -> None:
+        """Remove a frame; the next one of its stream tells of it, and what it had to tell."""
+        lost: FrameHeader = decode(disk.header(member, sequence), "agent")
+        disk.remove(member, sequence)
+        following = disk.after(member, sequence)
+        assert following is not None
+        header: FrameHeader = decode(disk.header(member, following[0]), "agent")
+        gaps = joined([*lost.gaps, _gap(lost.step, FULL), *header.gaps])
+        disk.rewrite(member, following[0], encode(replace(header, gaps=gaps)))
+        self._turn.lost.append((FULL, size_bytes))
+
+    def _prune(self, used: set[bytes]) -> None:
+        if self._disk is not None and not self._rests():
+            self._read(lambda disk: disk.prune_schemas(used), None)
+        needed = used | self._memory.schemas()
+        needed |= self._read(lambda disk: disk.schemas(), set[bytes]())
+        self._schemas = {name: body for name, body in self._schemas.items() if name in needed}
+        self._unwritten_schemas &= self._schemas.keys()
+
+    # Trouble -------------------------------------------------------------------------------------
+
+    def _rests(self) -> bool:
+        return self._rests_until > 0.0
+
+    def _read(self, ask: Callable[[Shelf], Answer], otherwise: Answer) -> Answer:
+        """Ask the disk, if there is one; what it cannot say is `otherwise`."""
+        if self._disk is None:
+            return otherwise
+        try:
+            return ask(self._disk)
+        except sqlite3.Error as error:
+            self._trouble(error)
+            return otherwise
+
+    def _trouble(self, error: sqlite3.Error, now: float | None = None) -> None:
+        """Leave the disk alone for a while; what was to be written there goes into memory."""
+        self.failures += 1
+        now = time.monotonic() if now is None else now
+        self._rests_until = now + RETRY_S
+        turn, self._turn = self._turn, _Turn()
+        if _is_damage(error):
+            self._set_aside(error)
+        else:
+            text = f"The spool {self._file} cannot be written: {error}. Frames stay in memory."
+            self._complaints.say("disk", text, now)
+            try:
+                if self._disk is not None:
+                    self._disk.roll_back()
+            except sqlite3.Error as worse:
+                self._set_aside(worse)
+        for member, row, worth in turn.frames:
+            if row.sequence > self._committed.get(member, -1):
+                self._memory.put(member, row, worth=worth, came=int(self._wall_s()))
+
+    def _begin(self, file: Path) -> None:
+        was_there = file.exists()
+        try:
+            self._disk = Shelf(file)
+            self._kept = {kept.member: kept for kept in self._disk.members()}
+            self._written_bytes = self._disk.size_bytes
+        except sqlite3.Error as error:
+            if "locked" in str(error):
+                text = f"Another relay uses the spool {file.parent}: give each its own."
+                raise SettingError(text) from None
+            if was_there and not _is_damage(error):
+                # There may be frames in it: to begin without them would be to lose them.
+                raise SettingError(f"The spool {file} cannot be opened: {error}.") from None
+            self._trouble(error)
+
+    def _set_aside(self, error: sqlite3.Error) -> None:
+        """Rename a damaged file, so that a new one can be begun and somebody can look at it."""
+        assert self._file is not None
+        self.damaged_files += 1
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
+        self._unwritten, self._unwritten_schemas = {**self._kept}, set(self._schemas)
+        aside = self._file.with_name(f"{FILE}.corrupt-{int(self._wall_s() * 1000)}")
+        text = "The spool %s is damaged: %s. It is set aside as %s."
+        logger.error(text, self._file, error, aside)
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                os.replace(f"{self._file}{suffix}", f"{aside}{suffix}")
+            except FileNotFoundError:
+                pass
+            except OSError as worse:
+                logger.error("It could not be renamed: %s.", worse.strerror)
+                return
+        self._rests_until = 0.0
+
+
+def _worth(header: FrameHeader) -> int:
+    """How little a frame would be missed if there is no room: those of least worth go first.
+
+    It follows from the step alone, so that all ranks, at all relays, lose the same steps: half of
+    all steps are worth 0, a quarter 1, an eighth 2.
+    """
+    says_more = header.reports or header.kept or header.partial or header.final
+    if says_more or header.unmatched:
+        return MOST_WORTH
+    mixed = (header.step * 0x9E3779B97F4A7C15 >> 32) & 0xFFFFFFFF
+    return (mixed & -mixed).bit_length()
+
+
+def _gap(step: int, cause: str, frames: int = 1) -> Gap:
+    return Gap(first_step=step, last_step=step, frames=frames, cause=cause)
+
+
+def _telling(row: Row, gaps: list[Gap]) -> Row:
+    header: FrameHeader = decode(row.parts[0], "agent")
+    told = encode(replace(header, gaps=gaps))
+    return Row(sequence=row.sequence, schema=row.schema, parts=(told, row.parts[1]))
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is broken, and not the disk full, or gone, or slow."""
+    return type(error) is sqlite3.DatabaseError
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"The folder {folder} of the spool cannot be made: {error.strerror}."
+        raise SettingError(text) from None
+    return folder

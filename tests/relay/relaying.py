@@ -1,0 +1,71 @@
+"""Relay processes on loopback, for tests with real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from rankscope.store import Run
+
+from ..collector.serving import STARTED, VALUES
+
+
+def start_relay(to: str, *options: str, port: str = "*") -> tuple[subprocess.Popen[str], str]:
+    """A relay process, and where it listens; ended by `stop_collectors`."""
+    command = [sys.executable, "-m", "rankscope", "relay", "--announce", "--to", to]
+    process = subprocess.Popen(
+        [*command, "--bind", f"tcp://127.0.0.1:{port}", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    STARTED.append(process)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return process, json.loads(line)["address"]
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that ends well by itself; what it logged."""
+    log = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, log
+    return log
+
+
+def statistics_of(log: str) -> dict[str, int]:
+    """What a relay that has ended says of itself."""
+    return json.loads(log.splitlines()[-1])
+
+
+def assert_each_frame_is_stored_once(run: Run, ranks: int, steps: int) -> None:
+    """Every step of every rank, and nothing twice."""
+    records = run.records(all_attempts=True)
+    assert records.step.tolist() == list(range(steps))
+    assert records.complete.all()
+    counts = run.scalar("count").sel(site="activation:fc").values
+    assert counts.tolist() == [float(ranks * VALUES)] * steps
+    assert not run.events().kind.isin(["gap", "late", "malformed"]).any()
+
+
+def everything(run: Run) -> list[object]:
+    """What two runs of the same frames have alike: records, and each sketch bit for bit."""
+    records = run.records()
+    whole = records[["step", "complete", "partial"]].values.tolist()
+    return [whole, *(run.table(step) for step in records.step.tolist())]
+
+
+def free_port() -> str:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def folder_bytes(folder: Path) -> int:
+    """What a folder takes."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,214 @@
+"""Relays whose disk is full, whose spool is damaged, whose peers talk nonsense."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from click.testing import CliRunner
+
+from rankscope.relay import RelaySettings, Service, relay
+from rankscope.relay.spool import FILE, FULL
+from rankscope.sketch import AddressError, SettingError
+from rankscope.store import open_run
+from rankscope.wire import PROTOCOL, Welcome, decode, encode
+
+from ..collector.serving import (
+    hello,
+    outbox,
+    send,
+    start_collector,
+    stop_collectors,
+    wait_until,
+)
+from .relaying import (
+    assert_each_frame_is_stored_once,
+    end,
+    free_port,
+    start_relay,
+    statistics_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays() -> Iterator[None]:
+    """Whatever happens to a test."""
+    yield
+    stop_collectors()
+
+
+def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None:
+    port = free_port()
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0", "--spool-bytes", "20KB"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options, "--until-done")
+    box = outbox(address)
+    send(box, range(200), pause_s=0.002)
+    assert box.close(timeout_s=20)
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
+    told = statistics_of(end(process))
+    end(collector)
+    run = open_run(tmp_path / "runs" / "demo")
+    gaps = run.events().query("kind == 'gap'")
+
+    assert 0 < told["dropped"][FULL] < 200  # pyright: ignore[reportIndexIssue]
+    assert len(run.records()) == 200 - told["dropped"][FULL]  # pyright: ignore[reportIndexIssue]
+    assert run.records().step.iloc[-1] == 199
+    assert gaps.text.str.endswith(f"{FULL}.").all()
+    lost = gaps.text.str.extract(r"lost (\d+) frames")[0].astype(int)
+    assert lost.sum() == told["dropped"][FULL]  # pyright: ignore[reportIndexIssue]
+
+
+def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
+    port = free_port()
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options, "--until-done")
+    box = outbox(address)
+    send(box, range(5))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 5)
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    send(box, range(5, 30), pause_s=0.02)
+    assert box.statistics().acknowledged == 5
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 30)
+    assert box.close(timeout_s=20)
+    process.kill()  # all is on disk again
+    process.communicate()
+    process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options, "--until-done")
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
+    end(process)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 30)
+
+
+def test_without_a_disk_that_works_frames_go_through_memory(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0"]
+    process, address = start_relay(at, *options, "--until-done")
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    box = outbox(address)
+    send(box, range(40), pause_s=0.01)
+    assert box.close(timeout_s=30)
+    log = end(process)
+    end(collector)
+
+    assert "cannot be written" in log
+    assert statistics_of(log)["disk_failures"] > 0
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 40)
+
+
+def test_a_damaged_spool_is_told_in_the_run_and_stops_nothing(tmp_path: Path) -> None:
+    port, spool = free_port(), tmp_path / "spool"
+    options = ["--spool", str(spool), "--min-free", "0"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options)
+    box = outbox(address)
+    send(box, range(10))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 10)
+    process.kill()
+    process.communicate()
+    (spool / FILE).write_bytes(b"nonsense" * 4000)
+    for journal in spool.glob(f"{FILE}-*"):
+        journal.write_bytes(b"nonsense" * 4000)
+    again, _ = start_relay(
+        f"tcp://127.0.0.1:{port}", *options, "--until-done", port=address.rpartition(":")[2]
+    )
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
+    send(box, range(10, 20), pause_s=0.05)
+    assert box.close(timeout_s=30)
+    log = end(again)
+    end(collector)
+    run = open_run(tmp_path / "runs" / "demo")
+
+    assert "is damaged" in log
+    assert len(list(spool.glob(f"{FILE}.corrupt-*"))) >= 1
+    assert run.records().step.tolist() == list(range(10, 20))
+    [gap] = run.events().query("kind == 'gap'").text
+    assert "lost 10 frames" in gap
+    assert gap.endswith("the relay's spool was damaged, and was set aside.")
+
+
+def test_what_nobody_takes_upstream_is_bounded_in_memory(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    process, address = start_relay(at, "--until-done", "--memory-bytes", "20KB")
+    box = outbox(address)
+    send(box, [0])
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 1)
+    collector.send_signal(signal.SIGSTOP)
+    send(box, range(1, 150), pause_s=0.002)
+    assert box.statistics().pending_frames > 100
+    assert box.statistics().sent < 100
+    collector.send_signal(signal.SIGCONT)
+    assert box.close(timeout_s=40)
+    end(process)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 150)
+
+
+def test_nonsense_is_counted_and_disturbs_nobody(tmp_path: Path) -> None:
+    _, at = start_collector(tmp_path / "runs")
+    process, address = start_relay(at)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        for parts in ([b"\xc1"], [b""], [b"\x92\xa3via\xff", b"x"], [b"a", b"b", b"c"] * 20):
+            socket.send_multipart(parts)
+        socket.send_multipart([encode(hello(protocol_min=PROTOCOL + 1, protocol_max=99))])
+        socket.send_multipart([encode(hello(run="../../etc"))])
+        answers = [decode(socket.recv(), "collector") for _ in range(6)]
+        socket.send_multipart([encode(hello())])
+        welcome = decode(socket.recv(), "collector")
+    process.send_signal(signal.SIGTERM)
+    told = statistics_of(end(process))
+
+    assert [one.code for one in answers] == ["malformed"] * 4 + ["protocol", "run"]
+    assert isinstance(welcome, Welcome)
+    assert (told["malformed"], told["refused"], told["faults"]) == (4, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (("--to", "somewhere"), AddressError, "An address looks like tcp://127.0.0.1:7600"),
+        (("--to", "tcp://*:1"), SettingError, "has a host and a port"),
+        (("--to", "tcp://a:1", "--bind", "tcp://0.0.0.0:*"), AddressError, "say `--insecure`"),
+        (("--to", "tcp://a:1", "--spool-bytes", "0"), SettingError, "positive number of bytes"),
+    ],
+)
+def test_errors_of_the_command_are_one_sentence(
+    options: tuple[str, ...], error: type, text: str
+) -> None:
+    result = CliRunner().invoke(relay, options)
+
+    assert isinstance(result.exception, error)
+    assert text in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("2GiB", 2 << 30), ("512MB", 512 << 20), ("100", 100), ("1.5k", 1536)]
+)
+def test_sizes_have_units(given: str, size: int) -> None:
+    [option] = [one for one in relay.params if one.name == "spool_bytes"]
+    assert option.type.convert(given, option, None) == size
+
+
+def test_a_size_without_sense_is_a_usage_error() -> None:
+    result = CliRunner().invoke(relay, ["--to", "tcp://a:1", "--spool-bytes", "many"])
+
+    assert result.exit_code == 2
+    assert "A size looks like 512MiB" in result.output
+
+
+def test_an_address_in_use_is_told(tmp_path: Path) -> None:
+    first = Service("tcp://127.0.0.1:*", "tcp://127.0.0.1:1", settings=RelaySettings(drain_s=0.0))
+    with pytest.raises(AddressError, match="is in use"):
+        Service(first.address, "tcp://127.0.0.1:1")
+    first.close()

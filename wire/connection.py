@@ -1,0 +1,152 @@
+"""A connection to a collector or relay that is made again when it breaks.
+
+This module loads pyzmq, which the room's face must not: import it by its own name.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ..sketch.errors import AddressError, SettingError
+from .address import parse_address
+
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 5.0
+RETRY_GROWTH = 1.5
+HEARTBEAT_MS = 5000
+HEARTBEAT_TIMEOUT_MS = 20_000
+BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+
+
+class Connection:
+    """A DEALER socket. One socket is one connection: one that broke is never used again.
+
+    Args:
+        address: `tcp://host:port` or `ipc://path`.
+        send_messages: how many messages may wait for the network.
+
+    Raises:
+        AddressError: the address cannot be understood.
+        SettingError: it has no host or no port.
+    """
+
+    def __init__(self, address: str, *, send_messages: int = 256) -> None:
+        where = parse_address(address)
+        if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
+            raise SettingError(f"A collector's address has a host and a port, got {address!r}.")
+        self.address = str(where)
+        self._is_ipv6 = where.is_ipv6
+        self._send_messages = send_messages
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._retry_at = 0.0
+        self._retry_s = FIRST_RETRY_S
+        self.opened = 0.0
+        """When the present one was made, on the clock of the calls."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a socket; whether anybody is at its other end, only an answer tells."""
+        return self._socket is not None
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """What to wait for."""
+        return [socket for socket in (self._socket, self._monitor) if socket is not None]
+
+    def open(self, now: float) -> bool:
+        """Make a new socket if there is none and it is time; whether one was made.
+
+        Raises:
+            AddressError: this machine cannot use the address.
+        """
+        if self._socket is not None or now < self._retry_at:
+            return False
+        try:
+            self._context = self._context or zmq.Context()
+            socket = self._socket = self._context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.ipv6 = self._is_ipv6
+            socket.reconnect_ivl = -1
+            socket.sndhwm = self._send_messages
+            socket.heartbeat_ivl = HEARTBEAT_MS
+            socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            self._monitor = socket.get_monitor_socket(BROKEN)
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            self.drop(now)
+            text = f"The address {self.address} cannot be used: {error.strerror}."
+            raise AddressError(text) from None
+        self.opened = now
+        return True
+
+    def welcomed(self) -> None:
+        """The other side is well: if this breaks, the next attempt is soon."""
+        self._retry_s = FIRST_RETRY_S
+
+    def drop(self, now: float, wait_s: float | None = None) -> None:
+        """Give the connection up; `open` makes a new one after a while."""
+        if wait_s is None:
+            # Jitter, so that all who lost the same collector do not come back at once.
+            wait_s = self._retry_s * random.uniform(0.7, 1.3)
+            self._retry_s = min(self._retry_s * RETRY_GROWTH, LAST_RETRY_S)
+        self._retry_at = now + wait_s
+        self._close_sockets(0)
+
+    def receive(self) -> list[bytes] | None:
+        """The parts of the next message; None if there is none."""
+        if self._socket is None:
+            return None
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
+    def put(self, parts: Sequence[bytes]) -> bool:
+        """Hand a message over without waiting; False if it cannot be taken now."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def is_broken(self) -> bool:
+        """Whether the transport has said that the present connection is gone."""
+        monitor, broken = self._monitor, False
+        while monitor is not None and monitor.poll(0):
+            broken = True
+            recv_monitor_message(monitor)
+        return broken
+
+    def wait(self, seconds: float) -> None:
+        """Until something arrives or breaks, at most so long."""
+        poller = zmq.Poller()
+        for socket in self.sockets:
+            poller.register(socket, zmq.POLLIN)
+        if poller.sockets:
+            poller.poll(max(1, int(seconds * 1000)))
+        else:
+            time.sleep(max(seconds, 0.001))
+
+    def close(self, linger_ms: int) -> None:
+        """Close for good; the last bytes have so long to reach the kernel."""
+        self._close_sockets(linger_ms)
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close(linger=linger_ms)
+        if self._monitor is not None:
+            self._monitor.close(linger=0)
+        self._socket = self._monitor = None

@@ -1,0 +1,28 @@
+"""Gaps: which steps of a stream will never come, joined so that there are few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .messages import Gap
+
+MAX_GAPS = 256
+"""As many as one message may tell; more are joined into the last."""
+
+
+def joined(gaps: Iterable[Gap]) -> list[Gap]:
+    """The same losses in as few gaps as tell cause and steps; in at most `MAX_GAPS`, whatever."""
+    told = list[Gap]()
+    for gap in gaps:
+        last = told[-1] if told else None
+        joins = last and last.cause == gap.cause and gap.first_step >= last.first_step
+        if last and (joins or len(told) >= MAX_GAPS):
+            told[-1] = Gap(
+                first_step=min(last.first_step, gap.first_step),
+                last_step=max(last.last_step, gap.last_step),
+                frames=last.frames + gap.frames,
+                cause=last.cause,
+            )
+        else:
+            told.append(gap)
+    return told

@@ -1,0 +1,153 @@
+"""The sending side of one stream: what to say next, and what the answers mean. No socket, no clock.
+
+The one rule: a frame is let go of only when the other side has said that it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .codec import encode
+from .messages import Ack, Goodbye, NeedSchema, Welcome
+
+Put = Callable[[Sequence[bytes]], bool]
+"""Hands one message to the network without waiting; False if it cannot be taken now."""
+
+
+class Sendable(Protocol):
+    """One frame, encoded."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def schema(self) -> bytes:
+        """Hash of the schema that it needs."""
+        ...
+
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """Header and blob."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Pending(Protocol):
+    """The frames of a stream that are not durable yet, by ascending sequence number."""
+
+    def __len__(self) -> int: ...
+    @property
+    def unsent(self) -> int:
+        """How many wait for this connection."""
+        ...
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something was sent that the other side has not confirmed to have."""
+        ...
+
+    def next(self, credit_frames: int, credit_bytes: int) -> Sendable | None:
+        """The frame to send now, if the credit allows it; `advance` says that it was sent."""
+        ...
+
+    def advance(self) -> None:
+        """The frame that `next` gave was sent."""
+        ...
+
+    def acknowledge(self, received: int, committed: int) -> int:
+        """Let go of what is durable, and note what arrived; how many were let go of."""
+        ...
+
+    def restart(self, received: int, committed: int) -> int:
+        """On a new connection go on after what the other side has; how many are durable after all.
+
+        Args:
+            received: the highest sequence number that it has, durable or not.
+            committed: the highest that is durable.
+        """
+        ...
+
+    def rewind(self, schema: bytes) -> None:
+        """The frames of this schema, and what was sent after them, were refused."""
+        ...
+
+
+class Sender:
+    """One stream, from its hello to its goodbye.
+
+    Args:
+        pending: its frames.
+        schema: the encoded schema of a hash, None if it is not there.
+    """
+
+    def __init__(self, pending: Pending, schema: Callable[[bytes], bytes | None]) -> None:
+        self.welcome: Welcome | None = None
+        """Of the present connection; None before it comes."""
+        self.committed = -1
+        """Highest sequence number that the other side has called durable."""
+        self.sent = self.sent_bytes = self.resent = self.acknowledged = 0
+        self._pending = pending
+        self._schema = schema
+        self._known: set[bytes] = set()
+        self._highest = -1
+        self._told: Welcome | None = None
+        """The welcome of the connection on which goodbye was said."""
+        self._answered = False
+
+    def disconnect(self) -> None:
+        """The connection is gone: nothing is sent until the next welcome."""
+        self.welcome = None
+
+    def take(self, message: Welcome | Ack | NeedSchema) -> None:
+        """Take in an answer."""
+        match message:
+            case Welcome():
+                self.welcome, self._known = message, set()
+                self.committed = max(self.committed, message.committed)
+                received = max(message.received, message.committed)
+                self.acknowledged += self._pending.restart(received, message.committed)
+            case Ack():
+                self.committed = max(self.committed, message.committed)
+                count = self._pending.acknowledge(message.received, message.committed)
+                self.acknowledged += count
+                self._answered = True
+            case NeedSchema():
+                self._known.discard(message.hash)
+                self._pending.rewind(message.hash)
+
+    def flush(self, put: Put) -> bool:
+        """Send what the credit allows; False if the network takes no more."""
+        while (welcome := self.welcome) is not None:
+            frame = self._pending.next(welcome.credit_frames, welcome.credit_bytes)
+            if frame is None:
+                return True
+            if not self._send(frame, put):
+                return False
+            self._pending.advance()
+            if frame.sequence > self._highest:
+                self._highest = frame.sequence
+                self.sent += 1
+                self.sent_bytes += frame.size_bytes
+            else:
+                self.resent += 1
+        return True
+
+    def take_leave(self, put: Put, goodbye: Goodbye) -> bool:
+        """Say goodbye once all is sent; whether it was answered, and all is durable."""
+        if self.welcome is None or self._pending.unsent:
+            return False
+        if self._told is not self.welcome:
+            if put([encode(goodbye)]):
+                self._told, self._answered = self.welcome, False
+            return False
+        return self._answered and not len(self._pending) and self.committed >= goodbye.last
+
+    def _send(self, frame: Sendable, put: Put) -> bool:
+        if frame.schema not in self._known:
+            schema = self._schema(frame.schema)
+            if schema is None or not put([schema]):
+                return False
+            self._known.add(frame.schema)
+        return put(frame.parts)
