@@ -39,7 +39,17 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",
-        summary="List stored runs, look into one, export it.",
+        summary="List stored runs.",
+    ),
+    "export": LazyCommand(
+        target="store.command:export",
+        extra="collector",
+        summary="Write a run as a plain Zarr store, for xarray and others.",
+    ),
+    "prune": LazyCommand(
+        target="store.command:prune",
+        extra="collector",
+        summary="Delete the detail of a run's old steps.",
     ),
     "view": LazyCommand(
         target="viewer.command:view",

@@ -19,6 +19,21 @@ START_S = 60.0
 """How long the collector may take to say its address."""
 
 
+def folder_of(directory: str | os.PathLike[str] | None) -> Path:
+    """Where a collector that is started here keeps its runs.
+
+    Raises:
+        SettingError: it is a URL: a run there outlives this machine, and so must its collector.
+    """
+    named = str(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs")
+    if "://" in named:
+        raise SettingError(
+            f"`directory` must be a folder, got {named!r}: start `rankscope collect --store "
+            f"{named}` and say with `to` or RANKSCOPE_TO where it listens."
+        )
+    return Path(named)
+
+
 def start_collector(run: str, directory: Path) -> str:
     """Start a collector that ends by itself when all ranks have left; its address.
 

@@ -6,7 +6,6 @@ import json
 import logging
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -26,10 +25,9 @@ from .settings import CollectorSettings
 )
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("rankscope-runs"),
+    default="rankscope-runs",
     show_default=True,
-    help="Folder of the runs.",
+    help="Folder of the runs, or a URL: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 @click.option("--run", "runs", multiple=True, help="Take only this run; may be said several times.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
@@ -49,22 +47,28 @@ from .settings import CollectorSettings
     show_default=True,
     help="Seconds of silence after which a rank is taken for lost.",
 )
+@click.option(
+    "--keep-steps",
+    type=click.IntRange(min=1),
+    help="Delete the detail of recorded steps older than the last N. Otherwise all is kept.",
+)
 def collect(
     *,
     bind: str,
-    store: Path,
+    store: str,
     runs: tuple[str, ...],
     until_done: bool,
     announce: bool,
     insecure: bool,
     deadline: float,
     lost_after: float,
+    keep_steps: int | None,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
     use_one_heap()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     joiner = JoinerSettings(deadline_s=deadline, lost_after_s=lost_after)
-    settings = CollectorSettings(joiner=joiner, runs=frozenset(runs))
+    settings = CollectorSettings(joiner=joiner, runs=frozenset(runs), keep_records=keep_steps)
     stop = _StopSignal()
     service = Service(bind, store, settings=settings, insecure=insecure)
     if announce:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
-from ..sketch.errors import StoreError
+from ..sketch.errors import BusyError, StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
@@ -255,6 +255,7 @@ class Run:
 
         Raises:
             StoreError: it could not be stored; it is kept for the next call.
+            BusyError: another collector has taken the run over; nothing more can be stored here.
         """
         self._last_commit = now
         if self._pending is None:
@@ -269,6 +270,8 @@ class Run:
                 self.writer.commit(
                     batch.records, streams=cursors, events=batch.events, alerts=batch.alerts
                 )
+        except BusyError:
+            raise  # there is nothing to wait for
         except Exception as error:  # whatever the store's engine raises: the frames stay here
             self._failures += 1
             wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
@@ -290,7 +293,7 @@ class Run:
             StoreError: it did not work; it will be tried again.
         """
         try:
-            self.writer.compact_if_due()
+            self.writer.compact_if_due(keep=self.settings.keep_records)
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
 
@@ -342,6 +345,10 @@ class Run:
             raise StoreError(f"Run {self.name!r} could not be finished: {error}") from error
         finally:
             self.writer.close()
+
+    def abandon(self) -> None:
+        """Let the store go without storing what is here: the ranks will send it again."""
+        self.writer.close()
 
     # Inside --------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import zmq
 
 from ..sketch.errors import AddressError, StoreError
+from ..store.naming import is_vacant
+from ..store.place import ObjectUrl, Place, place_of
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
 from ..wire.via import addressed, arrived
@@ -35,7 +37,7 @@ class Service:
 
     Args:
         address: where to listen; port `*` takes a free one.
-        store: folder of the runs; made if it is not there.
+        store: folder of the runs, made if it is not there, or a URL into an object store.
         insecure: allow an address that other machines can reach, without keys.
 
     Raises:
@@ -46,7 +48,7 @@ class Service:
     def __init__(
         self,
         address: str,
-        store: Path,
+        store: str | Place,
         *,
         settings: CollectorSettings | None = None,
         insecure: bool = False,
@@ -58,9 +60,10 @@ class Service:
                 f"Anybody who reaches {address} could write to the store: listen on 127.0.0.1, "
                 "or say `--insecure` if the network is trusted."
             )
-        _make_folder(store)
+        folder = place_of(store)
+        _prepare(folder)
         self._collector = Collector(
-            lambda name: RunWriter.open(store / name, run=name),
+            lambda name: RunWriter.open(folder / name, run=name),
             self.settings,
             time.time_ns,
             time.monotonic(),
@@ -143,6 +146,14 @@ class Service:
                 self._socket.send_multipart(addressed(peer, message), zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 logger.debug("An answer was not sent: %s", error)
+
+
+def _prepare(store: Place) -> None:
+    """Find out at the start, not with the first frame, whether the runs can be stored there."""
+    if isinstance(store, ObjectUrl):
+        is_vacant(store)  # it answers, and knows us
+    else:
+        _make_folder(store)
 
 
 def _make_folder(store: Path) -> None:

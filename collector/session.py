@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from traceback import format_exc
 from typing import Literal, assert_never
 
-from ..sketch.errors import NotARunError, ProtocolError, StoreError
+from ..sketch.errors import BusyError, NotARunError, ProtocolError, StoreError
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
 from ..wire.complaints import Complaints
@@ -342,6 +342,11 @@ class Collector:
     def _commit(self, run: Run, now: float) -> None:
         try:
             committed = run.commit(now)
+        except BusyError as error:
+            self._counts.failed_commits += 1
+            self._complaints.say("store", str(error), now)
+            self._abandon(run, str(error))
+            return
         except StoreError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
@@ -349,6 +354,13 @@ class Collector:
         if committed:
             self._touched |= run.streams
             self._compact(run, now)
+
+    def _abandon(self, run: Run, reason: str) -> None:
+        """Another collector writes this run: its ranks may come again, with what was not stored."""
+        for stream in run.streams.values():
+            self._dismiss(stream, "run", reason, BUSY_S)
+        run.abandon()
+        del self._runs[run.name]
 
     def _steer(self, now: float) -> None:
         try:

@@ -21,6 +21,8 @@ class CollectorSettings:
     """What is ready is committed at most this often …"""
     commit_records: int = 32
     """… or once so many records are."""
+    keep_records: int | None = None
+    """Of how many records of a run, the last, all is to stay; None: of all."""
     retry_s: float = 1.0
     """Wait after a commit that failed; doubled each time, up to 16 times this."""
     first_hello_s: float = 60.0
@@ -40,6 +42,8 @@ class CollectorSettings:
     """Schemas kept for each stream; the oldest gives way and is asked for again."""
 
     def __post_init__(self) -> None:
+        if self.keep_records is not None and self.keep_records < 1:
+            raise SettingError(f"At least one record has to be kept, got {self.keep_records}.")
         for name in sorted(self.runs):
             if not RUN_NAME.fullmatch(name):
                 raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")

@@ -213,6 +213,7 @@ class Case:
         rewinds = np.where(kept, self.step, np.minimum(steps, self.step))
         rewinds[self.record :] = self.step
         lowest_after = np.minimum.accumulate(np.append(rewinds, self.step)[::-1])[::-1][1:]
+        mine[: self.reader.state.deleted] = False
         earlier = np.flatnonzero(mine & (steps < lowest_after))
         return earlier[np.argsort(steps[earlier], kind="stable")]
 

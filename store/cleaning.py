@@ -1,8 +1,13 @@
-"""Forgetting old snapshots, and deleting what only they needed."""
+"""Forgetting old snapshots, and deleting what only they needed.
+
+That takes as long as a store takes to list its objects, so it is done beside the commits, on a
+thread. What is deleted is old, and was in no snapshot when the listing began: no commit needs it.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from time import monotonic
 
 import icechunk
@@ -22,20 +27,45 @@ class Cleaner:
         self._repository = repository
         self._last = monotonic()
         self._commits = 0
+        self._thread: Thread | None = None
+        self._error: Exception | None = None
 
     def committed(self) -> None:
         """Count a transaction."""
         self._commits += 1
 
     def clean_if_due(self) -> None:
-        """Clean if enough has gathered since the last time."""
+        """Begin to clean if enough has gathered since the last time.
+
+        Raises:
+            icechunk.IcechunkError: the last time it failed; it will be tried again.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         if self._commits >= EVERY_COMMITS and monotonic() - self._last >= EVERY_S:
-            self.clean(RETENTION_S)
+            self._commits = 0
+            self._thread = Thread(target=self._try, name="rankscope-clean", daemon=True)
+            self._thread.start()
 
     def clean(self, retention_s: float) -> None:
         """Forget snapshots older than `retention_s`, except the newest, and free their space."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._clean(retention_s)
+        self._commits = 0
+
+    def _try(self) -> None:
+        try:
+            self._clean(RETENTION_S)
+        except Exception as error:  # whatever the store's engine raises; told with the next call
+            self._error = error
+
+    def _clean(self, retention_s: float) -> None:
         limit = datetime.now(UTC) - timedelta(seconds=retention_s)
         self._repository.expire_snapshots(limit)
         self._repository.garbage_collect(limit)
         self._last = monotonic()
-        self._commits = 0

@@ -1,4 +1,4 @@
-"""`rankscope runs`: what runs a folder holds."""
+"""`rankscope runs`, `export` and `prune`: what runs a folder holds, and what to do with one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,67 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from .export import export_zarr
+from .query import open_run
+from .reader import open_reader
+from .retention import doomed
 from .runs import RunSummary, list_runs
+from .selection import STEP
+from .writer import RunWriter
 
 
 @click.command()
-@click.argument("directory", default="rankscope-runs", type=click.Path(path_type=Path))
+@click.argument("directory", default="rankscope-runs")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of a table.")
-def runs(directory: Path, as_json: bool) -> None:
-    """List the runs in DIRECTORY, the latest first."""
+def runs(directory: str, as_json: bool) -> None:
+    """List the runs in DIRECTORY, a folder or a URL (s3, gs, az), the latest first."""
     found = list_runs(directory)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], default=plain, indent=2))
+        click.echo(
+            json.dumps([asdict(run) | {"path": run.path} for run in found], default=plain, indent=2)
+        )
     elif found:
         # Wide enough for every column where output is a file or a pipe.
         console = Console() if Console().is_terminal else Console(width=160)
         console.print(table_of(found))
     else:
         click.echo(f"{directory} holds no runs yet.")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--zarr", "folder", required=True, help="A new folder for the plain Zarr store.")
+@click.option("--exponents/--no-exponents", default=True, help="Whether to write histograms.")
+def export(run: str, folder: str, exponents: bool) -> None:
+    """Write RUN (a folder or a URL) as a plain Zarr store, which `xarray.open_zarr` reads."""
+    written = export_zarr(open_run(run), Path(folder), exponents=exponents)
+    sizes = ", ".join(f"{size} {axis}" for axis, size in written.items())
+    click.echo(f"{folder} holds {sizes}.")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--keep-steps", type=click.IntRange(min=1), required=True, help="How many to keep.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+def prune(run: str, keep_steps: int, dry_run: bool) -> None:
+    """Delete the detail of all recorded steps of RUN (a folder or a URL) but the last ones.
+
+    It goes in whole chunks of 512 records: more may be kept than asked, never less. That a step was
+    recorded stays, with its training statistics.
+    """
+    reader = open_reader(run)
+    found = doomed(reader.arrays, reader.state, keep_steps) if reader.state.created else None
+    if found is None or found.first == found.stop:
+        click.echo(f"Nothing of {run} can be deleted: it keeps {reader.state.records} records.")
+        return
+    if not dry_run:
+        with RunWriter.open(run, run=reader.snapshot.run) as writer:
+            writer.prune(keep_steps, free=True)
+    steps = reader.facts()[found.first : found.stop, STEP]
+    click.echo(
+        f"{'Would delete' if dry_run else 'Deleted'} the detail of {len(steps)} records, of steps "
+        f"{steps.min()} to {steps.max()}: {found.size_bytes} bytes."
+    )
 
 
 def table_of(found: Sequence[RunSummary]) -> Table:

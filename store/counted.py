@@ -26,7 +26,7 @@ from .fit import counted_of, fit_row, nonzero
 from .labels import by_step
 from .reader import Reader
 from .record import QuantityInfo
-from .selection import Chosen, Indices, choose_sites, choose_step
+from .selection import Chosen, Indices, choose_sites
 
 
 def quantities_frame(reader: Reader, places: Indices) -> pd.DataFrame:
@@ -67,7 +67,7 @@ def counts_at(reader: Reader, site: str, step: int, attempt: int | None) -> dict
     Raises:
         SettingError: the step was not recorded, or there is no such site.
     """
-    record = np.array([choose_step(reader.facts(), step, attempt)])
+    record = np.array([reader.choose_step(step, attempt)])
     [place] = choose_sites(reader.meta.sites, sites=site)
     infos = [info for info in reader.meta.quantities if info.site == place]
     blocks = reader.read_all([("quantities", record, (info.numbers,)) for info in infos])

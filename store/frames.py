@@ -36,7 +36,7 @@ GAUGES = ("stretch",)
 
 
 def records_frame(
-    facts: Indices, attempts: Sequence[Attempt], *, all_attempts: bool
+    facts: Indices, attempts: Sequence[Attempt], *, all_attempts: bool, deleted: int
 ) -> pd.DataFrame:
     """One row a record, see `Run.records`."""
     chosen = np.arange(len(facts)) if all_attempts else choose_records(facts).records
@@ -54,6 +54,7 @@ def records_frame(
             "glanced": rows[:, GLANCED],
             "nonfinite": rows[:, BAD],
             "ranks": rows[:, RANKS],
+            "deleted": chosen < deleted,
             "missing": [missing_ranks(row, attempts) for row in rows],
         },
         index=pd.Index(chosen, name="record"),

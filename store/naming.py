@@ -1,39 +1,66 @@
-"""What a path holds, in words, for messages about a path that is not what was meant."""
+"""What a place holds, in words, for messages about one that is not what was meant."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from .objects import names_in
+from .place import ObjectUrl, Place
 
 MOST_NAMES = 5
 
 
-def holds_repository(path: Path) -> bool:
-    """Whether there is an Icechunk repository at `path`; creates nothing."""
-    return (path / "refs").is_dir() and (path / "snapshots").is_dir()
+def holds_repository(place: Place) -> bool:
+    """Whether there is an Icechunk repository; creates nothing."""
+    if isinstance(place, ObjectUrl):
+        return {"refs/", "snapshots/"}.issubset(names_in(place))
+    return (place / "refs").is_dir() and (place / "snapshots").is_dir()
 
 
-def repositories_in(folder: Path) -> list[Path]:
+def repositories_in(folder: Place) -> list[Place]:
     """The repositories directly inside a folder, by name."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and holds_repository(path))
+    if isinstance(folder, ObjectUrl):
+        inside = [folder / name[:-1] for name in names_in(folder) if name.endswith("/")]
+    else:
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [place for place in inside if holds_repository(place)]
 
 
-def is_vacant(path: Path) -> bool:
+def is_there(place: Place) -> bool:
+    """Whether it can hold something: an object store has no folders that are not there."""
+    if isinstance(place, ObjectUrl):
+        return bool(names_in(place))
+    return place.is_dir()
+
+
+def is_vacant(place: Place) -> bool:
     """Whether a folder holds nothing."""
-    return next(path.iterdir(), None) is None
+    if isinstance(place, ObjectUrl):
+        return not names_in(place)
+    return next(place.iterdir(), None) is None
 
 
-def what_is_at(path: Path) -> str:
-    """The rest of a sentence about a path that holds no run."""
-    if not path.exists():
+def what_is_at(place: Place) -> str:
+    """The rest of a sentence about a place that holds no run."""
+    if isinstance(place, ObjectUrl):
+        if is_vacant(place):
+            return "holds nothing"
+    elif not place.exists():
         return "does not exist"
-    if not path.is_dir():
+    elif not place.is_dir():
         return "is a file"
-    if is_vacant(path):
+    elif is_vacant(place):
         return "is an empty folder"
-    names = [inner.name for inner in repositories_in(path)]
+    names = [inner.name for inner in repositories_in(place)]
     if names:
         more = ", …" if len(names) > MOST_NAMES else ""
         return f"is a folder of runs: {', '.join(names[:MOST_NAMES])}{more}"
-    if any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
+    if is_plain_zarr(place):
         return "is a plain Zarr store, not a run"
     return "is a folder without a run"
+
+
+def is_plain_zarr(place: Place) -> bool:
+    """Whether Zarr's own metadata lies there."""
+    names = ("zarr.json", ".zgroup", ".zarray")
+    if isinstance(place, ObjectUrl):
+        return not set(names).isdisjoint(names_in(place))
+    return any((place / name).exists() for name in names)

@@ -17,7 +17,7 @@ from .badness import Badness, Seen
 from .cause import BACKWARD, Case, Cause, phase_of
 from .reader import Reader
 from .record import SiteInfo
-from .selection import ATTEMPT, STEP, Steps, choose_records, choose_sites
+from .selection import ATTEMPT, STEP, Steps, choose_sites
 
 MOST_NAMED = 16
 """Ranks that a sentence names."""
@@ -52,7 +52,7 @@ def first_bad(
     reader: Reader, badness: Badness, steps: Steps = None, attempt: int | None = None
 ) -> FirstBad | None:
     """See `Run.first_bad`."""
-    chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+    chosen = reader.choose(steps=steps, attempt=attempt)
     found = badness.first(reader, chosen) if len(chosen) else None
     if found is None:
         return None

@@ -7,7 +7,6 @@ unless `attempt` says otherwise. Numbers that were not observed are NaN.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,6 +35,7 @@ from .labels import by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
+from .place import Place
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
 from .scales import reductions_frame, without_scale
@@ -46,15 +46,17 @@ from .selection import (
     Steps,
     choose_records,
     choose_sites,
-    choose_step,
 )
 from .values import View, heatmap, main_column, numbers, values
 
 Labels = str | Collection[str] | None
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Place) -> Run:
     """Open a run for reading, while it is written or later.
+
+    Args:
+        path: a folder, or a URL into an object store: `s3://`, `gs://` or `az://`.
 
     Raises:
         NotARunError: the path holds no run; the message says what it holds.
@@ -81,7 +83,7 @@ class Run:
         return self._reader.snapshot.run
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """Where it lies."""
         return self._reader.path
 
@@ -127,10 +129,16 @@ class Run:
 
         `sites` is how many sites were observed; of them `sketched` have elements in a histogram,
         `glanced` were left to the sentinel, and `nonfinite` have NaN or infinity. `ranks` is how
-        many ranks it holds, `missing` lists the others of its attempt.
+        many ranks it holds, `missing` lists the others of its attempt. Of one that is `deleted`
+        retention has left this row, training statistics and counters.
         """
         reader = self._reader
-        return records_frame(reader.facts(), reader.meta.attempts, all_attempts=all_attempts)
+        return records_frame(
+            reader.facts(),
+            reader.meta.attempts,
+            all_attempts=all_attempts,
+            deleted=reader.state.deleted,
+        )
 
     def sites(
         self, kind: str | Collection[str] | None = None, name: str | None = None
@@ -235,7 +243,7 @@ class Run:
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = reader.choose(steps=steps, attempt=attempt)
         return xr.DataArray(
             reader.read("scalars", chosen.records, places),
             dims=("step", "site", "statistic"),
@@ -289,7 +297,7 @@ class Run:
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return exponents_dataset(
             chosen,
             reader.sites(places),
@@ -308,7 +316,7 @@ class Run:
             SettingError: the step was not recorded, or there is no such site.
         """
         reader = self._reader
-        record = choose_step(reader.facts(), step, attempt)
+        record = reader.choose_step(step, attempt)
         here, table = reader.table(record, choose_sites(reader.meta.sites, sites=sites))
         return [reader.label(place) for place in here], table
 
@@ -375,7 +383,7 @@ class Run:
         """
         reader = self._reader
         wanted = quantity_named(quantity) if isinstance(quantity, str) else quantity
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return quantity_array(reader, wanted, site, chosen)
 
     def block_formats(
@@ -514,7 +522,7 @@ class Run:
             SettingError: the run has no gradients from before their reduction, or no such attempt.
         """
         reader = self._reader
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=True)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return reductions_frame(reader, chosen)
 
     def alerts(self) -> pd.DataFrame:
@@ -570,7 +578,7 @@ class Run:
         """Rows by (step, site) in the schema of Track & Visualize; see `logframe.py`."""
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
-        chosen = choose_records(reader.facts(), steps=steps, sketched=True)
+        chosen = reader.choose(steps=steps, sketched=True)
         tables = [_sketched(*reader.table(int(record), places)) for record in chosen.records]
         return logframe(
             (int(step), reader.sites(here), table)
@@ -581,7 +589,7 @@ class Run:
 def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
     """The records that may hold a statistic: not all do where a sentinel looks at every step."""
     sketched = statistic not in SENTINEL
-    return choose_records(reader.facts(), steps=steps, attempt=attempt, sketched=sketched)
+    return reader.choose(steps=steps, attempt=attempt, sketched=sketched)
 
 
 def _sketched(places: Indices, table: SketchTable) -> tuple[Indices, SketchTable]:

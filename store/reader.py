@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import icechunk
@@ -20,9 +19,10 @@ from .chunks import read_regions
 from .deferred import Deferred, along
 from .layout import ARRAYS, COLUMNS
 from .naming import holds_repository, what_is_at
+from .place import Place, place_of
 from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
-from .selection import Indices
+from .selection import Chosen, Indices, Steps, choose_records, choose_step
 from .state import Meta, State
 
 CACHED_BYTES = 64 << 20
@@ -32,15 +32,15 @@ Asked = tuple[str, Indices, tuple[Index | Indices, ...]]
 """Name of an array, records, and along later axes what is asked for; see `Reader.read`."""
 
 
-def open_reader(path: str | Path) -> Reader:
+def open_reader(path: str | Place) -> Reader:
     """Read the newest snapshot of the run at `path`.
 
     Raises:
         NotARunError: the path holds no run; the message says what it holds.
         StoreError: it cannot be read.
     """
-    place = Path(path)
-    if not place.is_dir() or not holds_repository(place):
+    place = place_of(path)
+    if not holds_repository(place):
         raise NotARunError(f"{place} {what_is_at(place)}.")
     return Reader(place, open_repository(place, cached_bytes=CACHED_BYTES))
 
@@ -49,7 +49,7 @@ class Reader:
     """Reads one snapshot: the newest when it was made."""
 
     def __init__(
-        self, path: Path, repository: icechunk.Repository, before: Reader | None = None
+        self, path: Place, repository: icechunk.Repository, before: Reader | None = None
     ) -> None:
         session = repository.readonly_session(BRANCH)
         snapshot = read_snapshot(path, repository, session)
@@ -100,6 +100,19 @@ class Reader:
             old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
             self._facts = np.concatenate([old, new])
         return self._facts
+
+    def choose(
+        self, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
+    ) -> Chosen:
+        """The records that can be asked for all they hold, see `choose_records`."""
+        deleted = self.state.deleted
+        return choose_records(
+            self.facts(), steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
+        )
+
+    def choose_step(self, step: int, attempt: int | None = None) -> int:
+        """The index of the record of one step, see `choose_step`."""
+        return choose_step(self.facts(), step, attempt, deleted=self.state.deleted)
 
     def read(self, name: str, records: Indices, *inner: Index | Indices) -> NDArray[Any]:
         """The given records of an array, in their order; along other axes what is asked for.

@@ -172,7 +172,7 @@ class Event:
     """Something that happened to the pipeline and belongs to the run: a gap, a late rank."""
 
     kind: str
-    """`gap`, `report`, `late`, `rank-lost`, `rank-joined`, …"""
+    """`gap`, `report`, `late`, `rank-lost`, `rank-joined`, `retention`, …"""
     attempt: int
     rank: int
     step: int

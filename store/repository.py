@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import icechunk
@@ -14,6 +13,8 @@ from zarr.storage import StorePath
 
 from ..sketch.errors import NotARunError, StoreError
 from .layout import AXES, FORMAT
+from .objects import settings, storage_at, why
+from .place import ObjectUrl, Place
 from .state import Meta, State
 
 BRANCH = "main"
@@ -35,19 +36,19 @@ class Snapshot:
     """Committed sequence number of each stream."""
 
 
-def create_repository(path: Path) -> icechunk.Repository:
+def create_repository(path: Place) -> icechunk.Repository:
     """Make an empty repository.
 
     Raises:
-        StoreError: the folder cannot be written.
+        StoreError: it cannot be written.
     """
     try:
         return icechunk.Repository.create(storage(path), config=config())
     except icechunk.IcechunkError as error:
-        raise StoreError(f"Cannot write to {path}: {first_line(error)}") from error
+        raise StoreError(f"Cannot write to {path}: {reason(path, error)}") from error
 
 
-def open_repository(path: Path, *, cached_bytes: int = 0) -> icechunk.Repository:
+def open_repository(path: Place, *, cached_bytes: int = 0) -> icechunk.Repository:
     """Open the repository at `path`, which must hold one.
 
     Args:
@@ -59,11 +60,13 @@ def open_repository(path: Path, *, cached_bytes: int = 0) -> icechunk.Repository
     try:
         return icechunk.Repository.open(storage(path), config=config(cached_bytes))
     except icechunk.IcechunkError as error:
-        raise StoreError(f"Cannot read {path}: {first_line(error)}") from error
+        raise StoreError(f"Cannot read {path}: {reason(path, error)}") from error
 
 
-def storage(path: Path) -> icechunk.Storage:
-    """The place of a repository, on local disk."""
+def storage(path: Place) -> icechunk.Storage:
+    """Where Icechunk finds the repository."""
+    if isinstance(path, ObjectUrl):
+        return storage_at(path)
     return icechunk.local_filesystem_storage(str(path.absolute()))
 
 
@@ -84,7 +87,7 @@ def config(cached_bytes: int = 0) -> icechunk.RepositoryConfig:
         max_total_refs=0, preload_if=icechunk.ManifestPreloadCondition.false()
     )
     manifest = icechunk.ManifestConfig(preload=nothing)
-    return icechunk.RepositoryConfig(caching=caching, manifest=manifest)
+    return icechunk.RepositoryConfig(caching=caching, manifest=manifest, storage=settings())
 
 
 def begin_run(repository: icechunk.Repository, run: str, formats: Sequence[str]) -> None:
@@ -106,7 +109,7 @@ def is_blank(repository: icechunk.Repository) -> bool:
 
 
 def read_snapshot(
-    path: Path, repository: icechunk.Repository, session: icechunk.Session
+    path: Place, repository: icechunk.Repository, session: icechunk.Session
 ) -> Snapshot:
     """What the session's snapshot says.
 
@@ -154,6 +157,13 @@ class AttributeWriter:
         place = StorePath(store, self._group)
         group = zarr.Group(zarr.AsyncGroup(metadata=self._metadata, store_path=place))
         group.update_attributes(dict(values))
+
+
+def reason(path: Place, error: BaseException) -> str:
+    """Why a place cannot be used, in words where we have some."""
+    if isinstance(path, ObjectUrl):
+        return why(path, error, lambda _: first_line(error))
+    return first_line(error)
 
 
 def first_line(error: BaseException) -> str:

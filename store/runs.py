@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from ..sketch.errors import NotARunError
-from .naming import holds_repository, repositories_in, what_is_at
+from .naming import holds_repository, is_there, repositories_in, what_is_at
+from .place import Place, place_of
 from .reader import Reader, open_reader
 
 
@@ -16,7 +16,7 @@ class RunSummary:
     """One run in a list."""
 
     name: str
-    path: Path
+    path: Place
     first_step: int | None
     """None where nothing is recorded yet."""
     last_step: int | None
@@ -31,14 +31,15 @@ class RunSummary:
     """The most ranks that an attempt had."""
 
 
-def list_runs(directory: str | Path) -> list[RunSummary]:
+def list_runs(directory: str | Place) -> list[RunSummary]:
     """The runs directly inside a folder, the latest first; of a run's own folder that run.
 
     Raises:
         NotARunError: there is no such folder.
+        StoreError: it cannot be read.
     """
-    folder = Path(directory)
-    if not folder.is_dir():
+    folder = place_of(directory)
+    if not is_there(folder):
         raise NotARunError(f"{folder} {what_is_at(folder)}; give a folder of runs.")
     paths = [folder] if holds_repository(folder) else repositories_in(folder)
     found: list[RunSummary] = []

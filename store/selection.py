@@ -44,7 +44,12 @@ class Chosen:
 
 
 def choose_records(
-    facts: Indices, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
+    facts: Indices,
+    *,
+    steps: Steps = None,
+    attempt: int | None = None,
+    sketched: bool = False,
+    deleted: int = 0,
 ) -> Chosen:
     """The record of each step: that of the last attempt, or of the one asked for.
 
@@ -56,12 +61,14 @@ def choose_records(
         steps: Which steps, first and last included.
         attempt: Only records of this one.
         sketched: Leave out the steps in which all was left to the sentinel and found finite.
+        deleted: Leave out the records below this: retention deleted them.
 
     Raises:
         SettingError: `steps` cannot be understood, or there is no such attempt.
     """
     low, high = step_limits(steps)
     wanted = (facts[:, STEP] >= low) & (facts[:, STEP] <= high)
+    wanted[:deleted] = False
     if attempt is not None:
         known = np.unique(facts[:, ATTEMPT])
         if attempt not in known:
@@ -109,20 +116,22 @@ def step_limits(steps: Steps) -> tuple[int, int]:
     return lowest if first is None else int(first), highest if last is None else int(last)
 
 
-def choose_step(facts: Indices, step: int, attempt: int | None = None) -> int:
+def choose_step(facts: Indices, step: int, attempt: int | None = None, *, deleted: int = 0) -> int:
     """The index of the record of one step.
 
     Raises:
-        SettingError: the step was not recorded; the message names the nearest that were.
+        SettingError: the step was not recorded, or was deleted; the message names the nearest.
     """
-    chosen = choose_records(facts, steps=step, attempt=attempt)
+    chosen = choose_records(facts, steps=step, attempt=attempt, deleted=deleted)
     if len(chosen):
         return int(chosen.records[0])
-    every = choose_records(facts, attempt=attempt).steps
+    every = choose_records(facts, attempt=attempt, deleted=deleted).steps
     place = int(np.searchsorted(every, step))
     near = [str(other) for other in every[max(place - 1, 0) : place + 1]]
     hint = f"the nearest recorded are {' and '.join(near)}" if near else "nothing is recorded yet"
-    raise SettingError(f"Step {step} was not recorded; {hint}.")
+    was_there = len(choose_records(facts[:deleted], steps=step)) > 0
+    what = "was deleted by retention" if was_there else "was not recorded"
+    raise SettingError(f"Step {step} {what}; {hint}.")
 
 
 def choose_sites(

@@ -44,6 +44,8 @@ class State:
     created: bool = False
     """Whether the arrays have been made; their sizes follow from the first records."""
     finished: bool = False
+    deleted: int = 0
+    """Of records below this the detail was deleted by retention."""
 
     def bounds(self, name: str) -> Bounds:
         """Where the tiers of the array of that name begin and end."""

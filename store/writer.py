@@ -1,10 +1,13 @@
 """The one writer of a run. Each commit is one transaction: records, logs and stream positions.
 
-Its one rule: what fails leaves no trace. The writer's own state moves on only after the commit.
+Its one rule: what fails leaves no trace. The writer's own state moves on only after the commit, and
+a commit goes on top of its own last snapshot or is not made: a writer that was taken for dead can
+store nothing beside the one that took its place.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,26 +15,30 @@ from types import TracebackType
 from typing import Self
 
 import icechunk
+import numpy as np
 
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
-from . import compaction
+from . import compaction, retention
 from .arrays import Arrays
 from .cleaning import Cleaner
+from .head import Head
+from .lease import Lease
 from .lock import WriterLock
-from .naming import holds_repository, is_vacant, what_is_at
+from .naming import holds_repository, is_there, is_vacant, what_is_at
 from .pack import consecutive, dims_for
+from .place import ObjectUrl, Place, place_of
 from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from .repository import (
     BRANCH,
     AttributeWriter,
     begin_run,
     create_repository,
-    first_line,
     is_blank,
     open_repository,
     read_meta,
     read_snapshot,
+    reason,
 )
 from .state import Attempt, Meta, State
 from .transaction import append_lines, with_names, write_records
@@ -41,11 +48,15 @@ FINISH_RETENTION_S = 30.0
 """How long readers of a run that has just finished may go on with an older snapshot."""
 
 
+Batch = tuple[object, ...]
+"""All records, events and alerts of one call of `RunWriter.commit`."""
+
+
 class RunWriter:
     """Writes one run. Open it with `RunWriter.open`, and use it from one thread."""
 
     def __init__(
-        self, path: Path, run: str, lock: WriterLock, repository: icechunk.Repository
+        self, path: Place, run: str, lock: WriterLock | Lease, repository: icechunk.Repository
     ) -> None:
         session = repository.readonly_session(BRANCH)
         snapshot = read_snapshot(path, repository, session)
@@ -60,6 +71,11 @@ class RunWriter:
         """Its name."""
         self._lock = lock
         self._repository = repository
+        self._head = Head(path, repository, snapshot.id)
+        self._unsure: Callable[[], None] | None = None
+        """Takes over a transaction whose commit failed, should it have been done all the same."""
+        self._landed: Batch = ()
+        """What was committed by a call that failed: it will come again."""
         self._cleaner = Cleaner(repository)
         self._state = snapshot.state
         self._streams = snapshot.streams
@@ -74,11 +90,11 @@ class RunWriter:
         self._meta_writer = AttributeWriter(session.store, "meta")
 
     @classmethod
-    def open(cls, path: str | Path, *, run: str, formats: Sequence[str] = ()) -> Self:
+    def open(cls, path: str | Place, *, run: str, formats: Sequence[str] = ()) -> Self:
         """Create the run's store, or go on with it.
 
         Args:
-            path: A folder that is missing, empty or holds this run.
+            path: A folder that is missing, empty or holds this run, or the URL of such a one.
             run: Name of the run.
             formats: Number formats that viewers should mark; kept when the run is created.
 
@@ -87,7 +103,9 @@ class RunWriter:
             NotARunError: the path holds something else.
             StoreError: it holds another run, or cannot be written.
         """
-        place = Path(path)
+        place = place_of(path)
+        if isinstance(place, ObjectUrl):
+            return cls._open_url(place, run, formats)
         make_folder(place)
         lock = WriterLock(place)
         try:
@@ -95,6 +113,25 @@ class RunWriter:
         except BaseException:
             lock.release()
             raise
+
+    @classmethod
+    def _open_url(cls, url: ObjectUrl, run: str, formats: Sequence[str]) -> Self:
+        check_vacant(url)
+        try:
+            repository = any_repository(url)
+            lease = Lease(url, repository)
+            try:
+                if is_blank(repository):
+                    begin_run(repository, run, formats)
+                writer = cls(url, run, lease, repository)
+                # From here on nothing that a holder before us still has in hand can be committed.
+                writer._transact(lambda _, state: state, "A new writer")
+            except BaseException:
+                lease.release()
+                raise
+        except icechunk.IcechunkError as error:
+            raise StoreError(f"Cannot write to {url}: {reason(url, error)}") from error
+        return writer
 
     @property
     def streams(self) -> dict[str, int]:
@@ -218,8 +255,15 @@ class RunWriter:
         A record whose index is stored already replaces that one.
 
         Raises:
-            StoreError: a record cannot be stored, or the disk refuses. Nothing has changed then.
+            StoreError: a record cannot be stored, or the store refuses. Nothing has changed then,
+                or, if only the answer was lost, the same call made again finds that out.
+            BusyError: another process took over.
         """
+        batch: Batch = (*records, *events, *alerts)
+        self._settle()
+        if same(self._landed, batch):
+            self._landed = ()
+            return
         meta = with_names(self._meta, records)
         ordered = check_records(records, meta, self._state.records)
         self._fit(dims_for(meta, ordered))
@@ -230,11 +274,16 @@ class RunWriter:
             state = append_lines(arrays, state, "events", events)
             return append_lines(arrays, state, "alerts", alerts)
 
-        self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
+        every_stream = {**self._streams, **streams}
+        self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
         self._meta = meta
 
-    def compact_if_due(self) -> None:
-        """Do one piece of what keeps long runs quick and small; call it between commits."""
+    def compact_if_due(self, *, keep: int | None = None) -> None:
+        """Do one piece of what keeps long runs quick and small; call it between commits.
+
+        Args:
+            keep: of how many records, the last, all is to stay; None: of all.
+        """
         upto = compaction.tail_due(self._state)
         name = compaction.history_due(self._state)
         if upto > self._state.recent:
@@ -243,8 +292,34 @@ class RunWriter:
             self._transact(
                 lambda arrays, state: compaction.move_full(arrays, state, name), f"Chunk of {name}"
             )
+        elif keep is not None and retention.cut_of(self._state, keep) > self._state.deleted:
+            self.prune(keep)
         else:
             self._cleaner.clean_if_due()
+
+    def prune(self, keep: int, *, free: bool = False) -> None:
+        """Delete the detail of all records but the last `keep`, in whole chunks of the history.
+
+        Args:
+            keep: how many records stay as they are, at least.
+            free: free the space now, and not with the next cleaning.
+
+        Raises:
+            StoreError: the store refuses.
+        """
+        found = retention.doomed(self._arrays, self._state, keep)
+        if found.stop == self._state.deleted:
+            return
+        facts = self._arrays.at("history", "records")[found.first : found.stop]
+        told = retention.event_of(found, np.asarray(facts), keep, time.time_ns())
+
+        def change(arrays: Arrays, state: State) -> State:
+            retention.delete(arrays.store, found.chunks)
+            return append_lines(arrays, replace(state, deleted=found.stop), "events", [told])
+
+        self._transact(change, "Retention")
+        if free:
+            self._cleaner.clean(FINISH_RETENTION_S)
 
     def finish(self) -> None:
         """Move all records into the history, mark the run finished, and free what is not needed.
@@ -300,6 +375,7 @@ class RunWriter:
         message: str,
         meta: Meta | None = None,
         streams: Mapping[str, int] | None = None,
+        batch: Batch = (),
     ) -> None:
         """Apply a change and commit it with all attributes, or leave everything as it was.
 
@@ -308,8 +384,9 @@ class RunWriter:
         """
         meta = self._stored_meta if meta is None else meta
         streams = self._streams if streams is None else dict(streams)
+        self._settle()
         try:
-            session = self._repository.writable_session(BRANCH)
+            session = self._head.session()
             arrays = self._arrays.on(session.store)
             state = change(arrays, self._state)
             state = replace(state, transactions=state.transactions + 1)
@@ -317,12 +394,45 @@ class RunWriter:
                 state = replace(state, meta=state.meta + 1)
                 self._meta_writer.write(session.store, meta.to_json())
             self._state_writer.write(session.store, state.to_json())
-            session.commit(message, metadata={"streams": streams})
-        except (OSError, icechunk.IcechunkError) as error:
-            raise StoreError(f"Cannot write to {self.path}: {first_line(error)}") from error
-        self._arrays, self._state, self._streams = arrays, state, dict(streams)
-        self._stored_meta = meta
+
+            def moved() -> None:
+                self._arrays, self._state, self._streams = arrays, state, dict(streams)
+                self._stored_meta = meta
+
+            self._unsure = lambda: self._found(moved, meta, batch)
+            self._head.commit(session, message, streams)
+        except (OSError, icechunk.IcechunkError, icechunk.ConflictError) as error:
+            raise StoreError(f"Cannot write to {self.path}: {reason(self.path, error)}") from error
+        self._unsure = None
+        moved()
         self._cleaner.committed()
+
+    def _settle(self) -> None:
+        """Find out what became of a commit that failed, if one did."""
+        if self._unsure is None:
+            return
+        try:
+            landed = self._head.landed()
+        except (OSError, icechunk.IcechunkError) as error:
+            raise StoreError(f"Cannot write to {self.path}: {reason(self.path, error)}") from error
+        found, self._unsure = self._unsure, None
+        if landed:
+            found()
+
+    def _found(self, moved: Callable[[], None], meta: Meta, batch: Batch) -> None:
+        """A commit that failed was done all the same."""
+        moved()
+        self._landed = batch
+        if batch:  # sites and attempts that came since are in `self._meta` alone
+            self._meta = replace(
+                self._meta, training=meta.training, health=meta.health, groups=meta.groups
+            )
+
+
+def same(some: Batch, others: Batch) -> bool:
+    """Whether they are the very same objects, at least one."""
+    pairs = zip(some, others, strict=False)
+    return bool(some) and len(some) == len(others) and all(one is other for one, other in pairs)
 
 
 def make_folder(place: Path) -> None:
@@ -343,10 +453,31 @@ def make_folder(place: Path) -> None:
         raise StoreError(f"Cannot make {place}: {error.strerror}.") from error
 
 
+def check_vacant(url: ObjectUrl) -> None:
+    """Make sure that nothing else lies at a URL.
+
+    Raises:
+        NotARunError: something does.
+        StoreError: it cannot be asked.
+    """
+    if is_there(url) and not holds_repository(url):
+        raise NotARunError(f"{url} {what_is_at(url)}; choose a URL that is new or a run.")
+
+
+def any_repository(place: Place) -> icechunk.Repository:
+    """The repository at a place, made if there is none; of two that make it one is the quicker."""
+    if not holds_repository(place):
+        try:
+            return create_repository(place)
+        except StoreError:
+            if not holds_repository(place):
+                raise
+    return open_repository(place)
+
+
 def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.Repository:
     """The repository at a place that is ours alone, made if there is none."""
-    exists = holds_repository(place)
-    repository = open_repository(place) if exists else create_repository(place)
+    repository = any_repository(place)
     if is_blank(repository):
         begin_run(repository, run, formats)
     return repository

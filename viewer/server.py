@@ -7,7 +7,6 @@ import errno
 import socket
 import time
 from concurrent.futures import Future
-from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,8 @@ from bokeh.io import curdoc
 from tornado.ioloop import IOLoop
 
 from ..sketch.errors import AddressError, NotARunError
+from ..store.naming import is_there
+from ..store.place import Place, place_of
 from ..store.query import open_run
 from ..store.runs import list_runs
 from . import markup, words
@@ -37,7 +38,7 @@ FORGET_S = 30.0
 class Runs:
     """The runs under a path, each opened once and followed by one poller."""
 
-    def __init__(self, path: str | Path, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, path: str | Place, *, interval_s: float = INTERVAL_S) -> None:
         self.path = str(path)
         self.interval_s = interval_s
         self._followers: dict[str, Follower] = {}
@@ -45,7 +46,7 @@ class Runs:
         try:
             self.only = self._follower(self.path, open_run(self.path))
         except NotARunError:
-            if not Path(self.path).is_dir():
+            if not is_there(place_of(self.path)):
                 raise
             self.only = None
 
@@ -194,7 +195,7 @@ def _free_port(address: str, port: int) -> int:
 
 
 def serve(
-    path: str | Path,
+    path: str | Place,
     *,
     port: int = 0,
     address: str = "127.0.0.1",

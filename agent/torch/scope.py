@@ -17,7 +17,7 @@ import torch
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
 from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
-from ..embedded import start_collector
+from ..embedded import folder_of, start_collector
 from ..outbox import Outbox, OutboxStatistics
 from ..ring import Ring
 from ..schedule import Schedule, schedules_by_kind
@@ -166,7 +166,7 @@ def observe(
         optimizers,
         run=run_name(run),
         to=to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO"),
-        directory=Path(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs"),
+        directory=folder_of(directory),
         timetable=timetable_of(
             schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),
             sentinel=sentinel,

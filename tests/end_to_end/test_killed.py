@@ -145,7 +145,7 @@ def test_nothing_else_is_found_wrong(run: Run) -> None:
 
 def test_the_others_did_not_wait_for_the_agent(run: Run) -> None:
     for rank in survivors(run.name):
-        told = json.loads((run.path.parent / f"{run.name}-{rank}.json").read_text())
+        told = json.loads(Path(f"{run.path}-{rank}.json").read_text())
         assert len(told["seconds"]) == STEPS - LAST - 1
         assert max(told["seconds"]) < 2, "a record waits for 2 s or 10 s for the one that is gone"
         assert told["dropped"] == 0

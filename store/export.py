@@ -1,0 +1,130 @@
+"""A run as a plain Zarr store: what `zarr.open` and `xarray.open_zarr` read without rankscope."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN
+from ..sketch.errors import StoreError
+from .describe import attributes
+from .naming import is_vacant, what_is_at
+from .query import Run
+
+AT_ONCE = 64
+"""Steps that are in memory at a time."""
+CHUNKS: Mapping[str, int] = {"step": AT_ONCE, "site": 128}
+
+
+def export_zarr(run: Run, folder: Path, *, exponents: bool = True) -> dict[str, int]:
+    """Write one snapshot of a run into a new folder, as Zarr v3.
+
+    There is a variable over (step, site) for each main statistic, merged over all ranks, float32;
+    `exponent_count` over (step, site, exponent), int64, with what lies in no bin beside it; and
+    `training` over (step, rank, training_name), float64. Coordinates tell of sites and steps,
+    attributes of units. Steps whose detail retention deleted are left out.
+
+    Args:
+        run: its present snapshot is written.
+        folder: new, or empty.
+        exponents: whether to write histograms, which are most of it.
+
+    Returns:
+        The lengths of the axes.
+
+    Raises:
+        StoreError: the folder holds something, or cannot be written.
+    """
+    if folder.exists() and not (folder.is_dir() and is_vacant(folder)):
+        raise StoreError(f"{folder} {what_is_at(folder)}; choose a folder that is new or empty.")
+    records = run.records()
+    steps = records.loc[~records["deleted"], "step"].to_numpy()
+    try:
+        for start in range(0, max(len(steps), 1), AT_ONCE):
+            part = steps[start : start + AT_ONCE]
+            _append(dataset(run, part, exponents=exponents), folder, is_first=start == 0)
+        _consolidate(folder)
+    except OSError as error:
+        raise StoreError(f"Cannot write to {folder}: {error.strerror or error}.") from error
+    with xr.open_zarr(folder, chunks=None) as written:
+        return {str(axis): size for axis, size in written.sizes.items()}
+
+
+def _consolidate(folder: Path) -> None:
+    """Put all metadata in one place, where xarray looks first."""
+    with warnings.catch_warnings():
+        # It is an extension of Zarr v3; who does not know it reads on without.
+        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+        zarr.consolidate_metadata(str(folder))
+
+
+def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Dataset:
+    """All that is exported of consecutive steps."""
+    span = (int(steps[0]), int(steps[-1])) if len(steps) else (1, 0)
+    main = run.main(steps=span)
+    variables = {
+        name: main.sel(statistic=name, drop=True).assign_attrs(attributes(name, "merged", None))
+        for name in MAIN
+    }
+    training = run.training(steps=span).rename(name="training_name")
+    variables["training"] = training.assign_attrs(description="what the job told of itself")
+    found = xr.Dataset(variables)
+    if exponents:
+        counted = _exponents(run, span)
+        nothing = {name: counted[name].dtype.type(0) for name in counted.data_vars}
+        steps = found["step"].to_numpy()
+        found = found.merge(
+            counted.reindex(step=steps, fill_value=nothing), compat="equals", join="exact"
+        )
+    kept = run.records().set_index("step").loc[found["step"].to_numpy()]
+    found = found.assign_coords(
+        time=("step", pd.DatetimeIndex(kept["time"]).tz_localize(None).to_numpy()),
+        complete=("step", kept["complete"].to_numpy()),
+    )
+    found["time"].attrs["description"] = "wall clock of the record, UTC"
+    return found.assign_attrs(_about(run))
+
+
+def _exponents(run: Run, span: tuple[int, int]) -> xr.Dataset:
+    """Counts by exponent; where nothing was sketched `observed` is false and all counts are 0."""
+    found = run.exponents(steps=span).drop_vars(["attempt", "record"])
+    names = {name: f"exponent_{name}" for name in map(str, found.data_vars)}
+    for variable in found.data_vars.values():
+        variable.attrs |= {"units": "elements"}
+    found["count"].attrs["description"] = str(found.attrs["description"])
+    return found.rename(names).drop_attrs(deep=False)
+
+
+def _about(run: Run) -> dict[str, Any]:
+    sites = run.sites().reset_index()
+    return {
+        "run": run.name,
+        "snapshot": run.snapshot,
+        "source": "exported by rankscope",
+        "sites": json.loads(sites.to_json(orient="records") or "[]"),
+    }
+
+
+def _append(part: xr.Dataset, folder: Path, *, is_first: bool) -> None:
+    if is_first:
+        encoding = {
+            str(name): {
+                "chunks": tuple(
+                    max(min(CHUNKS.get(str(axis), size), size) if axis != "step" else AT_ONCE, 1)
+                    for axis, size in zip(variable.dims, variable.shape, strict=True)
+                )
+            }
+            for name, variable in part.data_vars.items()
+        }
+        part.to_zarr(folder, mode="w-", zarr_format=3, consolidated=False, encoding=encoding)
+    else:
+        part.to_zarr(folder, append_dim="step", zarr_format=3, consolidated=False)

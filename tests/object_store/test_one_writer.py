@@ -1,0 +1,202 @@
+"""One writer a run where no kernel holds a lock: leases, takeovers, and answers that are lost."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from rankscope.sketch import BusyError, StoreError
+from rankscope.store import Event, Record, RunWriter, open_run
+
+if TYPE_CHECKING:
+    from .conftest import Bucket
+
+Make = Callable[..., Record]
+
+HOLD = """
+import sys
+from rankscope.store import RunWriter
+writer = RunWriter.open(sys.argv[1], run="gpt")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process_holding(url: str) -> Generator[subprocess.Popen[bytes]]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", HOLD, url], **pipes)  # type: ignore[call-overload]
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_collector_is_told_who_writes(bucket: Bucket) -> None:
+    with another_process_holding(bucket.run) as holder:
+        said = rf"is being written by process {holder.pid} on {socket.gethostname()}; stop that"
+        with pytest.raises(BusyError, match=said):
+            RunWriter.open(bucket.run, run="gpt")
+        command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
+        command += ["--store", f"{bucket.url}/team", "--run", "gpt"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert second.returncode == 1
+    assert f"process {holder.pid}" in second.stderr
+
+
+def test_after_kill_9_the_next_one_goes_on_at_once(bucket: Bucket, record: Make) -> None:
+    with another_process_holding(bucket.run) as holder:
+        holder.kill()
+        holder.wait()
+        with RunWriter.open(bucket.run, run="gpt") as writer:
+            writer.attempt_of("x")
+            writer.commit([record(0, {})], streams={"s": 0})
+
+    assert len(open_run(bucket.run).records()) == 1
+
+
+def test_one_that_was_taken_for_dead_can_store_nothing(
+    writer: RunWriter, record: Make, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.commit([record(0)], streams={"s": 0})
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3600 * 10**9)
+
+    with RunWriter.open(bucket.run, run="gpt") as other:
+        for use in (
+            lambda: writer.commit([record(1, step=100)], streams={"s": 1}),
+            writer.finish,
+            lambda: writer.commit([], streams={"s": 2}),
+        ):
+            with pytest.raises(BusyError, match="by another process since this one was taken for"):
+                use()
+        other.commit([record(1, step=7)], streams={"s": 1})
+        writer.close()
+        with pytest.raises(BusyError):  # closing gave back nothing that was another's
+            RunWriter.open(bucket.run, run="gpt")
+
+    run = open_run(bucket.run)
+    assert run.records()["step"].tolist() == [0, 7]
+
+
+def test_a_quiet_holder_keeps_its_lease(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.store.lease.TERM_S", 4.0)
+    monkeypatch.setattr("rankscope.store.lease.RENEW_S", 0.2)
+    with RunWriter.open(bucket.run, run="gpt"):
+        time.sleep(5.0)
+        with pytest.raises(BusyError):
+            RunWriter.open(bucket.run, run="gpt")
+    RunWriter.open(bucket.run, run="gpt").close()
+
+
+class Proxy:
+    """Stands between a client and the server, and loses answers when it is told to."""
+
+    def __init__(self, server: str) -> None:
+        host, port = urlsplit(server).netloc.split(":")
+        self.server = host, int(port)
+        self.lose = b""
+        """The answers to requests whose first line contains that are lost; empty: none are."""
+        self.lost = threading.Event()
+        self.cut = False
+        """Whether nothing gets through after the first lost answer."""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            if self.cut and self.lost.is_set():
+                client.close()
+                continue
+            server = socket.create_connection(self.server)
+            self._ends += client, server
+            state = {"lose": False}
+            for source, target, up in ((client, server, True), (server, client, False)):
+                arguments = (source, target, up, state)
+                self._threads.append(threading.Thread(target=self._pump, args=arguments))
+                self._threads[-1].start()
+
+    def _pump(
+        self, source: socket.socket, target: socket.socket, up: bool, state: dict[str, bool]
+    ) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if up and self.lose and self.lose in data and not self.lost.is_set():
+                    state["lose"] = True
+                if not up and state["lose"]:
+                    self.lost.set()
+                    break
+                if up and self.cut and self.lost.is_set():
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._socket.close()
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for end in self._ends:
+            end.close()
+
+
+@pytest.fixture
+def proxy(aws: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
+    proxy = Proxy(aws)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("stays_away", [False, True])
+def test_a_commit_whose_answer_is_lost_is_made_once(
+    bucket: Bucket, proxy: Proxy, record: Make, stays_away: bool
+) -> None:
+    records = [record(0, {}), record(1, {})]
+    events = [Event(kind="gap", time_ns=1, step=0, attempt=0, rank=0, text="told once")]
+    with RunWriter.open(bucket.run, run="gpt") as writer:
+        writer.attempt_of("x")
+        writer.commit([], streams={}, events=[])
+        proxy.lose, proxy.cut = (
+            b"PUT /" + bucket.name.encode() + b"/team/gpt/refs/branch.main",
+            stays_away,
+        )
+        with pytest.raises(StoreError, match="cannot be reached") if stays_away else nullcontext():
+            writer.commit(records, streams={"s": 1}, events=events)
+        assert proxy.lost.is_set()
+        proxy.lose, proxy.cut = b"", False
+        if stays_away:
+            writer.commit(records, streams={"s": 1}, events=events)
+        writer.commit([record(2, {})], streams={"s": 2})
+
+    run = open_run(bucket.run)
+    assert run.records()["step"].tolist() == [0, 1, 2]
+    assert run.events()["text"].tolist() == ["told once"]
