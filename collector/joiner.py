@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
+from ..wire.messages import Gap
 from .merging import merge_contributions
 from .placement import Layout
 from .plan import Contribution, Plans
@@ -72,6 +73,8 @@ class _Held:
     size_bytes: int = 0
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Frames in it that no batch has released yet."""
+    told: list[Event] = field(default_factory=list[Event])
+    """What these frames told beside: it becomes durable with them, and so once."""
     index: int = -1
     closed: float = 0.0
     changed: bool = False
@@ -116,6 +119,7 @@ class _Late:
 
     steps: list[int] = field(default_factory=list[int])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    told: list[Event] = field(default_factory=list[Event])
 
 
 class Joiner:
@@ -149,7 +153,8 @@ class Joiner:
         self._stalled = False
         """Whether it was told that no rank moves."""
         self._plans = Plans()
-        self._watch = Watch(attempt, site)
+        self.watch = Watch(attempt, site)
+        """What its records are judged by."""
         self._open_bytes = 0
         self._closed_bytes = 0
         self._changed = 0
@@ -201,8 +206,20 @@ class Joiner:
             self._tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
         self._let_go(rank, state)
 
-    def feed(self, rank: int, stream: str, frame: PackedFrame, layout: Layout, now: float) -> None:
-        """Take in a frame of `rank`; what follows from it is in the next `tick`."""
+    def feed(
+        self,
+        rank: int,
+        stream: str,
+        frame: PackedFrame,
+        layout: Layout,
+        now: float,
+        lost: Sequence[Gap] = (),
+    ) -> None:
+        """Take in a frame of `rank`; what follows from it is in the next `tick`.
+
+        Args:
+            lost: what was lost since the frame before, told with the record that this goes to.
+        """
         header = frame.header
         self.hear(rank, now)
         state = self._ranks[rank]
@@ -210,8 +227,13 @@ class Joiner:
         may_go_back = not header.kept and not state.unfinished  # then it is a rewind
         if header.step > state.place.step or may_go_back:
             state.place = state.place._replace(step=header.step)
-        for report in header.reports:
-            self._tell("report", rank, header.step, report, header.time_ns)
+        told = [
+            *(
+                self._event("report", rank, header.step, said, header.time_ns)
+                for said in header.reports
+            ),
+            *(self._gap(rank, gap) for gap in lost),
+        ]
         key = self._key(state, header.step, header.final, kept=header.kept)
         if state.position is None or key > state.position or not header.kept:
             self._move(rank, state, key)
@@ -221,9 +243,11 @@ class Joiner:
             late = self._late.setdefault(rank, _Late())
             late.steps.append(header.step)
             late.released.append((stream, header.sequence))
+            late.told += told
             return
         self._put(held, rank, Contribution(frame, layout))
         held.released.append((stream, header.sequence))
+        held.told += told
         held.waiting.discard(rank)
 
     def skip(self, rank: int, stream: str, sequence: int, text: str, step: int) -> None:
@@ -231,9 +255,14 @@ class Joiner:
         self._skipped.append((stream, sequence))
         self._tell("malformed", rank, step, text)
 
-    def tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
+    def end(self, rank: int, stream: str, sequence: int, lost: Sequence[Gap]) -> None:
+        """The goodbye of a stream told what was lost: it is dealt with once that is durable."""
+        self._skipped.append((stream, sequence))
+        self._events += [self._gap(rank, gap) for gap in lost]
+
+    def tell(self, kind: str, rank: int, step: int, text: str) -> None:
         """Have an event in the next batch."""
-        self._tell(kind, rank, step, text, time_ns)
+        self._tell(kind, rank, step, text)
 
     def tick(
         self, now: float, next_index: int, *, most: int | None = None, everything: bool = False
@@ -257,7 +286,8 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
-        batch.events, self._events = self._events, []
+        batch.events += self._events
+        self._events = []
         batch.released += self._skipped
         self._skipped = []
         return batch
@@ -414,10 +444,11 @@ class Joiner:
         )
         batch.records.append(record)
         batch.released += held.released
-        held.released, held.changed = [], False
+        batch.events += held.told
+        held.released, held.told, held.changed = [], [], False
         whole = record.complete and not record.partial
         try:
-            batch.alerts += self._watch.judge(
+            batch.alerts += self.watch.judge(
                 merged, step, record.time_ns, whole=whole, patched=patched or held.kept
             )
         except Exception as error:  # a rule never costs the record, whatever peers have sent
@@ -473,9 +504,22 @@ class Joiner:
 
     # Events --------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
-        self._events.append(
-            Event(kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns)
+    def _tell(self, kind: str, rank: int, step: int, text: str) -> None:
+        self._events.append(self._event(kind, rank, step, text))
+
+    def _event(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> Event:
+        return Event(
+            kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns
+        )
+
+    def _gap(self, rank: int, gap: Gap) -> Event:
+        steps = f"of steps {gap.first_step} to {gap.last_step}"
+        text = f"Rank {rank} lost {gap.frames} frames {steps}: {gap.cause}."
+        return replace(
+            self._event("gap", rank, gap.first_step, text),
+            last_step=gap.last_step,
+            frames=gap.frames,
+            cause=gap.cause,
         )
 
     def _tell_late(self, batch: Batch) -> None:
@@ -485,4 +529,5 @@ class Joiner:
             text = f"Rank {rank} sent {steps} after the records had been closed for good: left out."
             self._tell("late", rank, first, text)
             batch.released += late.released
+            batch.events += late.told
         self._late = {}

@@ -60,6 +60,8 @@ class Stream:
     told_committed: int = -2
     told_control: Control | None = None
     ended: bool = False
+    farewell: Sequence[Gap] = ()
+    """What its goodbye told as lost, until that is on its way into the store."""
 
 
 class Run:
@@ -157,9 +159,8 @@ class Run:
         if missing is None:
             joiner.hear(stream.rank, now)
             return False
-        if missing:
-            self._tell_gaps(stream, header.gaps, missing, header.step)
-        joiner.feed(stream.rank, stream.name, frame, layout, now)
+        lost = _lost(header.gaps, missing, header.step)
+        joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         budget = self._budgets.get(stream.attempt)
         if budget is not None:
             budget.hear(stream.rank, header.step, header.health)
@@ -179,6 +180,8 @@ class Run:
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable."""
+        if goodbye.gaps and stream.cursor.receive(goodbye.last, 0) is not None:
+            stream.farewell = goodbye.gaps
         stream.cursor.close(goodbye.last)
         stream.ended = True
         stream.told_committed = -2
@@ -341,6 +344,8 @@ class Run:
             site=lambda index: self.writer.sites[index],
             settings=self.settings.joiner,
         )
+        place = {site.label: index for index, site in enumerate(self.writer.sites)}
+        self._joiners[attempt].watch.resume(self.writer.alerts(attempt), place.__getitem__)
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
@@ -384,6 +389,7 @@ class Run:
         self._unwritten.clear()
 
     def _gather(self, now: float, everything: bool) -> Batch:
+        self._take_farewells()
         gathered, index = Batch(), self.writer.next_record
         for attempt in sorted(self._joiners):
             most = _up_to_a_chunk(index, self.settings.commit_records)
@@ -394,6 +400,14 @@ class Run:
             gathered.alerts += batch.alerts
             gathered.released += batch.released
         return gathered
+
+    def _take_farewells(self) -> None:
+        """Tell what was lost at the end of streams whose frames are all durable, and so once."""
+        for stream in self.streams.values():
+            if stream.farewell and len(stream.cursor.waiting) == 1:
+                [last] = stream.cursor.waiting
+                self._joiners[stream.attempt].end(stream.rank, stream.name, last, stream.farewell)
+                stream.farewell = ()
 
     def _dated(self, event: Event) -> Event:
         return event if event.time_ns else replace(event, time_ns=self._wall_ns())
@@ -408,15 +422,13 @@ class Run:
             name: number for name, number in cursors.items() if number > self._stored.get(name, -1)
         }
 
-    def _tell_gaps(self, stream: Stream, gaps: Sequence[Gap], missing: int, step: int) -> None:
-        joiner = self._joiners[stream.attempt]
-        for gap in gaps or [Gap(first_step=step, last_step=step, frames=missing, cause="unknown")]:
-            frames = min(gap.frames, missing)
-            text = (
-                f"Rank {stream.rank} lost {frames} frames of steps {gap.first_step} to "
-                f"{gap.last_step}: {gap.cause}."
-            )
-            joiner.tell("gap", stream.rank, gap.first_step, text)
+
+def _lost(told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
+    """What a frame says was lost before it; and what was jumped over and it does not explain."""
+    unknown = missing - sum(gap.frames for gap in told)
+    if unknown <= 0:
+        return list(told)
+    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause="unknown")]
 
 
 def _up_to_a_chunk(index: int, most: int) -> int:

@@ -224,6 +224,7 @@ class Collector:
             protocol=PROTOCOL,
             attempt=stream.attempt,
             committed=stream.cursor.committed,
+            received=stream.cursor.received,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self.settings.credit_bytes,
         )

@@ -5,6 +5,7 @@ Its one rule: what fails leaves no trace. The writer's own state moves on only a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import icechunk
+import numpy as np
 
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
@@ -32,8 +34,9 @@ from .repository import (
     open_repository,
     read_meta,
     read_snapshot,
+    wrong_clock,
 )
-from .state import Attempt, Meta, State
+from .state import Attempt, Meta, State, alert_from_json
 from .transaction import append_lines, with_names, write_records
 from .validate import check_records
 
@@ -70,6 +73,7 @@ class RunWriter:
         }
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
+        self._alerts = by_identity(self._read_alerts())
         self._state_writer = AttributeWriter(session.store, "state")
         self._meta_writer = AttributeWriter(session.store, "meta")
 
@@ -115,6 +119,10 @@ class RunWriter:
     def attempts(self) -> tuple[Attempt, ...]:
         """The attempts known so far, in the order of their number."""
         return self._meta.attempts
+
+    def alerts(self, attempt: int) -> list[Alert]:
+        """The alerts of an attempt, as they were stored last."""
+        return [alert for alert in self._alerts.values() if alert.attempt == attempt]
 
     def attempt_of(self, launch: str) -> int:
         """The number of the attempt with that launch token; a new token gets the next number.
@@ -232,6 +240,7 @@ class RunWriter:
 
         self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
         self._meta = meta
+        self._alerts |= by_identity(alerts)
 
     def compact_if_due(self) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits."""
@@ -274,6 +283,13 @@ class RunWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _read_alerts(self) -> list[Alert]:
+        length = self._state.logs["alerts"]
+        if not length:
+            return []
+        lines = np.asarray(self._arrays.open("alerts")[:length]).tobytes().decode().splitlines()
+        return [alert_from_json(json.loads(line)) for line in lines]
 
     def _fit(self, needed: Mapping[str, int]) -> None:
         """Make the arrays, or make them larger, in a transaction of its own.
@@ -319,7 +335,8 @@ class RunWriter:
             self._state_writer.write(session.store, state.to_json())
             session.commit(message, metadata={"streams": streams})
         except (OSError, icechunk.IcechunkError) as error:
-            raise StoreError(f"Cannot write to {self.path}: {first_line(error)}") from error
+            why = wrong_clock(error) or f"Cannot write to {self.path}: {first_line(error)}"
+            raise StoreError(why) from error
         self._arrays, self._state, self._streams = arrays, state, dict(streams)
         self._stored_meta = meta
         self._cleaner.committed()
@@ -350,3 +367,8 @@ def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.
     if is_blank(repository):
         begin_run(repository, run, formats)
     return repository
+
+
+def by_identity(alerts: Sequence[Alert]) -> dict[tuple[int, str, str, int], Alert]:
+    """Of several entries of one alert the latest counts."""
+    return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}

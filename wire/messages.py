@@ -107,6 +107,8 @@ class Welcome(Message, tag="welcome", frozen=True):
     credit_frames: Annotated[int, msgspec.Meta(ge=1)]
     credit_bytes: Annotated[int, msgspec.Meta(ge=1)]
     """How much may be under way without an `Ack` that says it was received."""
+    received: int = -1
+    """Sequence number of the last frame that is here, durable or not: go on after it."""
 
 
 class Reject(Message, tag="reject", frozen=True):
@@ -267,6 +269,9 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
     last: int
     reason: Name = ""
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    """What no frame could tell any more; if there is something `last` is the number of this
+    message, which no frame has."""
 
 
 FromAgent = Hello | Schema | FrameHeader | State | Goodbye
