@@ -345,7 +345,9 @@ class Run:
             settings=self.settings.joiner,
         )
         place = {site.label: index for index, site in enumerate(self.writer.sites)}
-        self._joiners[attempt].watch.resume(self.writer.alerts(attempt), place.__getitem__)
+        self._joiners[attempt].watch.resume(
+            self.writer.alerts(attempt), place.__getitem__, self.writer.last_step(attempt)
+        )
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}

@@ -19,6 +19,7 @@ from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
 from . import compaction
 from .arrays import Arrays
+from .chunks import read_regions
 from .cleaning import Cleaner
 from .lock import WriterLock
 from .naming import holds_repository, is_vacant, what_is_at
@@ -36,6 +37,7 @@ from .repository import (
     read_snapshot,
     wrong_clock,
 )
+from .selection import ATTEMPT, STEP
 from .state import Attempt, Meta, State, alert_from_json
 from .transaction import append_lines, with_names, write_records
 from .validate import check_records
@@ -123,6 +125,16 @@ class RunWriter:
     def alerts(self, attempt: int) -> list[Alert]:
         """The alerts of an attempt, as they were stored last."""
         return [alert for alert in self._alerts.values() if alert.attempt == attempt]
+
+    def last_step(self, attempt: int) -> int | None:
+        """The step of the newest record, if it is of that attempt."""
+        count = self._state.records
+        if not count:
+            return None
+        last = self._arrays.read("records", self._state.bounds("records"), count - 1, count)
+        read_regions(last.requests)
+        [facts] = last.finish()
+        return int(facts[STEP]) if facts[ATTEMPT] == attempt else None
 
     def attempt_of(self, launch: str) -> int:
         """The number of the attempt with that launch token; a new token gets the next number.

@@ -53,12 +53,20 @@ def outbox(address: str, rank: int = 0, world_size: int = 1, **fields: object) -
     return box
 
 
-def a_table(value: float = 1.0) -> SketchTable:
-    arrays = [np.full(VALUES, value, np.float32), np.ones(VALUES, np.float32)]
+def a_table(value: float = 1.0, weight: float = 1.0) -> SketchTable:
+    arrays = [np.full(VALUES, value, np.float32), np.full(VALUES, weight, np.float32)]
     return SketchTable.concatenate([sketch_array(array) for array in arrays])
 
 
-def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float = 0.0) -> None:
+def send(
+    box: Outbox,
+    steps: Sequence[int],
+    value: float = 1.0,
+    pause_s: float = 0.0,
+    *,
+    weight: float = 1.0,
+    reports: Sequence[str] = (),
+) -> None:
     for step in steps:
         box.send(
             pack_frame(
@@ -66,8 +74,9 @@ def send(box: Outbox, steps: Sequence[int], value: float = 1.0, pause_s: float =
                     step=step,
                     time_ns=time.time_ns(),
                     sites=np.arange(2, dtype=np.uint32),
-                    table=a_table(value),
+                    table=a_table(value, weight),
                     training={"loss": float(step)},
+                    reports=list(reports),
                 )
             )
         )
