@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
-from ..wire.messages import Gap
+from ..wire.messages import FrameHeader, Gap
 from .merging import merge_contributions
 from .placement import Layout
 from .plan import Contribution, Plans
@@ -176,6 +176,22 @@ class Joiner:
             count += 1
         return count
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(held.waiting for held in self._open.values())
+
+    def begins(self, rank: int, header: FrameHeader) -> bool:
+        """Whether a frame of `rank` would begin a record."""
+        state = self._ranks.get(rank)
+        key = self._key(state, header.step, header.final, kept=header.kept) if state else None
+        return key not in self._open and key not in self._closed
+
+    def pass_over(self, rank: int) -> None:
+        """Nothing of `rank` will come into the open records any more."""
+        for held in self._open.values():
+            held.waiting.discard(rank)
+
     def present(self) -> list[int]:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
@@ -333,8 +349,7 @@ class Joiner:
 
     def _let_go(self, rank: int, state: _Rank) -> None:
         state.gone = True
-        for held in self._open.values():
-            held.waiting.discard(rank)
+        self.pass_over(rank)
 
     def _find_lost(self, now: float) -> None:
         for rank, state in self._ranks.items():

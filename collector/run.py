@@ -21,6 +21,7 @@ from ..wire.codec import PackedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
     Control,
+    FrameHeader,
     Gap,
     Goodbye,
     Hello,
@@ -60,6 +61,8 @@ class Stream:
     told_committed: int = -2
     told_control: Control | None = None
     ended: bool = False
+    is_held_off: bool = False
+    """The collector is about to end and takes nothing more of it."""
     farewell: Sequence[Gap] = ()
     """What its goodbye told as lost, until that is on its way into the store."""
 
@@ -93,6 +96,7 @@ class Run:
         self._unwritten: set[int] = set()
         self._stored: dict[str, int] = writer.streams
         self._pending: Batch | None = None
+        self._is_sealed = False
         self._next_try = 0.0
         self._failures = 0
         self._last_commit = float("-inf")
@@ -165,6 +169,23 @@ class Run:
         if budget is not None:
             budget.hear(stream.rank, header.step, header.health)
         return True
+
+    def refuses(self, stream: Stream, header: FrameHeader) -> bool:
+        """Whether a frame, and so all later ones of its stream, is left to the next collector."""
+        joiner = self._joiners[stream.attempt]
+        if not stream.is_held_off and self._is_sealed and joiner.begins(stream.rank, header):
+            stream.is_held_off = True
+            joiner.pass_over(stream.rank)
+        return stream.is_held_off
+
+    def seal(self) -> None:
+        """Begin no record any more: complete those that are open."""
+        self._is_sealed = True
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(joiner.is_awaiting for joiner in self._joiners.values())
 
     def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
         """A frame cannot be read: tell it, so that the stream goes on after it."""

@@ -23,6 +23,8 @@ TRIM_S = 10.0
 """How often free memory goes back to the system."""
 STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
+DRAIN_S = 2.0
+"""When it is told to end, open records wait so long for their last ranks."""
 HEARTBEAT_S = 5
 SILENCE_S = 20
 
@@ -99,7 +101,14 @@ class Service:
         return self._collector.statistics()
 
     def close(self) -> None:
-        """Commit what there is, finish every run and stop listening."""
+        """Let open records become complete, commit all, finish every run and stop listening."""
+        self._collector.seal()
+        until = time.monotonic() + DRAIN_S
+        while self._collector.is_awaiting and time.monotonic() < until:
+            if self._socket.poll(10):
+                self._take_in()
+            self._collector.tick(time.monotonic())
+            self._send_out()
         self._collector.close(time.monotonic())
         self._send_out()
         # The last acknowledgements are small; a peer that does not take them is not waited for.

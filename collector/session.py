@@ -89,7 +89,7 @@ class Collector:
         self._open_run = open_run
         self._wall_ns = wall_ns
         self._started = now
-        self._heard = False
+        self._heard = self._is_sealed = False
         self._runs: dict[str, Run] = {}
         self._peers: dict[bytes, Stream] = {}
         self._touched: dict[str, Stream] = {}
@@ -145,6 +145,20 @@ class Collector:
         if not self._heard:
             return now - self._started > self.settings.first_hello_s
         return all(run.is_done(now) for run in self._runs.values())
+
+    def seal(self) -> None:
+        """Take in only what completes the records that are open: the next collector gets the rest.
+
+        Otherwise each end would cut the steps that are under way into two records.
+        """
+        self._is_sealed = True
+        for run in self._runs.values():
+            run.seal()
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(run.is_awaiting for run in self._runs.values())
 
     def close(self, now: float) -> None:
         """Commit what there is, finish every run; what fails is logged."""
@@ -232,6 +246,8 @@ class Collector:
 
     def _refusal(self, hello: Hello) -> tuple[Code, str, float | None] | None:
         settings = self.settings
+        if self._is_sealed:
+            return "full", "This collector is about to end.", 1.0
         if not hello.protocol_min <= PROTOCOL <= hello.protocol_max:
             theirs = f"{hello.protocol_min} to {hello.protocol_max}"
             text = f"This collector speaks protocol {PROTOCOL}, the agent {theirs}: update one."
@@ -265,7 +281,7 @@ class Collector:
 
     def _frame(self, stream: Stream, header: FrameHeader, blob: bytes, now: float) -> None:
         self._touched[stream.name] = stream
-        if stream.needs_schema:
+        if stream.needs_schema or stream.run.refuses(stream, header):
             return
         known = stream.schemas.get(header.schema)
         if known is None and header.sequence > stream.cursor.received:

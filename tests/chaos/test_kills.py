@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from rankscope.agent.window import FORSAKEN, OVERFLOW
+from rankscope.sketch import StoreError
+from rankscope.store import open_run
 
 from .ledger import check
 from .processes import Processes, scaled, sleep_between, wait_until
@@ -80,3 +82,36 @@ def test_agents_killed_at_any_moment_take_nothing_with_them_but_their_last_frame
         assert [own.durable for own in ledgers] == [True, None, True, None]
         lost = run.events().query(f"kind == 'rank-lost' and attempt == {attempt}")
         assert sorted(lost["rank"]) == [1, 3]
+
+
+def complete_records(processes: Processes) -> int:
+    """How many are stored that hold all ranks."""
+    try:
+        return int(open_run(processes.store / "demo").records().complete.sum())
+    except StoreError:  # it is not there yet
+        return 0
+
+
+def test_a_collector_that_is_stopped_and_started_again_cuts_no_record_in_two(
+    processes: Processes,
+) -> None:
+    stops = scaled(2, 20)
+    total = 150 * stops
+    processes.collector()
+    senders = processes.senders(RANKS, steps=total, pause_s=0.05)
+    complete = 0
+    for _ in range(stops):
+        # All ranks have found it: of one that has not nobody can know whether it will come.
+        wait_until(lambda least=complete: complete_records(processes) > min(least, total - 1))
+        sleep_between(processes, 0.0, 0.5)
+        processes.stop_collector()
+        complete = complete_records(processes)
+        processes.collector("--until-done")
+    processes.await_all(senders, 120)
+    processes.stop_collector()
+
+    run = check(processes.store / "demo", processes.ledgers(RANKS))
+    records = run.records(all_attempts=True)
+    assert records.step.tolist() == list(range(total))
+    assert records.complete.all()
+    assert not len(run.events())
