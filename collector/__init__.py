@@ -4,6 +4,7 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 """
 
 from .command import collect
+from .health import Health, HealthServer
 from .joiner import Batch, Joiner, JoinerSettings, Place
 from .merging import Divergence, Merged, merge_contributions
 from .placement import Layout, lay_out
@@ -19,6 +20,8 @@ __all__ = [
     "CollectorStatistics",
     "Contribution",
     "Divergence",
+    "Health",
+    "HealthServer",
     "Joiner",
     "JoinerSettings",
     "Layout",

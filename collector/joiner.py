@@ -43,8 +43,8 @@ class JoinerSettings:
     """How long after its closing a record can be patched."""
     retain_records: int = 256
     """How many closed records can be patched at a time."""
-    retain_bytes: int = 128 << 20
-    open_bytes: int = 256 << 20
+    retain_bytes: int = 64 << 20
+    open_bytes: int = 128 << 20
     """Above this the oldest open records are closed before their deadline."""
     keep_ranks: int = 64
     """Main statistics are kept for each rank of an attempt of at most this many ranks."""

@@ -83,6 +83,8 @@ class Run:
         self.writer = writer
         self.settings = settings
         self.streams: dict[str, Stream] = {}
+        self.failing = ""
+        """Why the last commit did not work; empty if it did."""
         self.records = 0
         self.alerts = 0
         self._wall_ns = wall_ns
@@ -256,8 +258,9 @@ class Run:
             self._failures += 1
             wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
             self._next_try = now + wait_s
-            raise StoreError(f"Run {self.name!r} cannot be stored: {error}") from error
-        self._failures, self._pending = 0, None
+            self.failing = f"Run {self.name!r} cannot be stored: {error}"
+            raise StoreError(self.failing) from error
+        self._failures, self._pending, self.failing = 0, None, ""
         self._stored |= cursors
         self.records += len(batch.records)
         self.alerts += sum(alert.last_step is None for alert in batch.alerts)
@@ -276,6 +279,15 @@ class Run:
             self.writer.compact_if_due()
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
+
+    def world_size(self, attempt: int) -> int:
+        """How many ranks an attempt has."""
+        return self._joiners[attempt].world_size
+
+    @property
+    def open_records(self) -> int:
+        """How many records still wait for ranks."""
+        return sum(joiner.open_records for joiner in self._joiners.values())
 
     def held_bytes(self) -> int:
         """Bytes of the frames in memory."""

@@ -13,6 +13,7 @@ from ..sketch.errors import AddressError, StoreError
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
 from .complaints import logger
+from .health import Health
 from .memory import trim
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
@@ -21,6 +22,8 @@ BURST = 256
 """Messages taken in between two looks at the clock."""
 TRIM_S = 10.0
 """How often free memory goes back to the system."""
+LOOK_S = 0.5
+"""How often it puts down how it is."""
 STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
 DRAIN_S = 2.0
@@ -58,6 +61,7 @@ class Service:
                 "or say `--insecure` if the network is trusted."
             )
         _make_folder(store)
+        self._started = time.monotonic()
         self._collector = Collector(
             lambda name: RunWriter.open(store / name, run=name),
             self.settings,
@@ -74,6 +78,8 @@ class Service:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        self.health = self._look(self._started)
+        """How it was when it looked last; for other threads, too."""
 
     def run(self, stop: Callable[[], bool], *, until_done: bool = False) -> None:
         """Serve until `stop` says so, or, if wanted, until all work is done; then store all."""
@@ -88,6 +94,8 @@ class Service:
             now = time.monotonic()
             self._collector.tick(now)
             self._send_out()
+            if now - self.health.at >= LOOK_S:
+                self.health = self._look(now)
             if now >= next_trim:
                 next_trim = now + TRIM_S
                 trim()
@@ -113,6 +121,16 @@ class Service:
         self._send_out()
         # The last acknowledgements are small; a peer that does not take them is not waited for.
         self._context.destroy(linger=200)
+
+    def _look(self, now: float) -> Health:
+        return Health(
+            at=now,
+            address=self.address,
+            started=self._started,
+            failing=self._collector.failing,
+            is_full=self._collector.is_full,
+            counts=self._collector.statistics(),
+        )
 
     def _bind(self, where: Address) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import format_exc
 from typing import Literal, assert_never
 
@@ -64,6 +64,8 @@ class CollectorStatistics:
     streams: int = 0
     runs: int = 0
     held_bytes: int = 0
+    open_records: int = 0
+    """Records that still wait for ranks."""
 
 
 class Collector:
@@ -184,7 +186,22 @@ class Collector:
         counts, runs = self._counts, self._runs.values()
         counts.streams, counts.runs = len(self._peers), len(self._runs)
         counts.held_bytes = sum(run.held_bytes() for run in runs)
-        return counts
+        counts.open_records = sum(run.open_records for run in runs)
+        return replace(
+            counts,
+            records=counts.records + sum(run.records for run in runs),
+            alerts=counts.alerts + sum(run.alerts for run in runs),
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether agents get no credit back, for want of memory."""
+        return self._held_bytes() > self.settings.held_bytes
+
+    @property
+    def failing(self) -> str:
+        """Why some run cannot be stored at the moment; empty where all can."""
+        return next((run.failing for run in self._runs.values() if run.failing), "")
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -240,9 +257,16 @@ class Collector:
             committed=stream.cursor.committed,
             received=stream.cursor.received,
             credit_frames=self.settings.credit_frames,
-            credit_bytes=self.settings.credit_bytes,
+            credit_bytes=self._credit_bytes(stream),
         )
         self._send(peer, welcome)
+
+    def _credit_bytes(self, stream: Stream) -> int:
+        """So that what all ranks have under way is bounded, however many there are."""
+        settings = self.settings
+        ranks = max(stream.run.world_size(stream.attempt), len(self._peers))
+        share = settings.held_bytes // 4 // ranks
+        return min(settings.credit_bytes, max(share, settings.least_credit_bytes))
 
     def _refusal(self, hello: Hello) -> tuple[Code, str, float | None] | None:
         settings = self.settings
@@ -338,7 +362,7 @@ class Collector:
             self._complaints.say("compaction", str(error), now)
 
     def _acknowledge(self) -> None:
-        generous = self._held_bytes() <= self.settings.held_bytes
+        generous = not self.is_full
         for stream in self._touched.values():
             cursor = stream.cursor
             committed = cursor.committed

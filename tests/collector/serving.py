@@ -147,7 +147,10 @@ def stop_collectors() -> None:
         process = STARTED.pop()
         if process.poll() is None:
             process.kill()
-            process.communicate()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def wait_until(what: Callable[[], object], timeout_s: float = 15.0) -> None:
