@@ -31,6 +31,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Receive what the ranks of a job measure and store it.",
     ),
+    "doctor": LazyCommand(
+        target="collector.doctor:doctor",
+        extra="collector",
+        summary="Check versions, network, clocks, store and speed; say what to do.",
+    ),
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",

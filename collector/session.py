@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from traceback import format_exc
 from typing import Literal, assert_never
 
@@ -23,6 +24,8 @@ from ..wire.messages import (
     Hello,
     Message,
     NeedSchema,
+    Ping,
+    Pong,
     Reject,
     Schema,
     State,
@@ -32,6 +35,7 @@ from .complaints import Complaints, logger
 from .run import Run, Stream
 from .settings import CollectorSettings
 
+VERSION = version("rankscope")
 PRUNE_S = 5.0
 STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
@@ -122,7 +126,9 @@ class Collector:
             if stream is None:
                 self._reject(peer, "malformed", str(error))
             return
-        if isinstance(message, Hello):
+        if isinstance(message, Ping):
+            self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
+        elif isinstance(message, Hello):
             self._hello(peer, message, now)
         elif stream is None:
             self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)

@@ -274,5 +274,22 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     message, which no frame has."""
 
 
-FromAgent = Hello | Schema | FrameHeader | State | Goodbye
-FromCollector = Welcome | Reject | Ack | NeedSchema | Control
+class Ping(Message, tag="ping", frozen=True):
+    """Are you there? Needs no stream; answered by `Pong`."""
+
+    payload: Annotated[bytes, msgspec.Meta(max_length=1 << 20)] = b""
+    """Anything, to see how fast the way is; it does not come back."""
+
+
+class Pong(Message, tag="pong", frozen=True):
+    """The collector is there."""
+
+    protocol: int
+    version: Name
+    """Of rankscope."""
+    time_ns: Count
+    """Its wall clock, nanoseconds since 1970."""
+
+
+FromAgent = Hello | Schema | FrameHeader | State | Goodbye | Ping
+FromCollector = Welcome | Reject | Ack | NeedSchema | Control | Pong

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from rankscope.__main__ import cli
 
 from .ledger import check
 from .processes import Processes, scaled, wait_until
@@ -61,3 +64,15 @@ def test_a_clock_that_is_set_back_and_forth_loses_nothing(
     assert [own.dropped for own in ledgers] == [0] * RANKS
     assert run.records().complete.all()
     assert set(run.events()["kind"]) == set(), "nobody was taken for lost, and nothing came late"
+
+
+def test_the_doctor_sees_a_collector_whose_clock_is_wrong(
+    processes: Processes, clock: tuple[SetClock, Mapping[str, str]]
+) -> None:
+    set_clock, environment = clock
+    set_clock(60)
+    processes.collector(environment=environment)
+    result = CliRunner().invoke(cli, ["doctor", "--to", processes.address])
+
+    assert result.exit_code == 1
+    assert "bad   The collector's clock is 60.0 s ahead of this machine's" in result.output
