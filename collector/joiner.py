@@ -196,6 +196,10 @@ class Joiner:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
 
+    def newest_step(self) -> int:
+        """The furthest that a rank has come, as far as is known."""
+        return max((state.place.step for state in self._ranks.values()), default=0)
+
     def last_seen(self, rank: int) -> float | None:
         """When the rank was last heard; None if never, or if it is gone."""
         state = self._ranks.get(rank)

@@ -38,6 +38,9 @@ from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
 
+NOTICE_STEPS = 8
+"""Agents hear some steps before of a change, so that most ranks begin it in the same."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
@@ -90,6 +93,8 @@ class Run:
         self._wall_ns = wall_ns
         self._joiners: dict[int, Joiner] = {}
         self._budgets: dict[int, Budget] = {}
+        self._relief: dict[int, Control] = {}
+        """By attempt: what an overloaded collector asks for."""
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
@@ -168,7 +173,7 @@ class Run:
         lost = _lost(header.gaps, missing, header.step)
         joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         budget = self._budgets.get(stream.attempt)
-        if budget is not None:
+        if budget is not None and stream.attempt not in self._relief:
             budget.hear(stream.rank, header.step, header.health)
         return True
 
@@ -219,10 +224,23 @@ class Run:
                 joiner.tell("budget", change.rank, change.step, change.text)
         for stream in self.streams.values():
             budget = self._budgets.get(stream.attempt)
-            control = None if budget is None or stream.ended else budget.control
+            asked = (budget and budget.control, self._relief.get(stream.attempt))
+            control = max((one for one in asked if one), key=_stretch, default=None)
+            if stream.ended:
+                continue
             if control is not None and control != stream.told_control:
                 stream.told_control = control
                 yield stream, control
+
+    def relieve(self, stretch: int) -> None:
+        """Have all agents measure so many times as rarely: the collector does not keep up."""
+        for attempt, joiner in self._joiners.items():
+            step = joiner.newest_step() + NOTICE_STEPS
+            self._relief[attempt] = Control(stretch=stretch, from_step=step)
+            often = f"{stretch} times as rarely as asked for" if stretch > 1 else "as asked for"
+            why = "does not keep up" if stretch > 1 else "keeps up again"
+            text = f"The collector {why}: from step {step} on each site is sketched {often}."
+            joiner.tell("overload", -1, step, text)
 
     # Commits -------------------------------------------------------------------------------------
 
@@ -319,6 +337,7 @@ class Run:
             ):
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
                 self._budgets.pop(attempt, None)
+                self._relief.pop(attempt, None)
                 self._refused.pop(attempt, None)
 
     def close(self, now: float) -> None:
@@ -498,3 +517,7 @@ def _info(site: Site) -> SiteInfo:
         whole=tuple(site.whole),
         cuts=tuple(site.cuts),
     )
+
+
+def _stretch(control: Control) -> int:
+    return control.stretch

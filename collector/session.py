@@ -32,6 +32,7 @@ from ..wire.messages import (
     Welcome,
 )
 from .complaints import Complaints, logger
+from .overload import Overload
 from .run import Run, Stream
 from .settings import CollectorSettings
 
@@ -103,6 +104,7 @@ class Collector:
         self._counts = CollectorStatistics()
         self._next_prune = now + PRUNE_S
         self._next_steer = now
+        self._overload = Overload()
 
     # Messages ------------------------------------------------------------------------------------
 
@@ -353,6 +355,9 @@ class Collector:
 
     def _steer(self, now: float) -> None:
         try:
+            if self._overload.look(self._held_bytes(), self.settings.held_bytes, now):
+                for run in self._runs.values():
+                    run.relieve(self._overload.stretch)
             for run in self._runs.values():
                 for stream, control in run.steer():
                     self._send(stream.peer, control)
