@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean .venv names chromium
+.PHONY: help demo test soak check format bench clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,6 +53,9 @@ demo: .venv/installed ## Train a small model and watch it in the browser
 
 test: .venv/installed chromium ## Run the tests
 	$(BIN)/python -m pytest --timeout 300 $(ARGS)
+
+soak: .venv/installed ## Run the chaos tests at length: half an hour or more
+	RANKSCOPE_SOAK=$${RANKSCOPE_SOAK:-1} $(BIN)/python -m pytest tests/chaos --timeout 7200 $(ARGS)
 
 check: .venv/installed names ## Check format, lint and types; changes nothing
 	$(BIN)/ruff format --check .

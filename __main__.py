@@ -36,6 +36,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="",
         summary="Pass on what ranks measure, and keep it while it cannot be stored.",
     ),
+    "doctor": LazyCommand(
+        target="collector.doctor:doctor",
+        extra="collector",
+        summary="Check versions, network, clocks, store and speed; say what to do.",
+    ),
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",

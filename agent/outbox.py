@@ -31,6 +31,7 @@ from ..wire.messages import (
     MAX_NAME,
     Ack,
     Control,
+    Gap,
     Goodbye,
     Hello,
     Message,
@@ -53,6 +54,9 @@ SILENCE_S = 30.0
 BEAT_S = 2.0
 HEARTBEAT_MS = 5000
 HEARTBEAT_TIMEOUT_MS = 20_000
+LARGEST_HEADER = MAX_HEADER_BYTES // 2
+"""Without the gaps that it will tell."""
+TOO_LARGE = "it was too large for the wire"
 FLUSH_MS = 200
 """At most so long `close` lets the socket hand its last bytes to the kernel."""
 BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
@@ -74,8 +78,10 @@ class OutboxStatistics:
     """Frames that left the window, or could not enter it, without being durable."""
     dropped_bytes: int
     pending_frames: int
-    """Frames in the window."""
+    """Frames that are neither durable nor lost: those in the window, and those that left it after
+    they were sent."""
     pending_bytes: int
+    """What those in the window take."""
     connected: bool
     """Whether a collector has said welcome on the present connection."""
     rejected: str
@@ -134,6 +140,8 @@ class Outbox:
         self.control: Control | None = None
         """What the collector said last of how to go on."""
         self._stopped = False
+        self._last_gaps: tuple[Gap, ...] = ()
+        """What goodbye has to tell as lost."""
         self._answered = False
         """Whether an acknowledgement came since goodbye was said."""
         self.set_sites(())
@@ -154,21 +162,21 @@ class Outbox:
         if self._is_inert():
             return
         header, blob = packed
-        gaps = self._window.take_gaps()
-        header = replace(header, sequence=self._next_sequence, schema=self._schema, gaps=list(gaps))
-        entry = Entry(
-            sequence=header.sequence,
-            step=header.step,
-            schema=self._schema,
-            parts=(encode(header), blob),
-            gaps=gaps,
-        )
-        if len(entry.parts[0]) > MAX_HEADER_BYTES or len(blob) > MAX_BLOB_BYTES:
-            self._window.lose(header.step, entry.size_bytes, "it was too large for the wire", gaps)
+        header = replace(header, sequence=self._next_sequence, schema=self._schema)
+        header_bytes = len(encode(header))
+        size_bytes = header_bytes + len(blob)
+        if header_bytes > LARGEST_HEADER or len(blob) > MAX_BLOB_BYTES:
+            self._window.lose(header.step, size_bytes, TOO_LARGE)
             return
         self._next_sequence += 1
+        entry = Entry(sequence=header.sequence, packed=(header, blob), size_bytes=size_bytes)
         self._window.push(entry)
         self._flush()
+
+    def note_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Have steps told as lost that never became frames."""
+        if not self._is_inert():
+            self._window.note(gaps)
 
     def poll(self, now: float) -> None:
         """Read what the collector says, connect again if need be, send what may be sent."""
@@ -214,7 +222,7 @@ class Outbox:
             acknowledged=self._acknowledged,
             dropped_frames=self._window.dropped_frames,
             dropped_bytes=self._window.dropped_bytes,
-            pending_frames=len(self._window),
+            pending_frames=len(self._window) + self._window.in_doubt,
             pending_bytes=self._window.size_bytes,
             connected=self._welcome is not None,
             rejected=self._rejected,
@@ -304,7 +312,8 @@ class Outbox:
             case Welcome():
                 self._welcome, self._known = message, set()
                 self._retry_s, self._rejected = FIRST_RETRY_S, ""
-                self._acknowledged += self._window.restart(message.committed)
+                received = max(message.received, message.committed)
+                self._acknowledged += self._window.restart(received, message.committed)
             case Ack():
                 count = self._window.acknowledge(message.received, message.committed)
                 self._acknowledged += count
@@ -348,7 +357,8 @@ class Outbox:
             if schema is None or not self._put([schema]):
                 return False
             self._known.add(entry.schema)
-        return self._put(entry.parts)
+        header, blob = entry.packed
+        return self._put((encode(replace(header, gaps=list(entry.gaps))), blob))
 
     def _put(self, parts: Sequence[bytes]) -> bool:
         if self._socket is None:
@@ -371,14 +381,21 @@ class Outbox:
                 if told is not self._welcome and self._put([self._goodbye()]):
                     told = self._welcome
                     self._answered = False
-                elif told is self._welcome and self._answered and not len(self._window):
+                elif told is self._welcome and self._answered and self._is_empty():
                     return True
             if now >= deadline:
                 return False
             self._wait(min(deadline - now, 0.05))
 
+    def _is_empty(self) -> bool:
+        return not len(self._window) and not self._window.in_doubt
+
     def _goodbye(self) -> bytes:
-        return encode(Goodbye(last=self._next_sequence - 1))
+        """It takes a number of its own if it has to tell of losses, so that these count once."""
+        new = self._window.take_gaps()
+        self._last_gaps += new
+        self._next_sequence += bool(new)
+        return encode(Goodbye(last=self._next_sequence - 1, gaps=list(self._last_gaps)))
 
     def _wait(self, seconds: float) -> None:
         """Until something arrives or breaks, at most so long."""

@@ -1,7 +1,9 @@
 """The frames that are not durable yet: bounded, in order, ready to be sent again.
 
-Pure: no socket, no clock. Beyond its bounds the oldest frames fall out, and are told as gaps with
-the next frame; a gap that was told by a frame that fell out itself is told again.
+Pure: no socket, no clock. Beyond its bounds the oldest frames fall out. One that was not sent is
+lost then, and told as a gap. One that was is in doubt: it becomes durable, or is lost if the
+collector ends before that, which the next connection tells. So nothing is told as lost that is
+stored. A gap is told by the next frame that goes out, and again if that falls out itself.
 """
 
 from __future__ import annotations
@@ -9,32 +11,50 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
+from ..wire.codec import Packed
 from ..wire.messages import Gap
 
 MAX_GAPS = 256
 """As many as one frame may tell; more are joined into the last."""
+MAX_DOUBTS = 65_536
+"""Frames in doubt, of which a few numbers are kept; beyond it the oldest count as lost."""
 OVERFLOW = "the window of unacknowledged frames was full"
+FORSAKEN = "the window was full, and the collector ended before it had stored what it had received"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Entry:
-    """One frame, encoded."""
+    """One frame."""
+
+    sequence: int
+    packed: Packed
+    size_bytes: int
+    """Bytes on the wire."""
+    gaps: tuple[Gap, ...] = ()
+    """What it tells as lost, once it was sent."""
+
+    @property
+    def step(self) -> int:
+        """The step that it is about."""
+        return self.packed[0].step
+
+    @property
+    def schema(self) -> bytes:
+        """Hash of the schema that it needs."""
+        return self.packed[0].schema
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A frame that fell out after it was sent."""
 
     sequence: int
     step: int
     schema: bytes
-    """Hash of the schema that it needs."""
-    parts: tuple[bytes, bytes]
-    """Header and blob."""
-    gaps: tuple[Gap, ...] = ()
-    """What its header tells as lost."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on the wire."""
-        return len(self.parts[0]) + len(self.parts[1])
+    size_bytes: int
+    gaps: tuple[Gap, ...]
 
 
 @dataclass(slots=True)
@@ -47,6 +67,7 @@ class Window:
     dropped_frames: int = 0
     dropped_bytes: int = 0
     _entries: deque[Entry] = field(default_factory=deque[Entry])
+    _doubts: deque[Doubt] = field(default_factory=deque[Doubt])
     _gaps: list[Gap] = field(default_factory=list[Gap])
     _sent: int = 0
     """How many entries, from the oldest, were sent on this connection."""
@@ -59,6 +80,11 @@ class Window:
     def unsent(self) -> int:
         """How many entries wait for this connection."""
         return len(self._entries) - self._sent
+
+    @property
+    def in_doubt(self) -> int:
+        """How many frames fell out after they were sent, and are neither durable nor lost."""
+        return len(self._doubts)
 
     @property
     def is_under_way(self) -> bool:
@@ -74,7 +100,7 @@ class Window:
         return {entry.schema for entry in self._entries}
 
     def take_gaps(self) -> tuple[Gap, ...]:
-        """What the next frame has to tell as lost."""
+        """What no frame has told as lost yet; the caller tells it."""
         gaps, self._gaps = tuple(self._gaps), []
         return gaps
 
@@ -85,29 +111,58 @@ class Window:
         while len(self._entries) > 1 and self._is_full():
             self._drop_oldest()
 
-    def lose(self, step: int, size_bytes: int, cause: str, gaps: Sequence[Gap] = ()) -> None:
+    def lose(self, step: int, size_bytes: int, cause: str) -> None:
         """A frame was lost before it got here."""
         self.dropped_frames += 1
         self.dropped_bytes += size_bytes
-        self._note([*gaps, Gap(first_step=step, last_step=step, frames=1, cause=cause)])
+        self.note((Gap(first_step=step, last_step=step, frames=1, cause=cause),))
+
+    def note(self, gaps: Sequence[Gap]) -> None:
+        """Have gaps told by the next frame that goes out."""
+        for gap in gaps:
+            last = self._gaps[-1] if self._gaps else None
+            joins = last and last.cause == gap.cause and gap.first_step >= last.first_step
+            if last and (joins or len(self._gaps) >= MAX_GAPS):
+                self._gaps[-1] = Gap(
+                    first_step=min(last.first_step, gap.first_step),
+                    last_step=max(last.last_step, gap.last_step),
+                    frames=last.frames + gap.frames,
+                    cause=last.cause,
+                )
+            else:
+                self._gaps.append(gap)
 
     def acknowledge(self, received: int, committed: int) -> int:
         """Let go of what is durable, and note what arrived; how many were let go of."""
         self._received = max(self._received, received)
         count = 0
+        while self._doubts and self._doubts[0].sequence <= committed:
+            self._doubts.popleft()
+            count += 1
         while self._entries and self._entries[0].sequence <= committed:
             self._pop()
             count += 1
         return count
 
-    def restart(self, committed: int) -> int:
-        """On a new connection all that is left is to be sent; how many are durable after all."""
-        count = self.acknowledge(committed, committed)
-        self._received, self._sent = committed, 0
+    def restart(self, received: int, committed: int) -> int:
+        """On a new connection go on after what the other side has; how many are durable after all.
+
+        Args:
+            received: the highest sequence number that it has, durable or not.
+            committed: the highest that is durable.
+        """
+        self._received = received
+        count = self.acknowledge(received, committed)
+        self._sent = sum(entry.sequence <= received for entry in self._entries)
+        self._lose_doubts(received + 1)
         return count
 
     def rewind(self, schema: bytes) -> None:
         """The frames of this schema, and what was sent after them, were refused."""
+        for doubt in self._doubts:
+            if doubt.schema == schema and doubt.sequence > self._received:
+                self._lose_doubts(doubt.sequence)
+                break
         for place, entry in enumerate(self._entries):
             if entry.schema == schema and entry.sequence > self._received:
                 self._sent = min(self._sent, place)
@@ -121,6 +176,11 @@ class Window:
         frames, size_bytes = self._under_way()
         if frames and (frames >= credit_frames or size_bytes + entry.size_bytes > credit_bytes):
             return None
+        if self._gaps:  # it is not received by this collector, so that it will tell them once
+            self._gaps, own = [], self._gaps
+            self.note(entry.gaps)
+            self.note(own)
+            entry.gaps = self.take_gaps()
         return entry
 
     def advance(self) -> None:
@@ -129,7 +189,8 @@ class Window:
 
     def _under_way(self) -> tuple[int, int]:
         frames = size_bytes = 0
-        for entry in islice(reversed(self._entries), len(self._entries) - self._sent, None):
+        sent = islice(reversed(self._entries), len(self._entries) - self._sent, None)
+        for entry in chain(sent, reversed(self._doubts)):
             if entry.sequence <= self._received:
                 break
             frames += 1
@@ -146,19 +207,24 @@ class Window:
         return entry
 
     def _drop_oldest(self) -> None:
+        was_sent = self._sent > 0
         entry = self._pop()
-        self.lose(entry.step, entry.size_bytes, OVERFLOW, entry.gaps)
+        doubt = Doubt(entry.sequence, entry.step, entry.schema, entry.size_bytes, entry.gaps)
+        if not was_sent:
+            self._lose(doubt, OVERFLOW)
+            return
+        self._doubts.append(doubt)
+        if len(self._doubts) > MAX_DOUBTS:
+            self._lose(self._doubts.popleft(), OVERFLOW)
 
-    def _note(self, gaps: Sequence[Gap]) -> None:
-        for gap in gaps:
-            last = self._gaps[-1] if self._gaps else None
-            joins = last and last.cause == gap.cause and gap.first_step >= last.first_step
-            if last and (joins or len(self._gaps) >= MAX_GAPS):
-                self._gaps[-1] = Gap(
-                    first_step=min(last.first_step, gap.first_step),
-                    last_step=max(last.last_step, gap.last_step),
-                    frames=last.frames + gap.frames,
-                    cause=last.cause,
-                )
-            else:
-                self._gaps.append(gap)
+    def _lose_doubts(self, sequence: int) -> None:
+        """From this number on the other side does not have them."""
+        gone = [doubt for doubt in self._doubts if doubt.sequence >= sequence]
+        for _ in gone:
+            self._doubts.pop()
+        for doubt in gone:
+            self._lose(doubt, FORSAKEN)
+
+    def _lose(self, doubt: Doubt, cause: str) -> None:
+        self.note(doubt.gaps)
+        self.lose(doubt.step, doubt.size_bytes, cause)

@@ -4,6 +4,7 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 """
 
 from .command import collect
+from .health import Health, HealthServer
 from .joiner import Batch, Joiner, JoinerSettings, Place
 from .service import Service
 from .session import Collector, CollectorStatistics
@@ -14,6 +15,8 @@ __all__ = [
     "Collector",
     "CollectorSettings",
     "CollectorStatistics",
+    "Health",
+    "HealthServer",
     "Joiner",
     "JoinerSettings",
     "Place",

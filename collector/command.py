@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import sys
+from contextlib import ExitStack
 from types import FrameType
 
 import click
 
+from .health import HealthServer
 from .joiner import JoinerSettings
+from .logs import log_to_stderr
 from .memory import use_one_heap
 from .service import Service
 from .settings import CollectorSettings
@@ -52,6 +54,22 @@ from .settings import CollectorSettings
     type=click.IntRange(min=1),
     help="Delete the detail of recorded steps older than the last N. Otherwise all is kept.",
 )
+@click.option(
+    "--memory",
+    "memory_mib",
+    type=click.IntRange(min=16),
+    default=256,
+    show_default=True,
+    help="MiB that frames may take until they are stored; above it agents are held back.",
+)
+@click.option("--health", help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7601.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log lines for people, or a JSON object a line.",
+)
 def collect(
     *,
     bind: str,
@@ -63,22 +81,40 @@ def collect(
     deadline: float,
     lost_after: float,
     keep_steps: int | None,
+    memory_mib: int,
+    health: str | None,
+    log_format: str,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
     use_one_heap()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    joiner = JoinerSettings(deadline_s=deadline, lost_after_s=lost_after)
-    settings = CollectorSettings(joiner=joiner, runs=frozenset(runs), keep_records=keep_steps)
+    log_to_stderr(as_json=log_format == "json")
+    joiner = JoinerSettings(
+        deadline_s=deadline,
+        lost_after_s=lost_after,
+        open_bytes=memory_mib << 19,
+        retain_bytes=memory_mib << 18,
+    )
+    settings = CollectorSettings(
+        joiner=joiner,
+        runs=frozenset(runs),
+        keep_records=keep_steps,
+        held_bytes=memory_mib << 20,
+    )
     stop = _StopSignal()
     service = Service(bind, store, settings=settings, insecure=insecure)
-    if announce:
-        print(json.dumps({"address": service.address}), flush=True)
-    else:
-        logging.getLogger(__name__).info("Listening on %s, storing in %s.", service.address, store)
-    try:
+    with ExitStack() as cleanup:
+        cleanup.callback(service.close)
+        said = {"address": service.address}
+        if health is not None:
+            server = HealthServer(health, lambda: service.health, insecure=insecure)
+            cleanup.callback(server.close)
+            said["health"] = server.address
+        if announce:
+            print(json.dumps(said), flush=True)
+        else:
+            logger = logging.getLogger(__name__)
+            logger.info("Listening on %s, storing in %s.", service.address, store)
         service.run(stop, until_done=until_done)
-    finally:
-        service.close()
 
 
 class _StopSignal:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from ..merge.plan import Contribution
+from ..store.record import Event
 from ..wire.codec import PackedFrame
 from ..wire.messages import FrameHeader, JoinedMember
 
@@ -28,6 +29,8 @@ class Held:
     size_bytes: int = 0
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Frames in it that no batch has released yet."""
+    told: list[Event] = field(default_factory=list[Event])
+    """What these frames told beside: it becomes durable with them, and so once."""
     index: int = -1
     closed: float = 0.0
     changed: bool = False
@@ -41,7 +44,9 @@ class Held:
             len(ranks) == 1 and ranks <= self.parts.keys() and self._is_single(again)
         )
 
-    def put(self, part: Contribution, frames: Mapping[int, tuple[str, int]]) -> int:
+    def put(
+        self, part: Contribution, frames: Mapping[int, tuple[str, int]], told: Sequence[Event]
+    ) -> int:
         """Add what these ranks hold, or replace it; by how many bytes it has grown."""
         first = min(frames)
         before = self.parts.get(first)
@@ -51,6 +56,7 @@ class Held:
         self.ranks |= frames.keys()
         self.waiting -= frames.keys()
         self.released += frames.values()
+        self.told += told
         return growth
 
     def said(self) -> dict[int, FrameHeader | JoinedMember]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..merge.merging import merge_contributions
@@ -20,6 +20,7 @@ from ..merge.plan import Contribution, Plans
 from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
+from ..wire.messages import Gap
 from .held import Held, Key
 from .watch import Watch, rank_words
 
@@ -41,8 +42,8 @@ class JoinerSettings:
     """How long after its closing a record can be patched."""
     retain_records: int = 256
     """How many closed records can be patched at a time."""
-    retain_bytes: int = 128 << 20
-    open_bytes: int = 256 << 20
+    retain_bytes: int = 64 << 20
+    open_bytes: int = 128 << 20
     """Above this the oldest open records are closed before their deadline."""
     keep_ranks: int = 64
     """Main statistics are kept for each rank of an attempt of at most this many ranks."""
@@ -96,6 +97,7 @@ class _Late:
 
     steps: list[int] = field(default_factory=list[int])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    told: list[Event] = field(default_factory=list[Event])
 
 
 class Joiner:
@@ -129,7 +131,8 @@ class Joiner:
         self._stalled = False
         """Whether it was told that no rank moves."""
         self._plans = Plans()
-        self._watch = Watch(attempt, site)
+        self.watch = Watch(attempt, site)
+        """What its records are judged by."""
         self._open_bytes = 0
         self._closed_bytes = 0
         self._changed = 0
@@ -151,9 +154,29 @@ class Joiner:
             count += 1
         return count
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(held.waiting for held in self._open.values())
+
+    def begins(self, rank: int, step: int, *, final: bool, kept: bool) -> bool:
+        """Whether a frame of `rank` would begin a record."""
+        state = self._ranks.get(rank)
+        key = self._key(state, step, final, kept=kept) if state else None
+        return key not in self._open and key not in self._closed
+
+    def pass_over(self, rank: int) -> None:
+        """Nothing of `rank` will come into the open records any more."""
+        for held in self._open.values():
+            held.waiting.discard(rank)
+
     def present(self) -> list[int]:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
+
+    def newest_step(self) -> int:
+        """The furthest that a rank has come, as far as is known."""
+        return max((state.place.step for state in self._ranks.values()), default=0)
 
     def last_seen(self, rank: int) -> float | None:
         """When the rank was last heard; None if never, or if it is gone."""
@@ -181,23 +204,49 @@ class Joiner:
             self._tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
         self._let_go(rank, state)
 
-    def feed(self, rank: int, stream: str, frame: PackedFrame, layout: Layout, now: float) -> None:
-        """Take in a frame of `rank`; what follows from it is in the next `tick`."""
+    def feed(
+        self,
+        rank: int,
+        stream: str,
+        frame: PackedFrame,
+        layout: Layout,
+        now: float,
+        lost: Sequence[Gap] = (),
+    ) -> None:
+        """Take in a frame of `rank`; what follows from it is in the next `tick`.
+
+        Args:
+            lost: what was lost since the frame before, told with the record that this goes to.
+        """
         header = frame.header
         state = self._arrive(rank, header.step, now, kept=header.kept)
-        for report in header.reports:
-            self._tell("report", rank, header.step, report, header.time_ns)
+        told = [
+            *(
+                self._event("report", rank, header.step, said, header.time_ns)
+                for said in header.reports
+            ),
+            *(self._gap(rank, gap) for gap in lost),
+        ]
         key = self._key(state, header.step, header.final, kept=header.kept)
         if state.position is None or key > state.position or not header.kept:
             self._move(rank, state, key)
             state.unfinished = header.partial
-        part = Contribution(frame, layout)
-        self._file(key, {rank: (stream, header.sequence)}, part, now, kept=header.kept)
+        part, frames = Contribution(frame, layout), {rank: (stream, header.sequence)}
+        self._file(key, frames, part, now, told, kept=header.kept)
 
     def feed_joined(
-        self, ranks: Sequence[int], frame: JoinedFrame, layout: Layout, now: float
+        self,
+        ranks: Sequence[int],
+        frame: JoinedFrame,
+        layout: Layout,
+        now: float,
+        lost: Mapping[int, Sequence[Gap]],
     ) -> None:
-        """Take in what a relay has joined of frames of these ranks, in the order of its members."""
+        """Take in what a relay has joined of frames of these ranks, in the order of its members.
+
+        Args:
+            lost: by rank what was lost since the frame before.
+        """
         header = frame.header
         states = [self._arrive(rank, header.step, now, kept=False) for rank in ranks]
         # They may have been rewound, all or some; one record has them all.
@@ -206,17 +255,26 @@ class Joiner:
             self._move(rank, state, key)
             state.unfinished = False
         sent = [(member.stream, member.sequence) for member in header.members]
-        part = Contribution(frame, layout, tuple(ranks))
-        self._file(key, dict(zip(ranks, sent, strict=True)), part, now, kept=False)
+        told = [self._gap(rank, gap) for rank, gaps in lost.items() for gap in gaps]
+        part, frames = (
+            Contribution(frame, layout, tuple(ranks)),
+            dict(zip(ranks, sent, strict=True)),
+        )
+        self._file(key, frames, part, now, told, kept=False)
 
     def skip(self, rank: int, stream: str, sequence: int, text: str, step: int) -> None:
         """A frame of `rank` cannot be used; it counts as dealt with once the event is durable."""
         self._skipped.append((stream, sequence))
         self._tell("malformed", rank, step, text)
 
-    def tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
+    def end(self, rank: int, stream: str, sequence: int, lost: Sequence[Gap]) -> None:
+        """The goodbye of a stream told what was lost: it is dealt with once that is durable."""
+        self._skipped.append((stream, sequence))
+        self._events += [self._gap(rank, gap) for gap in lost]
+
+    def tell(self, kind: str, rank: int, step: int, text: str) -> None:
         """Have an event in the next batch."""
-        self._tell(kind, rank, step, text, time_ns)
+        self._tell(kind, rank, step, text)
 
     def tick(
         self, now: float, next_index: int, *, most: int | None = None, everything: bool = False
@@ -240,7 +298,8 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
-        batch.events, self._events = self._events, []
+        batch.events += self._events
+        self._events = []
         batch.released += self._skipped
         self._skipped = []
         return batch
@@ -295,8 +354,7 @@ class Joiner:
 
     def _let_go(self, rank: int, state: _Rank) -> None:
         state.gone = True
-        for held in self._open.values():
-            held.waiting.discard(rank)
+        self.pass_over(rank)
 
     def _find_lost(self, now: float) -> None:
         for rank, state in self._ranks.items():
@@ -347,6 +405,7 @@ class Joiner:
         frames: Mapping[int, tuple[str, int]],
         part: Contribution,
         now: float,
+        told: Sequence[Event],
         *,
         kept: bool,
     ) -> None:
@@ -357,8 +416,9 @@ class Joiner:
                 late = self._late.setdefault(rank, _Late())
                 late.steps.append(key[1])
                 late.released.append(frame)
+                late.told += [event for event in told if event.rank == rank]
             return
-        growth = held.put(part, frames)
+        growth = held.put(part, frames, told)
         if held.index < 0:
             self._open_bytes += growth
             return
@@ -419,10 +479,11 @@ class Joiner:
         )
         batch.records.append(record)
         batch.released += held.released
-        held.released, held.changed = [], False
+        batch.events += held.told
+        held.released, held.told, held.changed = [], [], False
         whole = record.complete and not record.partial
         try:
-            batch.alerts += self._watch.judge(
+            batch.alerts += self.watch.judge(
                 merged, step, record.time_ns, whole=whole, patched=patched or held.kept
             )
         except Exception as error:  # a rule never costs the record, whatever peers have sent
@@ -478,9 +539,22 @@ class Joiner:
 
     # Events --------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
-        self._events.append(
-            Event(kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns)
+    def _tell(self, kind: str, rank: int, step: int, text: str) -> None:
+        self._events.append(self._event(kind, rank, step, text))
+
+    def _event(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> Event:
+        return Event(
+            kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns
+        )
+
+    def _gap(self, rank: int, gap: Gap) -> Event:
+        steps = f"of steps {gap.first_step} to {gap.last_step}"
+        text = f"Rank {rank} lost {gap.frames} frames {steps}: {gap.cause}."
+        return replace(
+            self._event("gap", rank, gap.first_step, text),
+            last_step=gap.last_step,
+            frames=gap.frames,
+            cause=gap.cause,
         )
 
     def _tell_late(self, batch: Batch) -> None:
@@ -490,4 +564,5 @@ class Joiner:
             text = f"Rank {rank} sent {steps} after the records had been closed for good: left out."
             self._tell("late", rank, first, text)
             batch.released += late.released
+            batch.events += late.told
         self._late = {}

@@ -23,6 +23,7 @@ from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
     Control,
+    FrameHeader,
     Gap,
     Goodbye,
     Hello,
@@ -38,6 +39,9 @@ from .joiner import Batch, Joiner, Place
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
+
+NOTICE_STEPS = 8
+"""Agents hear some steps before of a change, so that most ranks begin it in the same."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -66,6 +70,10 @@ class Stream:
     told_committed: int = -2
     told_control: Control | None = None
     ended: bool = False
+    is_held_off: bool = False
+    """The collector is about to end and takes nothing more of it."""
+    farewell: Sequence[Gap] = ()
+    """What its goodbye told as lost, until that is on its way into the store."""
 
 
 class Run:
@@ -84,11 +92,15 @@ class Run:
         self.writer = writer
         self.settings = settings
         self.streams: dict[str, Stream] = {}
+        self.failing = ""
+        """Why the last commit did not work; empty if it did."""
         self.records = 0
         self.alerts = 0
         self._wall_ns = wall_ns
         self._joiners: dict[int, Joiner] = {}
         self._budgets: dict[int, Budget] = {}
+        self._relief: dict[int, Control] = {}
+        """By attempt: what an overloaded collector asks for."""
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
@@ -97,6 +109,7 @@ class Run:
         self._unwritten: set[int] = set()
         self._stored: dict[str, int] = writer.streams
         self._pending: Batch | None = None
+        self._is_sealed = False
         self._next_try = 0.0
         self._failures = 0
         self._last_commit = float("-inf")
@@ -163,11 +176,10 @@ class Run:
         if missing is None:
             joiner.hear(stream.rank, now)
             return False
-        if missing:
-            self._tell_gaps(stream, header.gaps, missing, header.step)
-        joiner.feed(stream.rank, stream.name, frame, layout, now)
+        lost = _lost(header.gaps, missing, header.step)
+        joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         budget = self._budgets.get(stream.attempt)
-        if budget is not None:
+        if budget is not None and stream.attempt not in self._relief:
             budget.hear(stream.rank, header.step, header.health)
         return True
 
@@ -195,16 +207,37 @@ class Run:
             while len(first.layouts) >= self.settings.max_schemas:
                 first.layouts.popitem(last=False)
             of_all = first.layouts[header.schema, names] = replace(layout, groups=groups)
+        lost = dict[int, Sequence[Gap]]()
         for stream, member in zip(streams, header.members, strict=True):
             share = frame.size_bytes // len(streams)
-            missing = stream.cursor.receive(member.sequence, share)
-            if missing:
-                self._tell_gaps(stream, [], missing, header.step)
+            missing = stream.cursor.receive(member.sequence, share) or 0
+            lost[stream.rank] = _lost([], missing, header.step)
             budget = self._budgets.get(stream.attempt)
-            if budget is not None:
+            if budget is not None and stream.attempt not in self._relief:
                 budget.hear(stream.rank, header.step, member.health)
-        ranks = [stream.rank for stream in streams]
-        self._joiners[first.attempt].feed_joined(ranks, frame, of_all, now)
+        self._joiners[first.attempt].feed_joined(list(lost), frame, of_all, now, lost)
+
+    def refuses(self, streams: Sequence[Stream], header: FrameHeader | JoinedHeader) -> bool:
+        """Whether a frame, and so all later ones of its streams, is left to the next collector."""
+        joiner, final = self._joiners[streams[0].attempt], header.final
+        kept = isinstance(header, FrameHeader) and header.kept
+        if self._is_sealed and any(
+            one.is_held_off or joiner.begins(one.rank, header.step, final=final, kept=kept)
+            for one in streams
+        ):
+            for one in streams:
+                one.is_held_off = True
+                joiner.pass_over(one.rank)
+        return any(one.is_held_off for one in streams)
+
+    def seal(self) -> None:
+        """Begin no record any more: complete those that are open."""
+        self._is_sealed = True
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(joiner.is_awaiting for joiner in self._joiners.values())
 
     def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
         """A frame cannot be read: tell it, so that the stream goes on after it."""
@@ -220,6 +253,8 @@ class Run:
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable."""
+        if goodbye.gaps and stream.cursor.receive(goodbye.last, 0) is not None:
+            stream.farewell = goodbye.gaps
         stream.cursor.close(goodbye.last)
         stream.ended = True
         stream.told_committed = -2
@@ -234,10 +269,23 @@ class Run:
                 joiner.tell("budget", change.rank, change.step, change.text)
         for stream in self.streams.values():
             budget = self._budgets.get(stream.attempt)
-            control = None if budget is None or stream.ended else budget.control
+            asked = (budget and budget.control, self._relief.get(stream.attempt))
+            control = max((one for one in asked if one), key=_stretch, default=None)
+            if stream.ended:
+                continue
             if control is not None and control != stream.told_control:
                 stream.told_control = control
                 yield stream, control
+
+    def relieve(self, stretch: int) -> None:
+        """Have all agents measure so many times as rarely: the collector does not keep up."""
+        for attempt, joiner in self._joiners.items():
+            step = joiner.newest_step() + NOTICE_STEPS
+            self._relief[attempt] = Control(stretch=stretch, from_step=step)
+            often = f"{stretch} times as rarely as asked for" if stretch > 1 else "as asked for"
+            why = "does not keep up" if stretch > 1 else "keeps up again"
+            text = f"The collector {why}: from step {step} on each site is sketched {often}."
+            joiner.tell("overload", -1, step, text)
 
     # Commits -------------------------------------------------------------------------------------
 
@@ -276,8 +324,9 @@ class Run:
             self._failures += 1
             wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
             self._next_try = now + wait_s
-            raise StoreError(f"Run {self.name!r} cannot be stored: {error}") from error
-        self._failures, self._pending = 0, None
+            self.failing = f"Run {self.name!r} cannot be stored: {error}"
+            raise StoreError(self.failing) from error
+        self._failures, self._pending, self.failing = 0, None, ""
         self._stored |= cursors
         self.records += len(batch.records)
         self.alerts += sum(alert.last_step is None for alert in batch.alerts)
@@ -296,6 +345,15 @@ class Run:
             self.writer.compact_if_due(keep=self.settings.keep_records)
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
+
+    def world_size(self, attempt: int) -> int:
+        """How many ranks an attempt has."""
+        return self._joiners[attempt].world_size
+
+    @property
+    def open_records(self) -> int:
+        """How many records still wait for ranks."""
+        return sum(joiner.open_records for joiner in self._joiners.values())
 
     def held_bytes(self) -> int:
         """Bytes of the frames in memory."""
@@ -327,6 +385,7 @@ class Run:
             ):
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
                 self._budgets.pop(attempt, None)
+                self._relief.pop(attempt, None)
                 self._refused.pop(attempt, None)
 
     def close(self, now: float) -> None:
@@ -389,6 +448,10 @@ class Run:
             site=lambda index: self.writer.sites[index],
             settings=self.settings.joiner,
         )
+        place = {site.label: index for index, site in enumerate(self.writer.sites)}
+        self._joiners[attempt].watch.resume(
+            self.writer.alerts(attempt), place.__getitem__, self.writer.last_step(attempt)
+        )
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
@@ -432,6 +495,7 @@ class Run:
         self._unwritten.clear()
 
     def _gather(self, now: float, everything: bool) -> Batch:
+        self._take_farewells()
         gathered, index = Batch(), self.writer.next_record
         for attempt in sorted(self._joiners):
             most = _up_to_a_chunk(index, self.settings.commit_records)
@@ -442,6 +506,14 @@ class Run:
             gathered.alerts += batch.alerts
             gathered.released += batch.released
         return gathered
+
+    def _take_farewells(self) -> None:
+        """Tell what was lost at the end of streams whose frames are all durable, and so once."""
+        for stream in self.streams.values():
+            if stream.farewell and len(stream.cursor.waiting) == 1:
+                [last] = stream.cursor.waiting
+                self._joiners[stream.attempt].end(stream.rank, stream.name, last, stream.farewell)
+                stream.farewell = ()
 
     def _dated(self, event: Event) -> Event:
         return event if event.time_ns else replace(event, time_ns=self._wall_ns())
@@ -456,15 +528,13 @@ class Run:
             name: number for name, number in cursors.items() if number > self._stored.get(name, -1)
         }
 
-    def _tell_gaps(self, stream: Stream, gaps: Sequence[Gap], missing: int, step: int) -> None:
-        joiner = self._joiners[stream.attempt]
-        for gap in gaps or [Gap(first_step=step, last_step=step, frames=missing, cause="unknown")]:
-            frames = min(gap.frames, missing)
-            text = (
-                f"Rank {stream.rank} lost {frames} frames of steps {gap.first_step} to "
-                f"{gap.last_step}: {gap.cause}."
-            )
-            joiner.tell("gap", stream.rank, gap.first_step, text)
+
+def _lost(told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
+    """What a frame says was lost before it; and what was jumped over and it does not explain."""
+    unknown = missing - sum(gap.frames for gap in told)
+    if unknown <= 0:
+        return list(told)
+    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause="unknown")]
 
 
 def _up_to_a_chunk(index: int, most: int) -> int:
@@ -499,3 +569,7 @@ def _info(site: Site) -> SiteInfo:
         whole=tuple(site.whole),
         cuts=tuple(site.cuts),
     )
+
+
+def _stretch(control: Control) -> int:
+    return control.stretch

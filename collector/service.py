@@ -16,6 +16,7 @@ from ..store.place import ObjectUrl, Place, place_of
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
 from ..wire.via import addressed, arrived
+from .health import Health
 from .memory import trim
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
@@ -26,8 +27,12 @@ BURST = 256
 """Messages taken in between two looks at the clock."""
 TRIM_S = 10.0
 """How often free memory goes back to the system."""
+LOOK_S = 0.5
+"""How often it puts down how it is."""
 STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
+DRAIN_S = 2.0
+"""When it is told to end, open records wait so long for their last ranks."""
 HEARTBEAT_S = 5
 SILENCE_S = 20
 
@@ -62,6 +67,7 @@ class Service:
             )
         folder = place_of(store)
         _prepare(folder)
+        self._started = time.monotonic()
         self._collector = Collector(
             lambda name: RunWriter.open(folder / name, run=name),
             self.settings,
@@ -78,6 +84,8 @@ class Service:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        self.health = self._look(self._started)
+        """How it was when it looked last; for other threads, too."""
 
     def run(self, stop: Callable[[], bool], *, until_done: bool = False) -> None:
         """Serve until `stop` says so, or, if wanted, until all work is done; then store all."""
@@ -92,6 +100,8 @@ class Service:
             now = time.monotonic()
             self._collector.tick(now)
             self._send_out()
+            if now - self.health.at >= LOOK_S:
+                self.health = self._look(now)
             if now >= next_trim:
                 next_trim = now + TRIM_S
                 trim()
@@ -105,11 +115,28 @@ class Service:
         return self._collector.statistics()
 
     def close(self) -> None:
-        """Commit what there is, finish every run and stop listening."""
+        """Let open records become complete, commit all, finish every run and stop listening."""
+        self._collector.seal()
+        until = time.monotonic() + DRAIN_S
+        while self._collector.is_awaiting and time.monotonic() < until:
+            if self._socket.poll(10):
+                self._take_in()
+            self._collector.tick(time.monotonic())
+            self._send_out()
         self._collector.close(time.monotonic())
         self._send_out()
         # The last acknowledgements are small; a peer that does not take them is not waited for.
         self._context.destroy(linger=200)
+
+    def _look(self, now: float) -> Health:
+        return Health(
+            at=now,
+            address=self.address,
+            started=self._started,
+            failing=self._collector.failing,
+            is_full=self._collector.is_full,
+            counts=self._collector.statistics(),
+        )
 
     def _bind(self, where: Address) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)

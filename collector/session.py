@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from traceback import format_exc
 from typing import Literal, assert_never
 
@@ -27,17 +28,21 @@ from ..wire.messages import (
     JoinedHeader,
     Message,
     NeedSchema,
+    Ping,
+    Pong,
     Reject,
     Schema,
     State,
     Welcome,
 )
 from ..wire.via import connection
+from .overload import Overload
 from .run import Run, Stream
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
 
+VERSION = version("rankscope")
 PRUNE_S = 5.0
 STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
@@ -70,6 +75,8 @@ class CollectorStatistics:
     streams: int = 0
     runs: int = 0
     held_bytes: int = 0
+    open_records: int = 0
+    """Records that still wait for ranks."""
 
 
 class Collector:
@@ -95,7 +102,7 @@ class Collector:
         self._open_run = open_run
         self._wall_ns = wall_ns
         self._started = now
-        self._heard = False
+        self._heard = self._is_sealed = False
         self._runs: dict[str, Run] = {}
         self._peers: dict[bytes, Stream] = {}
         self._touched: dict[str, Stream] = {}
@@ -103,6 +110,7 @@ class Collector:
         self._counts = CollectorStatistics()
         self._next_prune = now + PRUNE_S
         self._next_steer = now
+        self._overload = Overload()
 
     # Messages ------------------------------------------------------------------------------------
 
@@ -126,7 +134,9 @@ class Collector:
             if stream is None:
                 self._reject(peer, "malformed", str(error))
             return
-        if isinstance(message, Hello):
+        if isinstance(message, Ping):
+            self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
+        elif isinstance(message, Hello):
             self._hello(peer, message, now)
         elif stream is None:
             self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)
@@ -152,6 +162,20 @@ class Collector:
             return now - self._started > self.settings.first_hello_s
         return all(run.is_done(now) for run in self._runs.values())
 
+    def seal(self) -> None:
+        """Take in only what completes the records that are open: the next collector gets the rest.
+
+        Otherwise each end would cut the steps that are under way into two records.
+        """
+        self._is_sealed = True
+        for run in self._runs.values():
+            run.seal()
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an open record waits for a rank."""
+        return any(run.is_awaiting for run in self._runs.values())
+
     def close(self, now: float) -> None:
         """Commit what there is, finish every run; what fails is logged."""
         for name in list(self._runs):
@@ -176,7 +200,22 @@ class Collector:
         counts, runs = self._counts, self._runs.values()
         counts.streams, counts.runs = len(self._peers), len(self._runs)
         counts.held_bytes = sum(run.held_bytes() for run in runs)
-        return counts
+        counts.open_records = sum(run.open_records for run in runs)
+        return replace(
+            counts,
+            records=counts.records + sum(run.records for run in runs),
+            alerts=counts.alerts + sum(run.alerts for run in runs),
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether agents get no credit back, for want of memory."""
+        return self._held_bytes() > self.settings.held_bytes
+
+    @property
+    def failing(self) -> str:
+        """Why some run cannot be stored at the moment; empty where all can."""
+        return next((run.failing for run in self._runs.values() if run.failing), "")
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -232,15 +271,24 @@ class Collector:
             protocol=PROTOCOL,
             attempt=stream.attempt,
             committed=stream.cursor.committed,
-            credit_frames=self.settings.credit_frames,
-            credit_bytes=self.settings.credit_bytes,
             received=stream.cursor.received,
+            credit_frames=self.settings.credit_frames,
+            credit_bytes=self._credit_bytes(stream),
             joins=True,
         )
         self._send(peer, welcome)
 
+    def _credit_bytes(self, stream: Stream) -> int:
+        """So that what all ranks have under way is bounded, however many there are."""
+        settings = self.settings
+        ranks = max(stream.run.world_size(stream.attempt), len(self._peers))
+        share = settings.held_bytes // 4 // ranks
+        return min(settings.credit_bytes, max(share, settings.least_credit_bytes))
+
     def _refusal(self, hello: Hello) -> tuple[Code, str, float | None] | None:
         settings = self.settings
+        if self._is_sealed:
+            return "full", "This collector is about to end.", 1.0
         if not hello.protocol_min <= PROTOCOL <= hello.protocol_max:
             theirs = f"{hello.protocol_min} to {hello.protocol_max}"
             text = f"This collector speaks protocol {PROTOCOL}, the agent {theirs}: update one."
@@ -274,7 +322,7 @@ class Collector:
 
     def _frame(self, stream: Stream, header: FrameHeader, blob: bytes, now: float) -> None:
         self._touched[stream.name] = stream
-        if stream.needs_schema:
+        if stream.needs_schema or stream.run.refuses([stream], header):
             return
         known = stream.schemas.get(header.schema)
         if known is None and header.sequence > stream.cursor.received:
@@ -324,6 +372,8 @@ class Collector:
             return
         for one in streams:
             self._touched[one.name] = one
+        if first.run.refuses(streams, header):
+            return
         self._counts.frames += len(streams)
         self._counts.frame_bytes += len(blob)
         try:
@@ -364,6 +414,9 @@ class Collector:
 
     def _steer(self, now: float) -> None:
         try:
+            if self._overload.look(self._held_bytes(), self.settings.held_bytes, now):
+                for run in self._runs.values():
+                    run.relieve(self._overload.stretch)
             for run in self._runs.values():
                 for stream, control in run.steer():
                     self._send(stream.peer, control)
@@ -379,7 +432,7 @@ class Collector:
             self._complaints.say("compaction", str(error), now)
 
     def _acknowledge(self) -> None:
-        generous = self._held_bytes() <= self.settings.held_bytes
+        generous = not self.is_full
         for stream in self._touched.values():
             cursor = stream.cursor
             committed = cursor.committed

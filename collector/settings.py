@@ -30,7 +30,10 @@ class CollectorSettings:
     credit_frames: int = 32
     """Frames that a stream may have under way."""
     credit_bytes: int = 16 << 20
-    held_bytes: int = 512 << 20
+    """And how much; less where many ranks share what may be under way: a quarter of `held_bytes`,
+    but `least_credit_bytes` for each."""
+    least_credit_bytes: int = 64 << 10
+    held_bytes: int = 256 << 20
     """Above this much in memory, over all runs, no credit is given back; above twice it, frames
     are refused."""
     max_message_bytes: int = MAX_BLOB_BYTES

@@ -50,6 +50,22 @@ class Watch:
     _pairs: dict[str, Pairs] = field(default_factory=dict[str, Pairs])
     """By kind of what was reduced: those of the last record that had some."""
 
+    def resume(
+        self, alerts: Sequence[Alert], place: Callable[[str], int], last_step: int | None
+    ) -> None:
+        """Go on where an earlier collector of the attempt has ended.
+
+        Args:
+            alerts: what it has told.
+            place: index of a site by its label.
+            last_step: of the attempt's newest record, to which alerts went on that did not end.
+        """
+        self.told = len(alerts)
+        for alert in alerts:
+            if alert.last_step is None:
+                key = alert.rule, place(alert.site) if alert.site else -1
+                self.firing[key] = alert, max(alert.first_step, last_step or alert.first_step)
+
     def judge(
         self, merged: Merged, step: int, time_ns: int, *, whole: bool, patched: bool = False
     ) -> list[Alert]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from traceback import format_exc
 from typing import Literal, assert_never
 
@@ -27,6 +29,8 @@ from ..wire.messages import (
     JoinedHeader,
     Message,
     NeedSchema,
+    Ping,
+    Pong,
     Reject,
     Schema,
     State,
@@ -50,6 +54,7 @@ SILENCE_S = 30.0
 FORGET_S = 300.0
 """A stream with nothing left to send is forgotten after so long a silence."""
 PRUNE_S = 5.0
+VERSION = version("rankscope")
 
 Code = Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
 Refusal = tuple[Code, str, float | None]
@@ -116,7 +121,10 @@ class Relay:
             if member is None:
                 self._reject(peer, "malformed", str(error))
             return
-        if isinstance(message, Hello):
+        if isinstance(message, Ping):
+            pong = Pong(protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns())
+            self.outgoing.append((peer, encode(pong)))
+        elif isinstance(message, Hello):
             self._hello(peer, message, parts[0], now)
         elif member is None:
             self._reject(peer, "stream", "This relay does not know you: say hello.", 0.2)

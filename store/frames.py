@@ -172,6 +172,15 @@ def events_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
+def gaps_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a gap, see `Run.gaps`."""
+    columns = ["attempt", "rank", "step", "last_step", "frames", "cause", "time_ns"]
+    gaps = [event for event in events if event["kind"] == "gap"]
+    frame = pd.DataFrame(gaps, columns=columns).rename(columns={"step": "first_step"})
+    frame["time"] = times(frame.pop("time_ns").to_numpy(np.int64))
+    return frame
+
+
 def alerts_frame(alerts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row an alert, see `Run.alerts`: of several entries of one the latest counts."""
     latest_of = {

@@ -26,6 +26,7 @@ from .frames import (
     alerts_frame,
     attempts_frame,
     events_frame,
+    gaps_frame,
     health_frame,
     records_frame,
     regions_frame,
@@ -465,6 +466,15 @@ class Run:
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
         return events_frame(self._reader.log("events"))
+
+    def gaps(self) -> pd.DataFrame:
+        """What was measured, or was to be, and is not here: attempt, rank, first_step, last_step.
+
+        `frames` is how many steps of that rank between these two are missing, and `cause` says
+        why, as its agent told. They were not observed: no number of them is stored, and the
+        records of these steps lack the rank (`missing` in `records`) or are not there.
+        """
+        return gaps_frame(self._reader.log("events"))
 
     def rank_outliers(
         self,

@@ -179,3 +179,9 @@ class Event:
     text: str
     """One sentence for people."""
     time_ns: int = 0
+    last_step: int | None = None
+    """Of a gap, which begins at `step`: where it ends."""
+    frames: int = 0
+    """Of a gap: how many frames, or steps that never became one, are not there."""
+    cause: str = ""
+    """Of a gap: why."""

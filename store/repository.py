@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,3 +173,20 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip(" x|`->") for line in str(error).splitlines()]
     told = [line for line in lines if line]
     return " … ".join(dict.fromkeys((told[0], told[-1]))) if told else repr(error)
+
+
+def wrong_clock(error: BaseException) -> str:
+    """What to do where an engine that goes by the wall clock commits nothing; else empty."""
+    text = str(error)
+    behind = re.search(r"parent: `([\d-]+ [\d:]+)\S* UTC`, child: `([\d-]+ [\d:]+)", text)
+    if behind:
+        return (
+            f"This machine's clock went back: the newest commit is of {behind[1]} UTC, and now it "
+            f"is {behind[2]}. Until that has passed nothing can be stored: set the clock right"
+        )
+    if "machine clock has drifted" in text:
+        return (
+            "The clocks of this machine and of its store are more than ten minutes apart, so that "
+            "nothing can be stored: set them right"
+        )
+    return ""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS, LOGS
-from .record import QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Alert, QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -154,6 +154,11 @@ def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
     """An attempt as it was written."""
     ranks = [RankInfo(**known_fields(RankInfo, rank)) for rank in values.get("ranks", ())]
     return Attempt(**known_fields(Attempt, {**values, "ranks": ranks}, tuples=("ranks",)))
+
+
+def alert_from_json(values: Mapping[str, Any]) -> Alert:
+    """An alert as it was written."""
+    return Alert(**known_fields(Alert, values, tuples=("ranks",)))
 
 
 def known_fields(

@@ -7,6 +7,7 @@ store nothing beside the one that took its place.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
 from . import compaction, retention
 from .arrays import Arrays
+from .chunks import read_regions
 from .cleaning import Cleaner
 from .head import Head
 from .lease import Lease
@@ -39,8 +41,10 @@ from .repository import (
     read_meta,
     read_snapshot,
     reason,
+    wrong_clock,
 )
-from .state import Attempt, Meta, State
+from .selection import ATTEMPT, STEP
+from .state import Attempt, Meta, State, alert_from_json
 from .transaction import append_lines, with_names, write_records
 from .validate import check_records
 
@@ -86,6 +90,7 @@ class RunWriter:
         }
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
+        self._alerts = by_identity(self._read_alerts())
         self._state_writer = AttributeWriter(session.store, "state")
         self._meta_writer = AttributeWriter(session.store, "meta")
 
@@ -152,6 +157,20 @@ class RunWriter:
     def attempts(self) -> tuple[Attempt, ...]:
         """The attempts known so far, in the order of their number."""
         return self._meta.attempts
+
+    def alerts(self, attempt: int) -> list[Alert]:
+        """The alerts of an attempt, as they were stored last."""
+        return [alert for alert in self._alerts.values() if alert.attempt == attempt]
+
+    def last_step(self, attempt: int) -> int | None:
+        """The step of the newest record, if it is of that attempt."""
+        count = self._state.records
+        if not count:
+            return None
+        last = self._arrays.read("records", self._state.bounds("records"), count - 1, count)
+        read_regions(last.requests)
+        [facts] = last.finish()
+        return int(facts[STEP]) if facts[ATTEMPT] == attempt else None
 
     def attempt_of(self, launch: str) -> int:
         """The number of the attempt with that launch token; a new token gets the next number.
@@ -277,6 +296,7 @@ class RunWriter:
         every_stream = {**self._streams, **streams}
         self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
         self._meta = meta
+        self._alerts |= by_identity(alerts)
 
     def compact_if_due(self, *, keep: int | None = None) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits.
@@ -350,6 +370,13 @@ class RunWriter:
     ) -> None:
         self.close()
 
+    def _read_alerts(self) -> list[Alert]:
+        length = self._state.logs["alerts"]
+        if not length:
+            return []
+        lines = np.asarray(self._arrays.open("alerts")[:length]).tobytes().decode().splitlines()
+        return [alert_from_json(json.loads(line)) for line in lines]
+
     def _fit(self, needed: Mapping[str, int]) -> None:
         """Make the arrays, or make them larger, in a transaction of its own.
 
@@ -402,7 +429,9 @@ class RunWriter:
             self._unsure = lambda: self._found(moved, meta, batch)
             self._head.commit(session, message, streams)
         except (OSError, icechunk.IcechunkError, icechunk.ConflictError) as error:
-            raise StoreError(f"Cannot write to {self.path}: {reason(self.path, error)}") from error
+            cause = reason(self.path, error)
+            why = wrong_clock(error) or f"Cannot write to {self.path}: {cause}"
+            raise StoreError(why) from error
         self._unsure = None
         moved()
         self._cleaner.committed()
@@ -481,3 +510,8 @@ def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.
     if is_blank(repository):
         begin_run(repository, run, formats)
     return repository
+
+
+def by_identity(alerts: Sequence[Alert]) -> dict[tuple[int, str, str, int], Alert]:
+    """Of several entries of one alert the latest counts."""
+    return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}

@@ -331,6 +331,9 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
     last: int
     reason: Name = ""
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    """What no frame could tell any more; if there is something `last` is the number of this
+    message, which no frame has."""
 
 
 class Via(Message, tag="via", frozen=True):
@@ -340,5 +343,22 @@ class Via(Message, tag="via", frozen=True):
     """Number that the relay gave to the stream when it said hello; each hello takes a new one."""
 
 
-FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye
-FromCollector = Welcome | Reject | Ack | NeedSchema | Control
+class Ping(Message, tag="ping", frozen=True):
+    """Are you there? Needs no stream; answered by `Pong`."""
+
+    payload: Annotated[bytes, msgspec.Meta(max_length=1 << 20)] = b""
+    """Anything, to see how fast the way is; it does not come back."""
+
+
+class Pong(Message, tag="pong", frozen=True):
+    """The collector is there."""
+
+    protocol: int
+    version: Name
+    """Of rankscope."""
+    time_ns: Count
+    """Its wall clock, nanoseconds since 1970."""
+
+
+FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye | Ping
+FromCollector = Welcome | Reject | Ack | NeedSchema | Control | Pong

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...sketch.labels import site_label
 from ...wire.codec import Frame, Packed, pack_frame
+from ...wire.messages import Gap
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
@@ -23,6 +24,8 @@ HANG_S = 1.0
 """After so long without a sign of training the open step is told as it is, in seconds."""
 RING_HANG_S = 30.0
 """The same where there is a ring, which is sent then: slow steps are no reason to."""
+NO_BUFFER = "all host buffers were on their way: what its devices hold is left out"
+TOO_LATE = "it had not come home from its device when the block was left"
 POLL_S = 0.002
 """How often the end of a copy is asked for, once there is nothing else to do."""
 
@@ -71,8 +74,12 @@ class Delivery:
         parcel = _Parcel(step, [])
         try:
             for meter in self._recorder.meters():
-                if isinstance(meter, DeviceMeter) and (copy := meter.send_home()) is not None:
-                    parcel.copies.append((meter, copy))
+                if isinstance(meter, DeviceMeter):
+                    before = meter.dropped
+                    if (copy := meter.send_home()) is not None:
+                        parcel.copies.append((meter, copy))
+                    elif meter.dropped > before:
+                        self._recorder.lose(_gap(step, NO_BUFFER))
             self._note_numbers(parcel, training or {})
         except BaseException:  # told by the caller; the table is needed for another step
             self._recorder.release(step)
@@ -86,6 +93,9 @@ class Delivery:
             self.attend(0.0)
             time.sleep(POLL_S)
         self.lost = len(self._parcels)
+        for parcel in self._parcels:
+            self._recorder.lose(_gap(parcel.step, TOO_LATE))
+        self._outbox.note_gaps(self._recorder.take_lost())
 
     def attend(self, now: float) -> None:
         """From the agent's thread, now and then: send what has arrived, and tell of a hang."""
@@ -145,6 +155,7 @@ class Delivery:
     def _empty(self, ring: Ring, bad: NDArray[np.intp]) -> None:
         """Send what was kept, and tell why."""
         kept = ring.take()
+        self._outbox.note_gaps(ring.take_lost())
         self._tell_sites()
         for packed in kept:
             self._outbox.send(packed)
@@ -166,6 +177,7 @@ class Delivery:
     def _frame(self, step: StepTable, *, partial: bool) -> None:
         self._tell_sites()
         reports = self._recorder.take_reports()
+        self._outbox.note_gaps(self._recorder.take_lost())
         self._outbox.send(self._packed(step, partial=partial, reports=reports))
 
     def _packed(
@@ -219,3 +231,7 @@ class Delivery:
                 )
         if parcel.ready is not None:
             parcel.ready.record()
+
+
+def _gap(step: StepTable, cause: str) -> Gap:
+    return Gap(first_step=step.step, last_step=step.step, frames=1, cause=cause)

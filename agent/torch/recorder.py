@@ -20,7 +20,7 @@ from torch.utils.weak import TensorWeakRef
 
 from ...sketch.elements import Region
 from ...sketch.quantities import MAX_NUMBERS
-from ...wire.messages import Placement
+from ...wire.messages import Gap, Placement
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
@@ -42,6 +42,9 @@ from .local import (
 )
 from .sampling import LEAST as LEAST_SAMPLED
 
+MAX_LOST = 16
+"""Gaps that are told apart between two frames."""
+NO_TABLE = "all step tables were still on their way out"
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
@@ -114,6 +117,7 @@ class Recorder:
         self._ring = StepRing()
         self._open: StepTable | None = None
         self._reports: list[str] = []
+        self._lost: list[Gap] = []
         self._lock = threading.Lock()
         self.counters = dict.fromkeys(
             ("steps_dropped", "hook_errors", "tensors_unsupported", "reports_dropped"), 0
@@ -153,13 +157,33 @@ class Recorder:
         if self.timetable.begin(step):
             self._open = self._ring.take(step)
             if self._open is None:
-                self.counters["steps_dropped"] += 1
+                self._drop(step)
                 self.timetable.end()
 
     def begin_final(self, step: int) -> None:
         """Open the record of the weights after the last step, whatever their schedule."""
         self.timetable.begin_final()
         self._open = self._ring.take(step)
+        if self._open is None:
+            self._drop(step)
+
+    def lose(self, gap: Gap) -> None:
+        """A step will never become a frame; told with the next one."""
+        with self._lock:
+            last = self._lost[-1] if self._lost else None
+            if last is not None and (last.cause == gap.cause or len(self._lost) >= MAX_LOST):
+                first = min(last.first_step, gap.first_step)
+                latest = max(last.last_step, gap.last_step)
+                count = last.frames + gap.frames
+                self._lost.pop()
+                gap = Gap(first_step=first, last_step=latest, frames=count, cause=last.cause)
+            self._lost.append(gap)
+
+    def take_lost(self) -> list[Gap]:
+        """What was lost since the last call."""
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return lost
 
     def forward_runs(self) -> None:
         """A forward of the observed root begins, or has just ended: the weights are those used."""
@@ -351,6 +375,10 @@ class Recorder:
             self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
+
+    def _drop(self, step: int) -> None:
+        self.counters["steps_dropped"] += 1
+        self.lose(Gap(first_step=step, last_step=step, frames=1, cause=NO_TABLE))
 
     def _reading(
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading

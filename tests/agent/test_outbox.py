@@ -10,14 +10,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from rankscope.agent import Outbox
+from rankscope.agent.outbox import TOO_LARGE
+from rankscope.agent.window import FORSAKEN, OVERFLOW
 from rankscope.sketch import AddressError, SettingError, SketchTable, sketch_array
 from rankscope.wire import (
     PROTOCOL,
     Ack,
     Frame,
     FrameHeader,
+    Gap,
     Goodbye,
     Hello,
     MeshAxis,
@@ -185,18 +189,82 @@ def test_beyond_the_window_the_oldest_are_dropped_and_told(
     assert box.statistics().dropped_frames == 4
     collector.welcome(box)
     collector.hear(box, Schema)
-    headers = [decode(collector.hear(box, FrameHeader)[0], "agent") for _ in range(4)]
+    header = decode(collector.hear(box, FrameHeader)[0], "agent")
 
-    assert headers[0].sequence == 4
-    collector.say(box, Ack(received=7, committed=7))
-    headers += [decode(collector.hear(box, FrameHeader)[0], "agent") for _ in range(4)]
-    gaps = [gap for header in headers for gap in header.gaps]
-    assert sum(gap.frames for gap in gaps) <= 4
-    send(box, 1, first=12)
-    last = decode(collector.hear(box, FrameHeader)[0], "agent") if not gaps else headers[-1]
-    gaps += last.gaps if last is not headers[-1] else []
-    assert sum(gap.frames for gap in gaps) >= 3
-    assert min(gap.first_step for gap in gaps) == 0
+    assert header.sequence == 4
+    assert header.gaps == [Gap(first_step=0, last_step=3, frames=4, cause=OVERFLOW)]
+    assert decode(collector.hear(box, FrameHeader)[0], "agent").gaps == []
+
+
+def test_what_was_received_is_no_loss_when_the_window_overflows(
+    collector: FakeCollector, box: Outbox
+) -> None:
+    collector.welcome(box)
+    send(box, 4)
+    collector.hear(box, Schema)
+    collector.sequences(box, 4)
+    send(box, 6, first=4)  # beyond the credit, and two more than the window has room for
+    now = box.statistics()
+
+    assert (now.dropped_frames, now.pending_frames) == (0, 10)
+    collector.say(box, Ack(received=3, committed=3))
+    now = box.statistics()
+    assert (now.dropped_frames, now.acknowledged, now.pending_frames) == (0, 4, 6)
+
+
+def test_what_was_received_and_is_gone_with_the_collector_is_a_loss(
+    collector: FakeCollector, box: Outbox
+) -> None:
+    collector.welcome(box)
+    send(box, 4)
+    collector.hear(box, Schema)
+    collector.sequences(box, 4)
+    collector.say(box, Ack(received=3, committed=0))
+    send(box, 8, first=4)
+    collector.socket.close()
+    time.sleep(0.05)
+    box.poll(time.monotonic())
+    collector.listen()
+    collector.welcome(box, replace(WELCOME, committed=0))
+    collector.hear(box, Schema)
+    header = decode(collector.hear(box, FrameHeader)[0], "agent")
+
+    assert header.sequence == 4
+    assert header.gaps == [Gap(first_step=1, last_step=3, frames=3, cause=FORSAKEN)]
+    assert box.statistics().dropped_frames == 3
+
+
+def test_goodbye_tells_what_no_frame_can_and_takes_a_number_for_it(
+    collector: FakeCollector, box: Outbox
+) -> None:
+    collector.welcome(box)
+    send(box, 1)
+    collector.hear(box, Schema)
+    collector.sequences(box, 1)
+    gap = Gap(first_step=7, last_step=8, frames=2, cause="no room")
+    box.note_gaps([gap])
+    closing = threading.Thread(target=box.close, kwargs={"timeout_s": 5})
+    closing.start()
+    peer, *parts = collector.socket.recv_multipart()
+    collector.socket.send_multipart((peer, encode(Ack(received=1, committed=1))))
+    closing.join()
+
+    assert decode(parts[0], "agent") == Goodbye(last=1, gaps=[gap])
+
+
+def test_a_frame_that_is_too_large_for_the_wire_is_told_as_a_gap(
+    collector: FakeCollector, box: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector.welcome(box)
+    monkeypatch.setattr("rankscope.agent.outbox.MAX_BLOB_BYTES", 10)
+    send(box, 1)
+    monkeypatch.undo()
+    send(box, 1, first=1)
+    collector.hear(box, Schema)
+    header = decode(collector.hear(box, FrameHeader)[0], "agent")
+
+    assert header.gaps == [Gap(first_step=0, last_step=0, frames=1, cause=TOO_LARGE)]
+    assert box.statistics().dropped_frames == 1
 
 
 def test_a_broken_connection_is_made_again_and_resumes(

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.agent.ring import MAX_BYTES, Ring
+from rankscope.agent.ring import MAX_BYTES, NO_ROOM, Ring
 from rankscope.agent.torch import tap
 from rankscope.sketch import SettingError, SketchTable
 from rankscope.store import open_run
-from rankscope.wire import Frame, pack_frame
+from rankscope.wire import Frame, Gap, pack_frame
 
 if TYPE_CHECKING:
     from conftest import Observed
@@ -150,6 +150,19 @@ def test_a_ring_is_bounded_in_steps_and_in_bytes() -> None:
     for size in (MAX_BYTES // 2, MAX_BYTES // 2, 1):
         ring.keep((header, bytes(size)))
     assert (ring.dropped, [len(blob) for _, blob in ring.take()]) == (1, [MAX_BYTES // 2, 1])
+    assert ring.take_lost() == [Gap(first_step=0, last_step=0, frames=1, cause=NO_ROOM)]
+    assert ring.take_lost() == []
+
+
+def test_a_ring_tells_as_lost_only_what_it_should_still_hold() -> None:
+    ring = Ring(3, float("inf"))
+    for step in range(9):
+        nothing = Frame(
+            step=step, time_ns=0, sites=np.zeros(0, np.uint32), table=SketchTable.empty(0)
+        )
+        ring.keep((pack_frame(nothing)[0], bytes(MAX_BYTES // 2)))
+    assert [header.step for header, _ in ring.take()] == [7, 8]
+    assert ring.take_lost() == [Gap(first_step=6, last_step=6, frames=1, cause=NO_ROOM)]
 
 
 @pytest.mark.parametrize(

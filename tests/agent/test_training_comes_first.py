@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankscope.agent import RankscopeWarning
 from rankscope.agent.torch import observe
+from rankscope.agent.torch.delivery import NO_BUFFER
+from rankscope.agent.torch.recorder import NO_TABLE
 from rankscope.agent.torch.threads import team
 from rankscope.sketch import derive
 from rankscope.store import open_run
@@ -124,6 +126,33 @@ def test_leaving_the_block_waits_for_a_slow_device(
     with observed.observe(model, optimizer) as scope:
         train(scope, model, optimizer, [torch.randn(4, 4)] * 2)
     assert observed.steps() == [0, 1, 2]  # the last with the weights after the last step
+
+
+def test_steps_for_which_a_slow_device_left_no_room_are_told_and_not_zero(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, train: Callable[..., list[float]]
+) -> None:
+    monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    is_quick = threading.Event()
+    monkeypatch.setattr(
+        "rankscope.agent.torch.device.DeviceMeter.arrived", lambda _, copy: is_quick.is_set()
+    )
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.randn(4, 4)] * 40)
+        is_quick.set()
+        while scope.statistics().sent == 0:
+            time.sleep(0.05)
+        train(scope, model, optimizer, [torch.randn(4, 4)])
+        dropped = int(scope.health()["steps_dropped"])
+    run = open_run(observed.path)
+    gaps = run.gaps()
+
+    assert dropped > 0
+    assert sum(gaps["frames"].tolist()) == dropped
+    assert set(gaps["cause"]) <= {NO_TABLE, NO_BUFFER}
+    counts = run.scalar("count", sites="activation:0")
+    assert set(counts.values[~np.isnan(counts.values)].tolist()) == {32.0}, "none, or all of it"
 
 
 def test_each_frame_carries_what_the_agent_cost(

@@ -5,23 +5,27 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.agent.window import OVERFLOW, Entry, Window
-from rankscope.wire import Gap
+from rankscope.agent.window import FORSAKEN, OVERFLOW, Entry, Window
+from rankscope.wire import FrameHeader, Gap
 
 
-def entry(window: Window, sequence: int, size: int = 10, schema: bytes = b"a") -> Entry:
-    return Entry(
+def entry(sequence: int, size: int = 10, schema: bytes = b"a") -> Entry:
+    header = FrameHeader(
         sequence=sequence,
-        step=sequence * 2,
         schema=schema,
-        parts=(b"", bytes(size)),
-        gaps=window.take_gaps(),
+        step=sequence * 2,
+        time_ns=0,
+        rows=0,
+        bins=0,
+        bin_dtype="u1",
+        crc32=0,
     )
+    return Entry(sequence=sequence, packed=(header, b""), size_bytes=size)
 
 
-def fill(window: Window, count: int, size: int = 10) -> None:
-    for sequence in range(count):
-        window.push(entry(window, sequence, size))
+def fill(window: Window, count: int, size: int = 10, first: int = 0) -> None:
+    for sequence in range(first, first + count):
+        window.push(entry(sequence, size))
 
 
 def send_all(window: Window, frames: int = 100, size_bytes: int = 10**6) -> list[int]:
@@ -48,7 +52,8 @@ def test_beyond_its_frames_the_oldest_fall_out_and_are_told() -> None:
     assert send_all(window) == [3, 4, 5]
     assert (window.dropped_frames, window.dropped_bytes) == (3, 30)
     assert window.size_bytes == 30
-    assert window.take_gaps() == (Gap(first_step=4, last_step=4, frames=1, cause=OVERFLOW),)
+    assert window.entries()[0].gaps == (Gap(first_step=0, last_step=4, frames=3, cause=OVERFLOW),)
+    assert window.take_gaps() == ()
 
 
 def test_beyond_its_bytes_the_oldest_fall_out() -> None:
@@ -65,15 +70,66 @@ def test_one_entry_is_kept_whatever_its_size() -> None:
     assert send_all(window) == [1]
 
 
-def test_a_gap_told_by_a_frame_that_fell_out_is_told_again() -> None:
+def test_a_gap_told_by_a_frame_that_is_lost_itself_is_told_again() -> None:
     window = Window(10**6, 2)
-    fill(window, 20)
-    last = entry(window, 20)
+    fill(window, 4)
+    assert send_all(window) == [2, 3]
+    fill(window, 2, first=4)
+    window.restart(received=-1, committed=-1)
 
-    gaps = [gap for held in [*window.entries(), last] for gap in held.gaps]
-    assert sum(gap.frames for gap in gaps) == 18
-    assert min(gap.first_step for gap in gaps) == 0
-    assert max(gap.last_step for gap in gaps) == 34
+    assert (len(window), window.in_doubt, window.dropped_frames) == (2, 0, 4)
+    assert send_all(window) == [4, 5]
+    assert window.entries()[0].gaps == (
+        Gap(first_step=0, last_step=2, frames=2, cause=OVERFLOW),
+        Gap(first_step=4, last_step=6, frames=2, cause=FORSAKEN),
+    )
+
+
+def test_what_falls_out_after_it_was_sent_is_no_loss_while_the_collector_lives() -> None:
+    window = Window(10**6, 2)
+    fill(window, 2)
+    send_all(window)
+    window.acknowledge(received=1, committed=-1)
+    fill(window, 2, first=2)
+
+    assert (len(window), window.in_doubt, window.dropped_frames) == (2, 2, 0)
+    assert window.restart(received=1, committed=0) == 1  # a connection that broke, no more
+    assert (window.in_doubt, window.dropped_frames) == (1, 0)
+    assert window.acknowledge(received=3, committed=3) == 3
+    assert (len(window), window.in_doubt, window.dropped_frames) == (0, 0, 0)
+    assert window.take_gaps() == ()
+
+
+def test_what_is_in_doubt_and_was_refused_is_lost() -> None:
+    window = Window(10**6, 2)
+    fill(window, 2)
+    send_all(window)
+    fill(window, 1, first=2)
+    window.rewind(b"a")
+
+    assert (window.in_doubt, window.dropped_frames) == (0, 1)
+    assert send_all(window) == [1, 2]
+
+
+def test_what_is_in_doubt_still_takes_credit() -> None:
+    window = Window(10**6, 2)
+    fill(window, 2)
+    send_all(window)
+    fill(window, 2, first=2)
+
+    assert send_all(window, frames=3) == [2]
+    window.acknowledge(received=1, committed=-1)
+    assert send_all(window, frames=3) == [3]
+
+
+def test_what_the_collector_has_is_not_sent_again_on_a_new_connection() -> None:
+    window = Window(10**6, 100)
+    fill(window, 5)
+    send_all(window)
+
+    assert window.restart(received=3, committed=1) == 2
+    assert not window.is_under_way
+    assert send_all(window) == [4]
 
 
 def test_only_a_durable_acknowledgement_frees() -> None:
@@ -108,14 +164,14 @@ def test_a_new_connection_gets_all_that_is_not_durable() -> None:
     fill(window, 5)
     send_all(window)
 
-    assert window.restart(committed=1) == 2
+    assert window.restart(received=1, committed=1) == 2
     assert send_all(window) == [2, 3, 4]
 
 
 def test_a_refused_schema_takes_its_frames_back() -> None:
     window = Window(10**6, 100)
     for sequence, schema in enumerate([b"a", b"a", b"b", b"b"]):
-        window.push(entry(window, sequence, schema=schema))
+        window.push(entry(sequence, schema=schema))
     send_all(window)
     window.acknowledge(received=0, committed=-1)
     window.rewind(b"b")
@@ -134,24 +190,38 @@ def test_gaps_are_bounded() -> None:
     assert sum(gap.frames for gap in gaps) == 1000
 
 
-@given(st.lists(st.tuples(st.sampled_from("pshrc"), st.integers(0, 30)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from("psshrcw"), st.integers(0, 30)), max_size=80))
 def test_whatever_happens_each_frame_is_pending_dropped_or_acknowledged(
     events: list[tuple[str, int]],
 ) -> None:
-    window, pushed, acknowledged, sent = Window(55, 8), 0, 0, -1
+    """Against a collector that has all that was sent, up to `received`, and loses it at times."""
+    window, pushed, acknowledged, received, committed = Window(55, 8), 0, 0, -1, -1
+    told: dict[int, tuple[Gap, ...]] = {}
     for what, number in events:
         if what == "p":
-            window.push(entry(window, pushed, size=number))
+            window.push(entry(pushed, size=number))
             pushed += 1
         elif what == "s" and (found := window.next(4, 60)) is not None:
             window.advance()
-            sent = max(sent, found.sequence)
-        elif what in "hc":
-            known = min(number, sent)
-            acknowledged += window.acknowledge(known, known if what == "c" else -1)
-        elif what == "r":
-            acknowledged += window.restart(-1)
-        assert pushed == len(window) + window.dropped_frames + acknowledged
+            assert found.sequence > received, "nothing is sent that is there"
+            received = found.sequence
+            told[received] = found.gaps
+        elif what == "h":
+            acknowledged += window.acknowledge(received, committed)
+        elif what == "c":
+            committed = max(committed, min(number, received))
+            acknowledged += window.acknowledge(received, committed)
+        elif what == "r":  # the connection broke
+            acknowledged += window.restart(received, committed)
+        elif what == "w":  # the collector ended
+            told = {sequence: gaps for sequence, gaps in told.items() if sequence <= committed}
+            received = committed
+            acknowledged += window.restart(received, committed)
+        assert pushed == len(window) + window.in_doubt + window.dropped_frames + acknowledged
         assert window.size_bytes == sum(held.size_bytes for held in window.entries())
         assert 0 <= window.unsent <= len(window)
         assert len(window) <= 8
+    last = window.take_gaps()
+    gaps = [gap for some in (*told.values(), last) for gap in some]
+    unsent = {gap for held in window.entries() if held.sequence not in told for gap in held.gaps}
+    assert sum(gap.frames for gap in [*gaps, *unsent]) == window.dropped_frames

@@ -53,8 +53,8 @@ def outbox(address: str, rank: int = 0, world_size: int = 1, **fields: object) -
     return box
 
 
-def a_table(value: float = 1.0) -> SketchTable:
-    arrays = [np.full(VALUES, value, np.float32), np.ones(VALUES, np.float32)]
+def a_table(value: float = 1.0, weight: float = 1.0) -> SketchTable:
+    arrays = [np.full(VALUES, value, np.float32), np.full(VALUES, weight, np.float32)]
     return SketchTable.concatenate([sketch_array(array) for array in arrays])
 
 
@@ -64,6 +64,9 @@ def send(
     value: float = 1.0,
     pause_s: float = 0.0,
     health: dict[str, float] | None = None,
+    *,
+    weight: float = 1.0,
+    reports: Sequence[str] = (),
 ) -> None:
     for step in steps:
         box.send(
@@ -72,9 +75,10 @@ def send(
                     step=step,
                     time_ns=time.time_ns(),
                     sites=np.arange(2, dtype=np.uint32),
-                    table=a_table(value),
+                    table=a_table(value, weight),
                     training={"loss": float(step)},
                     health=health or {},
+                    reports=list(reports),
                 )
             )
         )
@@ -145,7 +149,10 @@ def stop_collectors() -> None:
         process = STARTED.pop()
         if process.poll() is None:
             process.kill()
-            process.communicate()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def wait_until(what: Callable[[], object], timeout_s: float = 15.0) -> None:

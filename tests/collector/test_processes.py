@@ -49,6 +49,12 @@ def assert_each_frame_is_stored_once(run: Run, ranks: int, steps: int) -> None:
     assert not run.events().kind.isin(["gap", "late"]).any()
 
 
+def pending(box: Outbox) -> int:
+    """How many frames are not durable, after a look at the network."""
+    box.poll(time.monotonic())
+    return box.statistics().pending_frames
+
+
 def run_senders(
     address: str, ranks: int, steps: int
 ) -> tuple[list[threading.Thread], list[Outbox]]:
@@ -81,6 +87,31 @@ def test_a_collector_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: 
 
     assert_each_frame_is_stored_once(run, 4, 200)
     assert run.finished
+
+
+def test_what_goes_on_is_told_once_however_often_the_collector_is_killed(tmp_path: Path) -> None:
+    process, address = start_collector(tmp_path)
+    port = address.rpartition(":")[2]
+    boxes = [outbox(address, rank, 2) for rank in range(2)]
+    for kill in range(3):
+        for place, box in enumerate(boxes):
+            steps = range(5 * kill, 5 * kill + 5)
+            send(box, steps, weight=1.0 + place, reports=["Something odd happened"])
+        wait_until(lambda: sum(map(pending, boxes)) == 0)
+        process.kill()
+        process.communicate()
+        process, _ = start_collector(tmp_path, "--until-done", port=port)
+    for box in boxes:
+        send(box, [15], weight=1.0)
+    assert close_all(boxes) == [True] * 2
+    assert process.wait(20) == 0
+    process.communicate()
+    run = open_run(tmp_path / "demo")
+
+    [alert] = run.alerts().to_dict("records")
+    assert alert["rule"] == "replica-divergence"
+    assert (alert["first_step"], alert["last_step"]) == (0, 14)
+    assert len(run.events().query("kind == 'report'")) == 2 * 15
 
 
 def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> None:

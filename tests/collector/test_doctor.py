@@ -1,0 +1,81 @@
+"""`rankscope doctor`: a line for each thing that is well, or not, and what to do."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import zmq
+from click.testing import CliRunner, Result
+
+from rankscope.__main__ import cli
+from rankscope.wire import PROTOCOL
+
+from .serving import serving
+
+
+def examine(*options: str) -> Result:
+    """What it says."""
+    return CliRunner().invoke(cli, ["doctor", *options])
+
+
+def test_a_healthy_place_is_told_so_and_left_as_it_was(tmp_path: Path) -> None:
+    result = examine("--store", str(tmp_path / "runs"))
+
+    assert result.exit_code == 0
+    assert f"(protocol {PROTOCOL}), Python 3." in result.output
+    assert f"ok    {tmp_path}/runs can be written and has " in result.output
+    assert "ok    A small commit takes " in result.output
+    assert " frames a second, of 100 sites each" in result.output
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_collector_that_answers_is_measured_and_no_run_is_made(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        result = examine("--to", service.address)
+
+        assert service.statistics().streams == 0
+    assert result.exit_code == 0
+    assert f"ok    {service.address} answers in " in result.output
+    assert "ok    Both clocks agree within " in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_that_listens_is_told_with_the_command_to_give() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    result = examine("--to", address)
+
+    assert result.exit_code == 1
+    assert (
+        f"cannot be reached (Connection refused): start `rankscope collect --bind {address}`"
+        in (result.output)
+    )
+
+
+def test_what_is_no_collector_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        result = examine("--to", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    assert result.exit_code == 1
+    assert "does not answer; it is no collector, or it wants a key" in result.output
+
+    with zmq.Context() as context, context.socket(zmq.REP) as other:
+        port = other.bind_to_random_port("tcp://127.0.0.1")
+        assert examine("--to", f"tcp://127.0.0.1:{port}").exit_code == 1
+
+
+def test_an_address_that_is_none_is_told() -> None:
+    result = examine("--to", "somewhere")
+
+    assert result.exit_code == 1
+    assert "bad   An address looks like tcp://127.0.0.1:7600" in result.output
+
+
+def test_a_store_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(cli, ["doctor", "--store", str(tmp_path / "file" / "runs")])
+
+    assert result.exit_code == 1
+    assert "cannot be written (Not a directory): give another --store." in result.output
