@@ -31,6 +31,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Receive what the ranks of a job measure and store it.",
     ),
+    "keygen": LazyCommand(
+        target="wire.command:keygen",
+        extra="collector",
+        summary="Make the keys of a collector and its agents.",
+    ),
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",

@@ -11,8 +11,9 @@ from types import FrameType
 
 import click
 
+from ..wire.keys import CollectorKeys, read_keys
 from .joiner import JoinerSettings
-from .memory import use_one_heap
+from .memory import raise_file_limit, use_one_heap
 from .service import Service
 from .settings import CollectorSettings
 
@@ -34,7 +35,14 @@ from .settings import CollectorSettings
 @click.option("--run", "runs", multiple=True, help="Take only this run; may be said several times.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
-@click.option("--insecure", is_flag=True, help="Allow an address that other machines reach.")
+@click.option(
+    "--keys",
+    metavar="DIR",
+    help="Folder of the collector's keys, see `rankscope keygen`; - reads them from the input.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
+)
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0.0, min_open=True),
@@ -56,6 +64,7 @@ def collect(
     runs: tuple[str, ...],
     until_done: bool,
     announce: bool,
+    keys: str | None,
     insecure: bool,
     deadline: float,
     lost_after: float,
@@ -66,7 +75,8 @@ def collect(
     joiner = JoinerSettings(deadline_s=deadline, lost_after_s=lost_after)
     settings = CollectorSettings(joiner=joiner, runs=frozenset(runs))
     stop = _StopSignal()
-    service = Service(bind, store, settings=settings, insecure=insecure)
+    raise_file_limit()
+    service = Service(bind, store, settings=settings, keys=_keys(keys), insecure=insecure)
     if announce:
         print(json.dumps({"address": service.address}), flush=True)
     else:
@@ -75,6 +85,12 @@ def collect(
         service.run(stop, until_done=until_done)
     finally:
         service.close()
+
+
+def _keys(given: str | None) -> CollectorKeys | None:
+    if given is None:
+        return None
+    return read_keys(sys.stdin.readline()) if given == "-" else CollectorKeys.load(given)
 
 
 class _StopSignal:

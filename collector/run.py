@@ -97,8 +97,11 @@ class Run:
 
     # Streams -------------------------------------------------------------------------------------
 
-    def join(self, hello: Hello, peer: bytes, now: float) -> Stream | str:
+    def join(self, hello: Hello, peer: bytes, now: float, user: str = "") -> Stream | str:
         """The stream of `hello`, on a new connection; or why it is refused, in one sentence.
+
+        Args:
+            user: public key of who says it; empty where there are no keys.
 
         Raises:
             StoreError: the attempt cannot be registered.

@@ -100,15 +100,19 @@ class Collector:
 
     # Messages ------------------------------------------------------------------------------------
 
-    def receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
-        """Take in one message of `peer`; answers are in `outgoing`."""
+    def receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str = "") -> None:
+        """Take in one message of `peer`; answers are in `outgoing`.
+
+        Args:
+            user: public key of the peer; empty where there are no keys.
+        """
         try:
-            self._receive(peer, parts, now)
+            self._receive(peer, parts, now, user)
         except Exception:  # a fault of ours: one peer's message must not end what serves all
             self._counts.faults += 1
             self._complaints.say("fault", f"A message could not be handled.\n{format_exc()}", now)
 
-    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
+    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str) -> None:
         stream = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
@@ -121,7 +125,7 @@ class Collector:
                 self._reject(peer, "malformed", str(error))
             return
         if isinstance(message, Hello):
-            self._hello(peer, message, now)
+            self._hello(peer, message, now, user)
         elif stream is None:
             self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)
         else:
@@ -194,7 +198,7 @@ class Collector:
             case _:
                 assert_never(message)
 
-    def _hello(self, peer: bytes, hello: Hello, now: float) -> None:
+    def _hello(self, peer: bytes, hello: Hello, now: float, user: str) -> None:
         refusal = self._refusal(hello)
         if refusal:
             self._reject(peer, *refusal)
@@ -203,7 +207,7 @@ class Collector:
         try:
             if hello.run not in self._runs:
                 self.open(hello.run)
-            stream = self._runs[hello.run].join(hello, peer, now)
+            stream = self._runs[hello.run].join(hello, peer, now, user)
         except StoreError as error:
             retry_s = None if isinstance(error, NotARunError) else BUSY_S
             self._reject(peer, "run", str(error), retry_s)

@@ -33,6 +33,11 @@ class CollectorSettings:
     are refused."""
     max_message_bytes: int = MAX_BLOB_BYTES
     """A peer that sends a larger message part is disconnected."""
+    resident_bytes: int = 2 << 30
+    """When the process takes more, all connections are closed: what their peers had sent, and
+    nobody has read, goes with them. Agents come back and send it again."""
+    max_connections: int = 24_000
+    """Above this nobody is let in until some have gone."""
     max_streams: int = 20_000
     max_runs: int = 64
     max_world_size: int = 20_000
