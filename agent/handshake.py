@@ -29,13 +29,13 @@ def failure(event: int, address: str, keys: AgentKeys | None) -> str:
         )
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and keys is not None:
         return (
-            f"The collector at {address} has no keys: start it with `--keys`, or leave out the "
-            "agent's."
+            f"The collector at {address} has no keys: start it with `--keys`, or leave out those "
+            "of the agent."
         )
     if keys is not None:
         return (
             f"The collector at {address} ended the handshake: its key is not the collector.key of "
-            f"{keys.source}, or it is no collector with keys."
+            f"{keys.source}, or it has none: then start it with `--keys`."
         )
     return (
         f"The collector at {address} ended the handshake: it asks for keys (pass `keys=` to "

@@ -79,8 +79,10 @@ def collect(
     service = Service(bind, store, settings=settings, keys=_keys(keys), insecure=insecure)
     if announce:
         print(json.dumps({"address": service.address}), flush=True)
-    else:
-        logging.getLogger(__name__).info("Listening on %s, storing in %s.", service.address, store)
+    guard = "with keys" if keys else "without keys"
+    logging.getLogger(__name__).info(
+        "Listening on %s, %s, storing in %s.", service.address, guard, store
+    )
     try:
         service.run(stop, until_done=until_done)
     finally:
