@@ -21,6 +21,11 @@ from ..store.record import Alert, Event, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from .watch import Watch, rank_words
 
+RECORD_BYTES, RANK_BYTES, FRAME_BYTES, NUMBER_BYTES = 1024, 64, 2048, 192
+"""What an open record takes of memory, each rank that it waits for, each frame beside its columns,
+and each named number of a frame."""
+MAX_EVENTS = 4096
+"""Of one batch; what more there was is counted."""
 MAX_PLACES = 32
 """Places at which ranks stand that are told of a job that hangs."""
 
@@ -145,6 +150,8 @@ class Joiner:
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
         self._late: dict[int, _Late] = {}
         self._events: list[Event] = []
+        self._untold = 0
+        """Events for which a batch had no room."""
         self._skipped: list[tuple[str, int]] = []
         self._stalled = False
         """Whether it was told that no rank moves."""
@@ -257,6 +264,14 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
+        if self._untold:
+            text = f"{self._untold} more events came at once, and were left out."
+            self._events.append(
+                Event(
+                    kind="events-lost", attempt=self.attempt, rank=-1, step=-1, text=text, time_ns=0
+                )
+            )
+            self._untold = 0
         batch.events, self._events = self._events, []
         batch.released += self._skipped
         self._skipped = []
@@ -336,7 +351,10 @@ class Joiner:
     def _begin(self, key: Key, now: float, kept: bool) -> _Held | None:
         if key in self._forgotten:
             return None
-        held = self._open[key] = _Held(key, now, self._awaited(key, kept), kept=kept)
+        awaited = self._awaited(key, kept)
+        size_bytes = RECORD_BYTES + RANK_BYTES * len(awaited)
+        held = self._open[key] = _Held(key, now, awaited, size_bytes=size_bytes, kept=kept)
+        self._open_bytes += size_bytes
         insort(self._order, key)
         return held
 
@@ -351,7 +369,7 @@ class Joiner:
 
     def _put(self, held: _Held, rank: int, part: Contribution) -> None:
         before = held.parts.get(rank)
-        growth = part.frame.size_bytes - (before.frame.size_bytes if before else 0)
+        growth = _size_of(part.frame) - (_size_of(before.frame) if before else 0)
         held.parts[rank] = part
         held.size_bytes += growth
         if held.index < 0:
@@ -474,6 +492,9 @@ class Joiner:
     # Events --------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> None:
+        if len(self._events) >= MAX_EVENTS:
+            self._untold += 1
+            return
         self._events.append(
             Event(kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns)
         )
@@ -486,3 +507,12 @@ class Joiner:
             self._tell("late", rank, first, text)
             batch.released += late.released
         self._late = {}
+
+
+def _size_of(frame: PackedFrame) -> int:
+    """Bytes of memory that a frame keeps, about."""
+    header = frame.header
+    numbers = len(header.training) + len(header.health)
+    texts = sum(map(len, header.training)) + sum(map(len, header.health))
+    texts += sum(map(len, header.reports)) + sum(len(gap.cause) for gap in header.gaps)
+    return FRAME_BYTES + NUMBER_BYTES * numbers + 4 * texts + frame.size_bytes

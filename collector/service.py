@@ -57,7 +57,7 @@ class Service:
             )
         _make_folder(store)
         self._collector = Collector(
-            lambda name: RunWriter.open(store / name, run=name),
+            lambda name: _open_run(store, name, self.settings.max_stored_runs),
             self.settings,
             time.time_ns,
             time.monotonic(),
@@ -115,6 +115,17 @@ class Service:
         outgoing, self._collector.outgoing = self._collector.outgoing, []
         for peer, message in outgoing:
             self._listener.send(peer, message)
+
+
+def _open_run(store: Path, name: str, most: int) -> RunWriter:
+    """The writer of a run in the folder.
+
+    Raises:
+        StoreError: it would be a new one of too many, or cannot be opened.
+    """
+    if not (store / name).exists() and sum(1 for _ in store.iterdir()) >= most:
+        raise StoreError(f"{store} holds {most} runs already: move some away, or take another.")
+    return RunWriter.open(store / name, run=name)
 
 
 def _make_folder(store: Path) -> None:

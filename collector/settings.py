@@ -40,9 +40,22 @@ class CollectorSettings:
     """Above this nobody is let in until some have gone."""
     max_streams: int = 20_000
     max_runs: int = 64
+    """Runs that are open at a time."""
+    max_stored_runs: int = 10_000
+    """Above so many in the folder no new one is begun."""
+    max_attempts: int = 4096
+    """Starts of a run."""
+    max_stored_streams: int = 200_000
+    """Streams of a run, of all its attempts: the position of each is in every commit."""
     max_world_size: int = 20_000
     max_schemas: int = 16
     """Schemas kept for each stream; the oldest gives way and is asked for again."""
+    max_waiting: int = 8192
+    """Frames of a stream that are not durable: many times an agent's window."""
+    schema_bytes: int = 256 << 20
+    """Of the schemas of all streams of a run, as they came; such as are alike count once."""
+    site_bytes: int = 64 << 20
+    """Of the schemas that told a run of new sites."""
 
     def __post_init__(self) -> None:
         for name in sorted(self.runs):
