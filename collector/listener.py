@@ -5,6 +5,8 @@ Its one rule: whatever peers do, it takes bounded memory, and a call returns at 
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -122,7 +124,9 @@ class Listener:
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self._refresh(now)
-            self._bound_connections(now)
+            if not self._is_bound:
+                with suppress(zmq.ZMQError):  # the port is not free yet: it is tried again
+                    self._bind()
             self._bound_memory(now)
 
     def close(self, *, linger_ms: int) -> None:
@@ -136,25 +140,25 @@ class Listener:
 
     def _make_socket(self) -> zmq.Socket[bytes]:
         settings = self._settings
-        socket = self._context.socket(zmq.ROUTER)
-        socket.linger = 0
-        socket.ipv6 = self._is_ipv6
-        socket.maxmsgsize = settings.max_message_bytes
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = 0
+        router.ipv6 = self._is_ipv6
+        router.maxmsgsize = settings.max_message_bytes
         # Twice the credit: what follows the rules is never held up by the high-water mark.
-        socket.rcvhwm = 2 * settings.credit_frames
-        socket.heartbeat_ivl = HEARTBEAT_S * 1000
-        socket.heartbeat_timeout = SILENCE_S * 1000
-        socket.handshake_ivl = HANDSHAKE_S * 1000
+        router.rcvhwm = 2 * settings.credit_frames
+        router.heartbeat_ivl = HEARTBEAT_S * 1000
+        router.heartbeat_timeout = SILENCE_S * 1000
+        router.handshake_ivl = HANDSHAKE_S * 1000
         if self._keys is not None:
-            self._keys.protect(socket)
-        endpoint = f"inproc://rankscope-{id(socket)}"
-        socket.monitor(endpoint, _EVENTS)
+            self._keys.protect(router)
+        endpoint = f"inproc://rankscope-{id(router)}"
+        router.monitor(endpoint, _EVENTS)
         self._monitor = self._context.socket(zmq.PAIR)
         # At a high-water mark the transport's thread would wait for us, and all peers for it.
         self._monitor.rcvhwm = 0
         self._monitor.connect(endpoint)
         self._connections, self._is_bound = 0, False
-        return socket
+        return router
 
     def _bind(self) -> None:
         self._socket.bind(self.address)
@@ -174,6 +178,8 @@ class Listener:
             kind = event["event"]
             if kind == zmq.EVENT_ACCEPTED:
                 self._connections += 1
+                if self._connections > self._settings.max_connections:
+                    self._send_away(event["value"], now)
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._connections -= 1
             elif self._keys is not None:
@@ -191,17 +197,16 @@ class Listener:
             text = f"The list of agents stays as it was: {error}"
             self._complaints.say("keys", text, now)
 
-    def _bound_connections(self, now: float) -> None:
-        """Let nobody in while there are too many, which stay as they are."""
-        has_room = self._connections < self._settings.max_connections
-        if has_room and not self._is_bound:
-            with suppress(zmq.ZMQError):  # the port is not free yet: it is tried again
-                self._bind()
-        elif self._is_bound and not has_room:
-            self._socket.unbind(self.address)
-            self._is_bound = False
-            text = f"There are {self._connections} connections: until some go nobody is let in."
-            self._complaints.say("connections", text, now)
+    def _send_away(self, handle: int, now: float) -> None:
+        """End a connection that is one too many; the transport sees it as the peer's doing.
+
+        If the peer has gone meanwhile, and the handle is another connection's by now, that one's
+        agent connects again.
+        """
+        text = f"There are {self._connections - 1} connections: until some go nobody is let in."
+        self._complaints.say("connections", text, now)
+        with suppress(OSError), socket.socket(fileno=os.dup(handle)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _bound_memory(self, now: float) -> None:
         """Close all connections when what they have sent, and nobody has read, is too much."""

@@ -123,7 +123,8 @@ def _open_run(store: Path, name: str, most: int) -> RunWriter:
     Raises:
         StoreError: it would be a new one of too many, or cannot be opened.
     """
-    if not (store / name).exists() and sum(1 for _ in store.iterdir()) >= most:
+    known = sum(1 for entry in store.iterdir() if not entry.name.startswith("."))
+    if not (store / name).exists() and known >= most:
         raise StoreError(f"{store} holds {most} runs already: move some away, or take another.")
     return RunWriter.open(store / name, run=name)
 
