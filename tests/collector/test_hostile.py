@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from rankscope.collector import CollectorSettings
 from rankscope.sketch import ProtocolError
 from rankscope.store import open_run
+from rankscope.viewer.follow import Follower
+from rankscope.viewer.page import Page
+from rankscope.viewer.state import Choice
 from rankscope.wire import Gap, Goodbye, Hello, Site, decode, encode, make_schema, open_frame
 
 from .hostile import CORPUS, SCHEMA, Sandbox, bear, fitting, load, mutate, normal_session
@@ -279,3 +282,36 @@ def test_hostile_names_stay_names(tmp_path: Path) -> None:
     assert len(run.records()) == 1
     assert set(names) <= set(run.events().text)
     assert set(run.sites().loc[lambda table: table.kind == "tap", "name"]) == set(names)
+
+
+def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    sandbox = Sandbox(tmp_path)
+    site = Site(kind="tap", name=bad, slot=bad, dtype=bad, module=bad)
+    schema = make_schema([site, SITES[1]])
+    for rank, host in enumerate([bad, bad, "good"]):
+        session = normal_session(rank, 3, frames=2, stream=f"s{rank}")
+        hallo = msgspec.structs.replace(
+            decode(session[0][0], "agent"), launch="one", host=host, device=bad, facts={bad: bad}
+        )
+        sandbox.play([[encode(hallo)], [encode(schema)]], b"peer%d" % rank)
+        for header, blob in session[2:4]:
+            real = decode(header, "agent")
+            counted = sum(window.length * int(window.dtype[1:]) for window in real.quantities)
+            changed = msgspec.structs.replace(
+                real, schema=schema.hash, quantities=[], reports=[bad], training={bad: 1.0}
+            )
+            part = blob[:-counted]
+            sandbox.play([[fitting(encode(changed), part), part]], b"peer%d" % rank)
+    sandbox.close()
+    run = open_run(sandbox.store / "demo")
+    assert f"host={bad}" in run.groups
+    for view in ("merged", f"host={bad}", "max"):
+        choice = Choice(kind="tap", site=f"tap:{bad}[{bad}]", step=1, view=view)
+        page = Page(Follower(run), choice, now=lambda: 0.0)
+        html = {
+            name: text for name, text in page.told.param.values().items() if isinstance(text, str)
+        }
+        html.pop("finding")  # the label of a button, which is no HTML
+        assert bad not in "".join(html.values()), [name for name in html if bad in html[name]]
+        assert "&lt;img" in html["selection"] + html["events"]
