@@ -5,6 +5,7 @@ Usage: python tests/collector/fuzz.py NEW_CORPUS CORPUS [libFuzzer's options]
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import tempfile
@@ -13,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import atheris  # pyright: ignore[reportMissingImports]  # installed by `make fuzz` alone
-
+atheris: Any = importlib.import_module("atheris")  # installed by `make fuzz` alone
 HERE = Path(__file__).parent
 EACH = 500
 """Sessions that one collector bears: to open a store takes longer than anything else."""
