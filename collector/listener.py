@@ -29,7 +29,8 @@ SILENCE_S = 20
 HANDSHAKE_S = 10
 """A connection that has not shaken hands by then is closed."""
 MOST_PARTS = 3
-"""Of a message, with the one that says which stream it is of; one more is kept, so that it can be told, and what follows is thrown away."""
+"""Of a message, with the one that says which stream it is of. One more is kept, so that it can be
+told; what follows is thrown away."""
 LOOK_S = 1.0
 """How often the list of agents and the memory are looked at."""
 ROOM = 1.5
