@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench clean .venv names chromium
+.PHONY: help demo test soak check format bench fuzz clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,11 @@ format: .venv/installed ## Format the code and fix what lint can fix
 bench: .venv/installed ## Run the benchmarks, one after the other
 	@for benchmark in $(wildcard benchmarks/*.py); do \
 		echo "== $$benchmark"; $(BIN)/python "$$benchmark" $(ARGS); done
+
+fuzz: .venv/installed ## Let atheris look for messages that a collector cannot bear
+	$(BIN)/uv pip install --quiet --python $(BIN)/python 'atheris>=2.3'
+	mkdir -p build/corpus
+	$(BIN)/python tests/collector/fuzz.py build/corpus tests/wire/corpus $(ARGS)
 
 clean: ## Remove all that make and the tools made; runs are kept
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -41,6 +41,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Check versions, network, clocks, store and speed; say what to do.",
     ),
+    "keygen": LazyCommand(
+        target="wire.command:keygen",
+        extra="collector",
+        summary="Make the keys of a collector and its agents.",
+    ),
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..sketch.errors import RankscopeError, SettingError
@@ -34,11 +35,17 @@ def folder_of(directory: str | os.PathLike[str] | None) -> Path:
     return Path(named)
 
 
-def start_collector(run: str, directory: Path) -> str:
+def start_collector(
+    run: str, directory: Path, *, bind: str = "tcp://127.0.0.1:*", keys: str = ""
+) -> str:
     """Start a collector that ends by itself when all ranks have left; its address.
 
     It has a session of its own, so that it outlives the rank that started it: launchers kill the
     process groups of their workers. What it logs goes to `directory/run.log`.
+
+    Args:
+        bind: where it listens.
+        keys: a line for its input, as of `keys_for_a_job`; empty: it has none.
 
     Raises:
         SettingError: `directory` cannot be written.
@@ -52,19 +59,23 @@ def start_collector(run: str, directory: Path) -> str:
             f"Runs cannot be written to {directory}: {error.strerror}; "
             "pass another `directory` to observe(), or set RANKSCOPE_DIR."
         ) from None
-    command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
+    command = [sys.executable, "-m", "rankscope", "collect", "--bind", bind]
     command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
+    command += ["--keys", "-"] if keys else []
     begins = log.tell()
     with log:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
             env=_plain_environment(),
         )
     _started.append(process)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as line_in:  # if it has ended it says why
+        line_in.write(keys.encode() + b"\n")
     line = _first_line(process)
     if not line:
         said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()

@@ -7,6 +7,7 @@ is made, says hello, and goes on after the last durable frame.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -27,6 +28,7 @@ from ..wire.codec import (
     encode,
     make_schema,
 )
+from ..wire.keys import AgentKeys
 from ..wire.messages import (
     MAX_NAME,
     Ack,
@@ -42,7 +44,10 @@ from ..wire.messages import (
     State,
     Welcome,
 )
+from .handshake import FAILED, failure
 from .window import Entry, Window
+
+logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
@@ -85,7 +90,8 @@ class OutboxStatistics:
     connected: bool
     """Whether a collector has said welcome on the present connection."""
     rejected: str
-    """Why the collector refuses this stream, in its words; empty if it does not."""
+    """Why there is no connection: the collector's words, or what its handshake failed at; empty if
+    there is one, or nobody listens."""
 
 
 class Outbox:
@@ -94,6 +100,7 @@ class Outbox:
     Args:
         address: `tcp://host:port` or `ipc://path`.
         hello: who this is; its stream must be new.
+        keys: for a collector that asks for them.
         window_bytes: how much is kept until it is durable, at most.
         window_frames: and how many frames.
 
@@ -107,6 +114,7 @@ class Outbox:
         address: str,
         hello: Hello,
         *,
+        keys: AgentKeys | None = None,
         window_bytes: int = 16 << 20,
         window_frames: int = 256,
     ) -> None:
@@ -120,7 +128,7 @@ class Outbox:
             )
         self._address = str(where)
         self._is_ipv6 = where.is_ipv6
-        self._hello = hello
+        self._hello, self._keys = hello, keys
         self._window = Window(window_bytes, window_frames)
         self._process = os.getpid()
         self._schemas: dict[bytes, bytes] = {}
@@ -240,10 +248,12 @@ class Outbox:
             socket.sndhwm = 256
             socket.heartbeat_ivl = HEARTBEAT_MS
             socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
-            self._monitor = socket.get_monitor_socket(BROKEN)
+            if self._keys is not None:
+                self._keys.protect(socket)
+            self._monitor = socket.get_monitor_socket(BROKEN | FAILED)
             socket.connect(self._address)
         except zmq.ZMQError as error:
-            self._rejected = f"The address {self._address} cannot be used: {error.strerror}."
+            self._tell(f"The address {self._address} cannot be used: {error.strerror}.")
             self._drop(now)
             return
         self._opened = self._heard = now
@@ -278,8 +288,15 @@ class Outbox:
         monitor, broken = self._monitor, False
         while monitor is not None and monitor.poll(0):
             broken = True
-            recv_monitor_message(monitor)
+            event = recv_monitor_message(monitor)["event"]
+            self._tell(failure(event, self._address, self._keys))
         return broken
+
+    def _tell(self, problem: str) -> None:
+        """Keep why there is no connection, and log it once."""
+        if problem and problem != self._rejected:
+            self._rejected = problem
+            logger.warning("%s", problem)
 
     def _is_silent(self, now: float) -> bool:
         if self._welcome is None:
@@ -330,11 +347,12 @@ class Outbox:
 
     def _refused(self, reject: Reject, now: float) -> None:
         if reject.retry_s is None:
-            self._rejected, self._stopped = reject.reason, True
+            self._tell(reject.reason)
+            self._stopped = True
             self._close_sockets(0)
             return
         if reject.code != "stream" or self._welcome is None:
-            self._rejected = reject.reason
+            self._tell(reject.reason)
         self._drop(now, max(reject.retry_s, 0.05) * random.uniform(1.0, 1.3))
 
     def _flush(self) -> None:

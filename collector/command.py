@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import sys
 from contextlib import ExitStack
 from types import FrameType
 
 import click
 
+from ..wire.keys import CollectorKeys, read_keys
 from .health import HealthServer
 from .joiner import JoinerSettings
 from .logs import log_to_stderr
-from .memory import use_one_heap
+from .memory import raise_file_limit, use_one_heap
 from .service import Service
 from .settings import CollectorSettings
 
@@ -34,7 +36,14 @@ from .settings import CollectorSettings
 @click.option("--run", "runs", multiple=True, help="Take only this run; may be said several times.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
-@click.option("--insecure", is_flag=True, help="Allow an address that other machines reach.")
+@click.option(
+    "--keys",
+    metavar="DIR",
+    help="Folder of the collector's keys, see `rankscope keygen`; - reads them from the input.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
+)
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0.0, min_open=True),
@@ -77,6 +86,7 @@ def collect(
     runs: tuple[str, ...],
     until_done: bool,
     announce: bool,
+    keys: str | None,
     insecure: bool,
     deadline: float,
     lost_after: float,
@@ -101,7 +111,8 @@ def collect(
         held_bytes=memory_mib << 20,
     )
     stop = _StopSignal()
-    service = Service(bind, store, settings=settings, insecure=insecure)
+    raise_file_limit()
+    service = Service(bind, store, settings=settings, keys=_keys(keys), insecure=insecure)
     with ExitStack() as cleanup:
         cleanup.callback(service.close)
         said = {"address": service.address}
@@ -111,10 +122,17 @@ def collect(
             said["health"] = server.address
         if announce:
             print(json.dumps(said), flush=True)
-        else:
-            logger = logging.getLogger(__name__)
-            logger.info("Listening on %s, storing in %s.", service.address, store)
+        guard = "with keys" if keys else "without keys"
+        logging.getLogger(__name__).info(
+            "Listening on %s, %s, storing in %s.", service.address, guard, store
+        )
         service.run(stop, until_done=until_done)
+
+
+def _keys(given: str | None) -> CollectorKeys | None:
+    if given is None:
+        return None
+    return read_keys(sys.stdin.readline()) if given == "-" else CollectorKeys.load(given)
 
 
 class _StopSignal:

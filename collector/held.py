@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from ..merge.plan import Contribution
 from ..store.record import Event
 from ..wire.codec import PackedFrame
+from ..wire.joined import JoinedFrame
 from ..wire.messages import FrameHeader, JoinedMember
+
+FRAME_BYTES, NUMBER_BYTES = 2048, 192
+"""What a frame takes of memory beside its columns, and each named number of it."""
 
 Key = tuple[int, int, bool]
 """Identity and order of a record within an attempt: how often the run was rewound, step, final."""
@@ -50,7 +54,7 @@ class Held:
         """Add what these ranks hold, or replace it; by how many bytes it has grown."""
         first = min(frames)
         before = self.parts.get(first)
-        growth = part.frame.size_bytes - (before.frame.size_bytes if before else 0)
+        growth = _size_of(part.frame) - (_size_of(before.frame) if before else 0)
         self.parts[first] = part
         self.size_bytes += growth
         self.ranks |= frames.keys()
@@ -78,3 +82,15 @@ class Held:
 
     def _is_single(self, ranks: AbstractSet[int]) -> bool:
         return all(not self.parts[rank].members for rank in ranks)
+
+
+def _size_of(frame: PackedFrame | JoinedFrame) -> int:
+    """Bytes of memory that a frame keeps, about."""
+    if isinstance(frame, PackedFrame):
+        header, said = frame.header, [frame.header]
+        texts = sum(map(len, header.reports)) + sum(len(gap.cause) for gap in header.gaps)
+    else:
+        said, texts = frame.header.members, 0
+    numbers = sum(len(one.training) + len(one.health) for one in said)
+    texts += sum(len(name) for one in said for name in (*one.training, *one.health))
+    return FRAME_BYTES * len(said) + NUMBER_BYTES * numbers + 4 * texts + frame.size_bytes

@@ -24,6 +24,10 @@ from ..wire.messages import Gap
 from .held import Held, Key
 from .watch import Watch, rank_words
 
+RECORD_BYTES, RANK_BYTES = 1024, 64
+"""What an open record takes of memory, and each rank that it waits for."""
+MAX_EVENTS = 4096
+"""Of one batch; what more there was is counted."""
 MAX_PLACES = 32
 """Places at which ranks stand that are told of a job that hangs."""
 
@@ -127,6 +131,8 @@ class Joiner:
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
         self._late: dict[int, _Late] = {}
         self._events: list[Event] = []
+        self._untold = 0
+        """Events for which a batch had no room."""
         self._skipped: list[tuple[str, int]] = []
         self._stalled = False
         """Whether it was told that no rank moves."""
@@ -298,6 +304,10 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
+        if self._untold:
+            text = f"{self._untold} more events came at once, and were left out."
+            self._events.append(self._event("events-lost", -1, -1, text))
+            self._untold = 0
         batch.events += self._events
         self._events = []
         batch.released += self._skipped
@@ -386,7 +396,10 @@ class Joiner:
     def _begin(self, key: Key, now: float, kept: bool) -> Held | None:
         if key in self._forgotten:
             return None
-        held = self._open[key] = Held(key, now, self._awaited(key, kept), kept=kept)
+        awaited = self._awaited(key, kept)
+        size_bytes = RECORD_BYTES + RANK_BYTES * len(awaited)
+        held = self._open[key] = Held(key, now, awaited, size_bytes=size_bytes, kept=kept)
+        self._open_bytes += size_bytes
         insort(self._order, key)
         return held
 
@@ -540,6 +553,9 @@ class Joiner:
     # Events --------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, rank: int, step: int, text: str) -> None:
+        if len(self._events) >= MAX_EVENTS:
+            self._untold += 1
+            return
         self._events.append(self._event(kind, rank, step, text))
 
     def _event(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> Event:

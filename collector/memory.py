@@ -7,7 +7,10 @@ own and returns little: after thousands of commits the process holds twice what 
 from __future__ import annotations
 
 import ctypes
+import os
+import resource
 import sys
+from pathlib import Path
 
 _M_ARENA_MAX = -8  # from malloc.h
 
@@ -30,3 +33,19 @@ def trim() -> None:
     """Return all free pages of the heap to the system, in about 10 ms."""
     if _glibc is not None:
         _glibc.malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """What the process takes of the machine's memory; 0 where the system does not say so."""
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it may: each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

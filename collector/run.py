@@ -11,6 +11,10 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..sketch.errors import BusyError, StoreError
@@ -36,12 +40,24 @@ from ..wire.messages import (
 from .budget import Budget
 from .cursor import Cursor
 from .joiner import Batch, Joiner, Place
+from .room import Names
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
 
 NOTICE_STEPS = 8
 """Agents hear some steps before of a change, so that most ranks begin it in the same."""
+LAYOUT_BYTES = 64
+"""What a site takes of each stream's memory, beside the schema."""
+
+
+class Known(NamedTuple):
+    """A schema of a stream."""
+
+    schema: Schema
+    layout: Layout
+    size_bytes: int
+    """What it counts for of the run's `schema_bytes`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,9 +73,7 @@ class Stream:
     peer: bytes
     """Routing id of its present connection."""
     cursor: Cursor
-    schemas: OrderedDict[bytes, tuple[Schema, Layout]] = field(
-        default_factory=OrderedDict[bytes, tuple[Schema, Layout]]
-    )
+    schemas: OrderedDict[bytes, Known] = field(default_factory=OrderedDict[bytes, Known])
     layouts: OrderedDict[tuple[bytes, tuple[str, ...]], Layout] = field(
         default_factory=OrderedDict[tuple[bytes, tuple[str, ...]], Layout]
     )
@@ -74,6 +88,31 @@ class Stream:
     """The collector is about to end and takes nothing more of it."""
     farewell: Sequence[Gap] = ()
     """What its goodbye told as lost, until that is on its way into the store."""
+    user: str = ""
+    """Public key of who said hello last; empty where there are no keys."""
+    on_credit: int = 0
+    """Frames that came on this connection since it was last told that they have."""
+    on_credit_bytes: int = 0
+
+    def is_crowded(self) -> bool:
+        """Whether more of its frames wait to be durable than any agent keeps."""
+        return len(self.cursor.waiting) >= self.run.settings.max_waiting
+
+    def exceeds_credit(self, size_bytes: int) -> bool:
+        """Count a frame; whether it is far more than the credit of the connection allows."""
+        settings = self.run.settings
+        over = self.on_credit_bytes > 2 * settings.credit_bytes
+        self.on_credit += 1
+        self.on_credit_bytes += size_bytes
+        return over or self.on_credit > 2 * settings.credit_frames
+
+    def give_credit(self, received: int) -> None:
+        """The agent is told that all up to `received` came."""
+        if received >= self.cursor.received:
+            self.on_credit = self.on_credit_bytes = 0
+            return
+        left = [size for number, size in self.cursor.waiting.items() if number > received]
+        self.on_credit, self.on_credit_bytes = len(left), sum(left)
 
 
 class Run:
@@ -104,6 +143,11 @@ class Run:
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
+        self._training, self._health = Names(writer.training), Names(writer.health)
+        self._told_of_names = False
+        self._shared: WeakValueDictionary[bytes, Schema] = WeakValueDictionary()
+        """Schemas by hash: ranks that have the same one share it."""
+        self._schema_bytes = self._site_bytes = 0
         self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
         """By attempt: quantities for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
@@ -116,17 +160,23 @@ class Run:
 
     # Streams -------------------------------------------------------------------------------------
 
-    def join(self, hello: Hello, peer: bytes, now: float) -> Stream | str:
+    def join(self, hello: Hello, peer: bytes, now: float, user: str = "") -> Stream | str:
         """The stream of `hello`, on a new connection; or why it is refused, in one sentence.
+
+        Args:
+            user: public key of who says it; empty where there are no keys.
 
         Raises:
             StoreError: the attempt cannot be registered.
         """
-        attempt = self.writer.attempt_of(hello.launch)
+        launches = [attempt.launch for attempt in self.writer.attempts]
+        is_new = hello.launch not in launches
+        attempt = len(launches) if is_new else launches.index(hello.launch)
         mesh = {axis.name: axis.size for axis in hello.mesh}
-        refusal = self._refusal(hello, attempt, mesh, now)
+        refusal = self._refusal(hello, attempt, mesh, now, user)
         if refusal:
             return refusal
+        self.writer.attempt_of(hello.launch)
         if attempt not in self._joiners:
             self._begin(attempt, hello.world_size, mesh, now)
         stream = self.streams.get(hello.stream)
@@ -141,7 +191,7 @@ class Run:
                 peer=peer,
                 cursor=Cursor(self._stored.get(hello.stream, -1)),
             )
-        stream.peer, stream.needs_schema, stream.ended = peer, False, False
+        stream.peer, stream.needs_schema, stream.ended, stream.user = peer, False, False, user
         stream.told_received = stream.told_committed = -2
         stream.told_control = None
         if hello.budget >= LEAST_BUDGET:
@@ -150,26 +200,41 @@ class Run:
         self._introduce(attempt, hello)
         return stream
 
-    def learn(self, stream: Stream, schema: Schema) -> str:
+    def peer_of(self, name: str) -> bytes:
+        """The connection of a stream; empty if there is none."""
+        stream = self.streams.get(name)
+        return b"" if stream is None else stream.peer
+
+    def learn(self, stream: Stream, schema: Schema, size_bytes: int) -> str:
         """Keep a schema of `stream`; why it is refused, or nothing.
 
+        Args:
+            size_bytes: what it takes on the wire.
+
         Raises:
-            StoreError: its sites cannot be registered.
+            StoreError: there is no room for it, or for its sites.
         """
         infos = [_info(site) for site in schema.sites]
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
+        self._forget(stream.schemas.pop(schema.hash, None))
+        shared = self._shared.get(schema.hash)
+        charge = LAYOUT_BYTES * len(infos) + (size_bytes if shared is None else 0)
+        self._check_room(infos, size_bytes, charge)
         indices = self.writer.add_sites(infos)
+        schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
         layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
-        stream.schemas[schema.hash] = schema, layout
+        stream.schemas[schema.hash] = Known(schema, layout, charge)
+        self._schema_bytes += charge
         stream.needs_schema = False
         while len(stream.schemas) > self.settings.max_schemas:
-            stream.schemas.popitem(last=False)
+            self._forget(stream.schemas.popitem(last=False)[1])
         return ""
 
     def feed(self, stream: Stream, frame: PackedFrame, layout: Layout, now: float) -> bool:
         """Take in a frame; False if it had come before."""
+        frame = self._with_known_names(stream, frame)
         header = frame.header
         missing = stream.cursor.receive(header.sequence, frame.size_bytes)
         joiner = self._joiners[stream.attempt]
@@ -373,6 +438,8 @@ class Run:
             gone = joiner.last_seen(stream.rank) is None
             answered = stream.told_committed >= stream.cursor.committed or not stream.ended
             if gone and answered and not stream.cursor.waiting:
+                for known in stream.schemas.values():
+                    self._forget(known)
                 del self.streams[stream.name]
                 yield stream
         used = {stream.attempt for stream in self.streams.values()}
@@ -411,10 +478,20 @@ class Run:
 
     # Inside --------------------------------------------------------------------------------------
 
-    def _refusal(self, hello: Hello, attempt: int, mesh: Mapping[str, int], now: float) -> str:
+    def _refusal(
+        self, hello: Hello, attempt: int, mesh: Mapping[str, int], now: float, user: str
+    ) -> str:
         joiner, stream = self._joiners.get(attempt), self.streams.get(hello.stream)
         if stream is not None and (stream.attempt, stream.rank) != (attempt, hello.rank):
             return f"Stream {hello.stream} belongs to rank {stream.rank} already."
+        if stream is not None and stream.user != user and not stream.ended:
+            return f"Stream {hello.stream} belongs to an agent with another key."
+        if attempt >= self.settings.max_attempts:
+            return (
+                f"Run {self.name!r} was started {self.settings.max_attempts} times: take another."
+            )
+        if stream is None and len(self._stored) >= self.settings.max_stored_streams:
+            return f"Run {self.name!r} has had {len(self._stored)} streams: take another."
         if joiner is None:
             return ""
         if (joiner.world_size, self._meshes[attempt]) != (hello.world_size, mesh):
@@ -440,6 +517,40 @@ class Run:
                 "give each job its own run."
             )
         return ""
+
+    def _check_room(self, infos: Sequence[SiteInfo], size_bytes: int, charge: int) -> None:
+        """Refuse a schema that takes the run's memory, or makes what it stores of sites endless."""
+        if self._schema_bytes + charge > self.settings.schema_bytes:
+            raise StoreError(
+                f"The schemas of run {self.name!r} would take more than "
+                f"{self.settings.schema_bytes >> 20} MiB."
+            )
+        if not self.writer.knows(infos):
+            if self._site_bytes + size_bytes > self.settings.site_bytes:
+                raise StoreError(f"Run {self.name!r} was told of new sites too often.")
+            self._site_bytes += size_bytes
+
+    def _forget(self, known: Known | None) -> None:
+        if known is not None:
+            self._schema_bytes -= known.size_bytes
+
+    def _with_known_names(self, stream: Stream, frame: PackedFrame) -> PackedFrame:
+        """The frame without the numbers for whose names the run has no room, which is told."""
+        header, world_size = frame.header, self._joiners[stream.attempt].world_size
+        training = self._training.fit(header.training, world_size)
+        health = self._health.fit(header.health, world_size)
+        if training is None and health is None:
+            return frame
+        kept = msgspec.structs.replace(
+            header,
+            training=header.training if training is None else training,
+            health=header.health if health is None else health,
+        )
+        if not self._told_of_names:
+            self._told_of_names = True
+            text = "Numbers with new names are not stored: the run has no room for more of them."
+            self._joiners[stream.attempt].tell("no-room", stream.rank, header.step, text)
+        return replace(frame, header=kept)
 
     def _begin(self, attempt: int, world_size: int, mesh: dict[str, int], now: float) -> None:
         self._joiners[attempt] = Joiner(

@@ -46,6 +46,8 @@ VERSION = version("rankscope")
 PRUNE_S = 5.0
 STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
+FULL_S = 30.0
+"""And for one that has no room for its sites."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a run that is held by another writer."""
 
@@ -114,15 +116,19 @@ class Collector:
 
     # Messages ------------------------------------------------------------------------------------
 
-    def receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
-        """Take in one message of `peer`; answers are in `outgoing`."""
+    def receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str = "") -> None:
+        """Take in one message of `peer`; answers are in `outgoing`.
+
+        Args:
+            user: public key of the peer; empty where there are no keys.
+        """
         try:
-            self._receive(peer, parts, now)
+            self._receive(peer, parts, now, user)
         except Exception:  # a fault of ours: one peer's message must not end what serves all
             self._counts.faults += 1
-            self._complaints.say("fault", f"A message could not be handled.\n{format_exc()}", now)
+            self._complaints.say("fault", "A message could not be handled.", now, format_exc())
 
-    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
+    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str) -> None:
         stream = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
@@ -137,7 +143,7 @@ class Collector:
         if isinstance(message, Ping):
             self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
         elif isinstance(message, Hello):
-            self._hello(peer, message, now)
+            self._hello(peer, message, now, user)
         elif stream is None:
             self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)
         else:
@@ -228,7 +234,7 @@ class Collector:
     ) -> None:
         match message:
             case Schema():
-                self._learn(stream, message, now)
+                self._learn(stream, message, len(parts[0]), now)
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
             case JoinedHeader():
@@ -241,7 +247,7 @@ class Collector:
             case _:
                 assert_never(message)
 
-    def _hello(self, peer: bytes, hello: Hello, now: float) -> None:
+    def _hello(self, peer: bytes, hello: Hello, now: float, user: str) -> None:
         refusal = self._refusal(hello)
         if refusal:
             self._reject(peer, *refusal)
@@ -250,7 +256,9 @@ class Collector:
         try:
             if hello.run not in self._runs:
                 self.open(hello.run)
-            stream = self._runs[hello.run].join(hello, peer, now)
+            run = self._runs[hello.run]
+            before = run.peer_of(hello.stream)
+            stream = run.join(hello, peer, now, user)
         except StoreError as error:
             retry_s = None if isinstance(error, NotARunError) else BUSY_S
             self._reject(peer, "run", str(error), retry_s)
@@ -260,13 +268,14 @@ class Collector:
             self._reject(peer, "stream", stream, BUSY_S)
             self._complaints.say("hello", f"A hello was refused: {stream}", now)
             return
+        if self._peers.get(before) is stream:
+            del self._peers[before]
         self._welcome(peer, stream)
 
     def _welcome(self, peer: bytes, stream: Stream) -> None:
         self._heard = True
-        for old in [other for other, known in self._peers.items() if known is stream]:
-            del self._peers[old]
         self._peers[peer] = stream
+        stream.on_credit = stream.on_credit_bytes = 0
         welcome = Welcome(
             protocol=PROTOCOL,
             attempt=stream.attempt,
@@ -305,15 +314,15 @@ class Collector:
             return "malformed", text[:1000], None
         if hello.run not in self._runs and len(self._runs) >= settings.max_runs:
             return "full", f"This collector holds {settings.max_runs} runs already.", 30.0
-        if len(self._peers) >= settings.max_streams:
+        if sum(len(run.streams) for run in self._runs.values()) >= settings.max_streams:
             return "full", f"This collector holds {settings.max_streams} streams already.", 30.0
         return None
 
-    def _learn(self, stream: Stream, schema: Schema, now: float) -> None:
+    def _learn(self, stream: Stream, schema: Schema, size_bytes: int, now: float) -> None:
         try:
-            problem = stream.run.learn(stream, schema)
+            problem = stream.run.learn(stream, schema, size_bytes)
         except StoreError as error:
-            self._dismiss(stream, "full", str(error), 2.0)
+            self._dismiss(stream, "full", str(error), FULL_S)
             self._complaints.say("store", str(error), now)
             return
         if problem:
@@ -329,8 +338,13 @@ class Collector:
             stream.needs_schema = True
             self._send(stream.peer, NeedSchema(hash=header.schema))
             return
-        if self._held_bytes() > 2 * self.settings.held_bytes:
+        if self._held_bytes() > 2 * self.settings.held_bytes or stream.is_crowded():
             self._dismiss(stream, "full", "The store is behind and memory is full.", 2.0)
+            return
+        if stream.exceeds_credit(len(blob)):
+            text = "More frames came than the credit that was given allows."
+            self._dismiss(stream, "stream", text, BUSY_S)
+            self._complaints.say("credit", f"{_who(stream)}: {text}", now)
             return
         if known is None:
             self._counts.duplicates += 1
@@ -422,7 +436,7 @@ class Collector:
                     self._send(stream.peer, control)
         except Exception:  # a fault of ours: what agents cost must not end what stores their frames
             self._counts.faults += 1
-            self._complaints.say("fault", f"Agents could not be steered.\n{format_exc()}", now)
+            self._complaints.say("fault", "Agents could not be steered.", now, format_exc())
 
     def _compact(self, run: Run, now: float) -> None:
         self._acknowledge()
@@ -440,6 +454,8 @@ class Collector:
             told = (stream.told_received, stream.told_committed)
             silent = stream.ended and committed < cursor.received
             if (received, committed) != told and not silent:
+                if received > stream.told_received:
+                    stream.give_credit(received)
                 stream.told_received, stream.told_committed = received, committed
                 self._send(stream.peer, Ack(received=received, committed=committed))
         self._touched = {}

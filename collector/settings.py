@@ -38,11 +38,29 @@ class CollectorSettings:
     are refused."""
     max_message_bytes: int = MAX_BLOB_BYTES
     """A peer that sends a larger message part is disconnected."""
+    resident_bytes: int = 2 << 30
+    """When the process takes more, all connections are closed: what their peers had sent, and
+    nobody has read, goes with them. Agents come back and send it again."""
+    max_connections: int = 24_000
+    """Above this nobody is let in until some have gone."""
     max_streams: int = 20_000
     max_runs: int = 64
+    """Runs that are open at a time."""
+    max_stored_runs: int = 10_000
+    """Above so many in the folder no new one is begun."""
+    max_attempts: int = 4096
+    """Starts of a run."""
+    max_stored_streams: int = 200_000
+    """Streams of a run, of all its attempts: the position of each is in every commit."""
     max_world_size: int = 20_000
     max_schemas: int = 16
     """Schemas kept for each stream; the oldest gives way and is asked for again."""
+    max_waiting: int = 8192
+    """Frames of a stream that are not durable: many times an agent's window."""
+    schema_bytes: int = 256 << 20
+    """Of the schemas of all streams of a run, as they came; such as are alike count once."""
+    site_bytes: int = 64 << 20
+    """Of the schemas that told a run of new sites."""
 
     def __post_init__(self) -> None:
         if self.keep_records is not None and self.keep_records < 1:

@@ -48,6 +48,8 @@ from .state import Attempt, Meta, State, alert_from_json
 from .transaction import append_lines, with_names, write_records
 from .validate import check_records
 
+MAX_SITES = 100_000
+"""Of a run."""
 FINISH_RETENTION_S = 30.0
 """How long readers of a run that has just finished may go on with an older snapshot."""
 
@@ -154,6 +156,16 @@ class RunWriter:
         return self._meta.sites
 
     @property
+    def training(self) -> tuple[str, ...]:
+        """The names of its training numbers."""
+        return self._meta.training
+
+    @property
+    def health(self) -> tuple[str, ...]:
+        """The names of its agents' counters."""
+        return self._meta.health
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The attempts known so far, in the order of their number."""
         return self._meta.attempts
@@ -188,34 +200,50 @@ class RunWriter:
 
         Of known ones the latest placement, dtype, cuts and whether they are checked count: a later
         attempt may have changed them. All that becomes durable with the next commit.
+
+        Raises:
+            StoreError: the run has no room for so many.
         """
-        changed = dict[int, SiteInfo]()
-        for site in sites:
-            place = self._index.get(site.label)
-            if place is not None:
-                known = self._meta.sites[place]
-                latest = replace(
-                    known,
-                    dtype=site.dtype,
-                    placement=site.placement,
-                    checked=site.checked,
-                    whole=site.whole,
-                    cuts=site.cuts,
-                )
-                if latest != known:
-                    changed[place] = latest
+        changed, new = self._news(sites)
         if changed:
             every = enumerate(self._meta.sites)
             merged = tuple(changed.get(place, known) for place, known in every)
             self._meta = replace(self._meta, sites=merged)
-        new: dict[str, SiteInfo] = {}
-        for site in sites:
-            if site.label not in self._index:
-                self._index[site.label] = len(self._meta.sites) + len(new)
-                new[site.label] = site
         if new:
+            count = len(self._meta.sites) + len(new)
+            if count > MAX_SITES:
+                raise StoreError(
+                    f"Run {self.run!r} has room for {MAX_SITES} sites, and was told of {count}."
+                )
+            first = len(self._meta.sites)
+            self._index |= {label: first + place for place, label in enumerate(new)}
             self._meta = replace(self._meta, sites=(*self._meta.sites, *new.values()))
         return [self._index[site.label] for site in sites]
+
+    def knows(self, sites: Sequence[SiteInfo]) -> bool:
+        """Whether `add_sites` would change nothing."""
+        return not any(self._news(sites))
+
+    def _news(self, sites: Sequence[SiteInfo]) -> tuple[dict[int, SiteInfo], dict[str, SiteInfo]]:
+        """By index: known sites as they are now, where that differs; by label: new ones."""
+        changed, new = dict[int, SiteInfo](), dict[str, SiteInfo]()
+        for site in sites:
+            place = self._index.get(site.label)
+            if place is None:
+                new[site.label] = site
+                continue
+            known = self._meta.sites[place]
+            latest = replace(
+                known,
+                dtype=site.dtype,
+                placement=site.placement,
+                checked=site.checked,
+                whole=site.whole,
+                cuts=site.cuts,
+            )
+            if latest != known:
+                changed[place] = latest
+        return changed, new
 
     def add_quantities(self, quantities: Sequence[tuple[int, str]]) -> list[int | None]:
         """The index of each quantity, by its site's index and its name; unknown ones are appended.

@@ -148,8 +148,8 @@ def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:
 
 def title(text: str, detail: str = "", *, level: int = 2) -> str:
     """The heading of a part of the page."""
-    aside = f'<span class="detail">{detail}</span>' if detail else ""
-    return f"<h{level}>{text}{aside}</h{level}>"
+    aside = f'<span class="detail">{escape(detail)}</span>' if detail else ""
+    return f"<h{level}>{escape(text)}{aside}</h{level}>"
 
 
 def summary(text: str) -> str:

@@ -36,6 +36,7 @@ from .messages import (
     FromAgent,
     FromCollector,
     Gap,
+    Hello,
     Message,
     Schema,
     Site,
@@ -44,6 +45,8 @@ from .messages import (
 
 MAX_HEADER_BYTES = 32 << 20
 MAX_BLOB_BYTES = 256 << 20
+MAX_HELLO_BYTES = 64 << 10
+"""A collector keeps what is in it for each rank, and stores it."""
 COLUMNS = (
     Column(name="site", dtype="u4", width=1, merge="sum"),
     Column(name="counts", dtype="i8", width=len(COUNTS), merge="sum"),
@@ -187,6 +190,10 @@ def decode(part: bytes | memoryview, sender: Literal["agent", "collector"]) -> A
         raise ProtocolError(f"A message from an {sender} cannot be read: {reason}.") from None
     if isinstance(message, Schema):
         _check_schema(message)
+    if isinstance(message, Hello) and len(part) > MAX_HELLO_BYTES:
+        raise ProtocolError(
+            f"A hello of {len(part)} bytes is above the limit of {MAX_HELLO_BYTES}."
+        )
     return message
 
 

@@ -184,7 +184,7 @@ class SiteQuantity(Message, frozen=True):
     """As of `sketch.quantities`: it says what is counted, and in which shape."""
 
 
-class Schema(Message, tag="schema", frozen=True):
+class Schema(Message, tag="schema", frozen=True, weakref=True):
     """What the frames that carry `hash` hold; sent before the first of them."""
 
     hash: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -329,7 +329,8 @@ class State(Message, tag="state", frozen=True):
 class Goodbye(Message, tag="goodbye", frozen=True):
     """The stream has ended; answered by an `Ack` once all up to `last` is durable."""
 
-    last: int
+    last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+    """Sequence number of the last frame, -1 where there was none."""
     reason: Name = ""
     gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
     """What no frame could tell any more; if there is something `last` is the number of this

@@ -16,8 +16,9 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
+from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
-from ..embedded import folder_of, start_collector
+from ..embedded import folder_of
 from ..outbox import Outbox, OutboxStatistics
 from ..ring import Ring
 from ..schedule import Schedule, schedules_by_kind
@@ -32,11 +33,20 @@ from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks
+from .own_collector import collector_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
 from .scaling import LossScale
-from .settings import as_list, check_model, devices_of, ring_of, run_name, timetable_of
+from .settings import (
+    as_list,
+    check_model,
+    devices_of,
+    keys_of,
+    ring_of,
+    run_name,
+    timetable_of,
+)
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -70,6 +80,7 @@ def observe(
     *,
     run: str | None = None,
     to: str | None = None,
+    keys: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
     kinds: Sequence[str] = DEFAULT_KINDS,
     every: int = 1,
@@ -106,6 +117,8 @@ def observe(
         run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
         to: address of a collector or relay, as tcp://host:7600; else RANKSCOPE_RELAY; else
             RANKSCOPE_TO; else rank 0 starts a collector.
+        keys: folder of the agent's keys, as `rankscope keygen` makes it, for a collector that asks
+            for them; else RANKSCOPE_KEYS. A collector started here needs none.
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
         kinds: what is observed; `input` is left out by default.
@@ -165,7 +178,8 @@ def observe(
     return Scope(
         optimizers,
         run=run_name(run),
-        to=to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO"),
+        to=(address := to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")),
+        keys=keys_of(keys, address),
         directory=folder_of(directory),
         timetable=timetable_of(
             schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),
@@ -199,6 +213,7 @@ class Scope:
         *,
         run: str,
         to: str | None,
+        keys: AgentKeys | None,
         directory: Path,
         timetable: Timetable,
         budget: float | None,
@@ -215,7 +230,7 @@ class Scope:
         training_only: bool,
     ) -> None:
         self._model, self._optimizers = names.whole, optimizers
-        self._run, self._to, self._directory = run, to, directory
+        self._run, self._to, self._keys, self._directory = run, to, keys, directory
         self._timetable, self._budget, self._ring = timetable, budget, ring
         self._selection, self._counting, self._modules = selection, counting, modules
         self._names = names
@@ -239,14 +254,9 @@ class Scope:
         self._placing.check([axis.name for axis in identity.mesh])
         rendezvous = Rendezvous(identity)
         launch = rendezvous.share("launch", launch_token)
-        if self._to is None and identity.local_world_size < identity.world_size:
-            raise SettingError(
-                f"The job has {identity.world_size} ranks on several hosts: start `rankscope "
-                "collect` on one of them and pass its address as observe(…, to=…) or RANKSCOPE_TO."
-            )
-        address = self._to or rendezvous.share(
-            "collector", lambda: start_collector(self._run, self._directory.absolute())
-        )
+        address, keys = self._to, self._keys
+        if address is None:
+            address, keys = collector_of(identity, rendezvous, self._run, self._directory)
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
@@ -262,7 +272,7 @@ class Scope:
             facts=facts(self._names.roots[0]),
             budget=self._budget or 0.0,
         )
-        self._outbox = Outbox(address, hello)
+        self._outbox = Outbox(address, hello, keys=keys)
         self._attach(identity.mesh)
         self._state = "open"
         _open_scopes.append(self)

@@ -12,6 +12,7 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
+from ...wire.keys import AgentKeys
 from ...wire.messages import LEAST_BUDGET, RUN_NAME
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
@@ -87,6 +88,23 @@ def run_name(run: str | None) -> str:
     if not RUN_NAME.fullmatch(name):
         raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
     return name
+
+
+def keys_of(folder: str | os.PathLike[str] | None, to: str | None) -> AgentKeys | None:
+    """The keys in the folder that was given, or in that of the environment; None: there is none.
+
+    Raises:
+        SettingError: they cannot be used, or were given without the collector that they are for.
+    """
+    place = folder or os.environ.get("RANKSCOPE_KEYS")
+    if not place:
+        return None
+    if not to:
+        raise SettingError(
+            "`keys` (or RANKSCOPE_KEYS) are for the collector that `to` (or RANKSCOPE_TO) names, "
+            "and there is none: a collector that rank 0 starts makes keys of its own."
+        )
+    return AgentKeys.load(place)
 
 
 def as_list(

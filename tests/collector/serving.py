@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
+from rankscope.wire.keys import CollectorKeys
 
 SITES = [
     Site(kind="activation", name="fc", placement={"dp": "shard"}),
@@ -86,6 +90,44 @@ def send(
         time.sleep(pause_s)
 
 
+@contextmanager
+def a_tap(address: str, seen: bytearray) -> Generator[str]:
+    """An address that leads to a collector's; all bytes that pass are kept in `seen`."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    ended = threading.Event()
+
+    def pass_on(server: socket.socket) -> None:
+        ends = dict[socket.socket, socket.socket]()
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while not ended.is_set():
+                for key, _ in selector.select(0.1):
+                    here = cast("socket.socket", key.fileobj)
+                    if here is server:
+                        one, two = server.accept()[0], socket.create_connection((host, int(port)))
+                        ends |= {one: two, two: one}
+                        selector.register(one, selectors.EVENT_READ)
+                        selector.register(two, selectors.EVENT_READ)
+                    elif data := here.recv(65536):
+                        seen.extend(data)
+                        ends[here].sendall(data)
+                    else:
+                        selector.unregister(here)
+                        with suppress(OSError):
+                            ends[here].shutdown(socket.SHUT_WR)
+        for one in ends:
+            one.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=pass_on, args=(server,))
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
+
+
 def close_all(boxes: Sequence[Outbox], timeout_s: float = 15.0) -> list[bool]:
     """Close at once, as the ranks of a job do: each waits for what is joined with the others."""
     answers = [False] * len(boxes)
@@ -103,10 +145,13 @@ def close_all(boxes: Sequence[Outbox], timeout_s: float = 15.0) -> list[bool]:
 
 @contextmanager
 def serving(
-    store: Path, settings: CollectorSettings = QUICK, address: str = "tcp://127.0.0.1:*"
+    store: Path,
+    settings: CollectorSettings = QUICK,
+    address: str = "tcp://127.0.0.1:*",
+    keys: CollectorKeys | None = None,
 ) -> Generator[Service]:
     """A collector on a thread; when the block ends it stores all and stops."""
-    service, ended = Service(address, store, settings=settings), threading.Event()
+    service, ended = Service(address, store, settings=settings, keys=keys), threading.Event()
 
     def serve() -> None:
         try:

@@ -131,9 +131,17 @@ def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
     assert batch.released == [("stream-1", 0), ("stream-1", 1)]
 
 
+def size_of_a_record(ranks: Ranks) -> int:
+    """What an open record with one frame counts for; more than the frame's columns."""
+    joiner, zero = new_joiner(0, 2), ranks(2)[0]
+    feed(joiner, zero, 0)
+    assert joiner.held_bytes > zero.frame(0, 1.0, 1.0).size_bytes
+    return joiner.held_bytes
+
+
 def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
     zero = ranks(2)[0]
-    size = zero.frame(0, 1.0, 1.0).size_bytes
+    size = size_of_a_record(ranks)
     for bounds in (
         JoinerSettings(retain_records=3),
         JoinerSettings(retain_bytes=3 * size),
@@ -147,12 +155,35 @@ def test_the_retention_is_bounded_in_records_and_bytes(ranks: Ranks) -> None:
 
 def test_memory_for_open_records_is_bounded_by_closing_the_oldest(ranks: Ranks) -> None:
     zero = ranks(2)[0]
-    size = zero.frame(0, 1.0, 1.0).size_bytes
+    size = size_of_a_record(ranks)
     joiner = new_joiner(0, 2, settings=JoinerSettings(open_bytes=2 * size))
     for step in range(5):
         feed(joiner, zero, step)
 
     assert [record.step for record in joiner.tick(0.1, 0).records] == [0, 1, 2]
+
+
+def test_a_record_counts_for_the_ranks_that_it_waits_for_and_for_what_headers_say(
+    ranks: Ranks,
+) -> None:
+    small, large = new_joiner(0, 2), new_joiner(0, 20_000)
+    for joiner in (small, large):
+        feed(joiner, ranks(2)[0], 0)
+    assert large.held_bytes - small.held_bytes > 19_000 * 32
+    before = small.held_bytes
+    rank = ranks(2)[0]
+    small.feed(0, "s", rank.frame(1, 1.0, 1.0, reports=["x" * 1000] * 50), rank.layout, 0.0)
+    assert small.held_bytes - before > 50_000
+
+
+def test_events_of_one_batch_are_bounded_and_the_rest_is_counted(ranks: Ranks) -> None:
+    joiner, rank = new_joiner(0, 1), ranks(1)[0]
+    joiner.feed(0, "s", rank.frame(0, 1.0, 1.0, reports=["again"] * 4096), rank.layout, 0.0)
+    joiner.feed(0, "s", rank.frame(1, 1.0, 1.0, reports=["again"] * 100), rank.layout, 0.0)
+    events = joiner.tick(0.1, 0).events
+
+    assert len(events) == 4097
+    assert events[-1].text == "100 more events came at once, and were left out."
 
 
 def test_a_rank_that_has_passed_a_step_is_not_awaited(ranks: Ranks) -> None:

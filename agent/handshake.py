@@ -1,0 +1,43 @@
+"""What it means when a connection breaks before anything was said on it, in plain words.
+
+ZeroMQ tells of a handshake that failed only on a socket's monitor: without this a wrong key looks
+like a collector that is down.
+"""
+
+from __future__ import annotations
+
+import zmq
+
+from ..wire.keys import AgentKeys
+
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+"""The events of a monitor that `failure` knows."""
+
+
+def failure(event: int, address: str, keys: AgentKeys | None) -> str:
+    """Why no connection came about, and what to do; empty for other events."""
+    if not event & FAILED:
+        return ""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and keys is not None:
+        return (
+            f"The collector at {address} does not let this agent in: put own.key of {keys.source} "
+            "into the folder agents/ of the collector's keys."
+        )
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and keys is not None:
+        return (
+            f"The collector at {address} has no keys: start it with `--keys`, or leave out those "
+            "of the agent."
+        )
+    if keys is not None:
+        return (
+            f"The collector at {address} ended the handshake: its key is not the collector.key of "
+            f"{keys.source}, or it has none: then start it with `--keys`."
+        )
+    return (
+        f"The collector at {address} ended the handshake: it asks for keys (pass `keys=` to "
+        "observe(), or set RANKSCOPE_KEYS), or it is no collector."
+    )
