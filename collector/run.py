@@ -19,12 +19,14 @@ from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
+from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
     Control,
     Gap,
     Goodbye,
     Hello,
+    JoinedHeader,
     MeshAxis,
     Schema,
     Site,
@@ -54,6 +56,10 @@ class Stream:
     schemas: OrderedDict[bytes, tuple[Schema, Layout]] = field(
         default_factory=OrderedDict[bytes, tuple[Schema, Layout]]
     )
+    layouts: OrderedDict[tuple[bytes, tuple[str, ...]], Layout] = field(
+        default_factory=OrderedDict[tuple[bytes, tuple[str, ...]], Layout]
+    )
+    """Of joined frames, of which it is the first: by schema and streams."""
     needs_schema: bool = False
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
     told_received: int = -2
@@ -164,6 +170,41 @@ class Run:
         if budget is not None:
             budget.hear(stream.rank, header.step, header.health)
         return True
+
+    def joined_streams(self, header: JoinedHeader) -> list[Stream]:
+        """The streams of a joined frame's members, in order, as far as they are known."""
+        found = dict[int, Stream]()
+        for member in header.members:
+            stream = self.streams.get(member.stream)
+            if stream is None or stream.rank in found or stream.ended:
+                break
+            if found and stream.attempt != next(iter(found.values())).attempt:
+                break
+            found[stream.rank] = stream
+        return list(found.values())
+
+    def feed_joined(
+        self, streams: Sequence[Stream], frame: JoinedFrame, layout: Layout, now: float
+    ) -> None:
+        """Take in a joined frame of these streams, of which none of its frames had come before."""
+        header, first = frame.header, streams[0]
+        names = tuple(stream.name for stream in streams)
+        of_all = first.layouts.get((header.schema, names))
+        if of_all is None:
+            groups = [name for stream in streams for name in stream.groups]
+            while len(first.layouts) >= self.settings.max_schemas:
+                first.layouts.popitem(last=False)
+            of_all = first.layouts[header.schema, names] = replace(layout, groups=groups)
+        for stream, member in zip(streams, header.members, strict=True):
+            share = frame.size_bytes // len(streams)
+            missing = stream.cursor.receive(member.sequence, share)
+            if missing:
+                self._tell_gaps(stream, [], missing, header.step)
+            budget = self._budgets.get(stream.attempt)
+            if budget is not None:
+                budget.hear(stream.rank, header.step, member.health)
+        ranks = [stream.rank for stream in streams]
+        self._joiners[first.attempt].feed_joined(ranks, frame, of_all, now)
 
     def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
         """A frame cannot be read: tell it, so that the stream goes on after it."""

@@ -16,6 +16,7 @@ from ..sketch.errors import NotARunError, ProtocolError, StoreError
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
 from ..wire.complaints import Complaints
+from ..wire.joined import open_joined
 from ..wire.messages import (
     PROTOCOL,
     RUN_NAME,
@@ -23,6 +24,7 @@ from ..wire.messages import (
     FrameHeader,
     Goodbye,
     Hello,
+    JoinedHeader,
     Message,
     NeedSchema,
     Reject,
@@ -30,6 +32,7 @@ from ..wire.messages import (
     State,
     Welcome,
 )
+from ..wire.via import connection
 from .run import Run, Stream
 from .settings import CollectorSettings
 
@@ -115,7 +118,7 @@ class Collector:
         stream = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
-            if len(parts) != 1 + isinstance(message, FrameHeader):
+            if len(parts) != 1 + isinstance(message, FrameHeader | JoinedHeader):
                 raise ProtocolError(f"A message came in {len(parts)} parts.")
         except ProtocolError as error:
             self._counts.malformed += 1
@@ -180,7 +183,7 @@ class Collector:
     def _dispatch(
         self,
         stream: Stream,
-        message: Schema | FrameHeader | State | Goodbye,
+        message: Schema | FrameHeader | JoinedHeader | State | Goodbye,
         parts: Sequence[bytes],
         now: float,
     ) -> None:
@@ -189,6 +192,8 @@ class Collector:
                 self._learn(stream, message, now)
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
+            case JoinedHeader():
+                self._joined(stream, message, parts[1], now)
             case State():
                 stream.run.hear(stream, message, now)
             case Goodbye():
@@ -229,6 +234,8 @@ class Collector:
             committed=stream.cursor.committed,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self.settings.credit_bytes,
+            received=stream.cursor.received,
+            joins=True,
         )
         self._send(peer, welcome)
 
@@ -292,6 +299,42 @@ class Collector:
         if not stream.run.feed(stream, frame, known[1], now):
             self._counts.duplicates += 1
             stream.told_received = -2
+
+    def _joined(self, first: Stream, header: JoinedHeader, blob: bytes, now: float) -> None:
+        """Take in what a relay has joined of frames of `first` and other streams."""
+        found = first.run.joined_streams(header)
+        streams = [one for one in found if connection(one.peer) == connection(first.peer)]
+        known = first.schemas.get(header.schema)
+        arrived = [
+            member.sequence <= one.cursor.received
+            for one, member in zip(streams, header.members, strict=False)
+        ]
+        if all(arrived) and len(streams) == len(header.members):
+            self._counts.duplicates += len(streams)
+            for one in streams:
+                one.told_received = -2
+                self._touched[one.name] = one
+            return
+        full = self._held_bytes() > 2 * self.settings.held_bytes
+        if len(streams) < len(header.members) or any(arrived) or known is None or full:
+            # Said hello again, they are told what arrived, and send the rest one by one.
+            reason = "The store is behind." if full else "These frames must come one by one."
+            for one in {stream.name: stream for stream in [first, *streams]}.values():
+                self._dismiss(one, "full" if full else "stream", reason, 2.0 if full else 0.2)
+            return
+        for one in streams:
+            self._touched[one.name] = one
+        self._counts.frames += len(streams)
+        self._counts.frame_bytes += len(blob)
+        try:
+            frame = open_joined(header, blob, known[0])
+        except ProtocolError as error:
+            self._counts.malformed += 1
+            self._complaints.say("malformed", f"{_who(first)}: {error}", now)
+            for one, member in zip(streams, header.members, strict=True):
+                one.run.skip(one, member.sequence, header.step, str(error))
+            return
+        first.run.feed_joined(streams, frame, known[1], now)
 
     def _held_bytes(self) -> int:
         return sum(run.held_bytes() for run in self._runs.values())

@@ -69,6 +69,7 @@ class Bytes(click.ParamType):
     show_default=True,
     help="What it holds in memory before agents have to wait.",
 )
+@click.option("--merge", is_flag=True, help="Send one frame a step for all ranks that come here.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option("--insecure", is_flag=True, help="Allow an address that other machines reach.")
@@ -80,6 +81,7 @@ def relay(
     spool_bytes: int,
     min_free: int,
     memory_bytes: int,
+    merge: bool,
     until_done: bool,
     announce: bool,
     insecure: bool,
@@ -87,7 +89,11 @@ def relay(
     """Take in what ranks measure, keep it, and send it on."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     settings = RelaySettings(
-        spool=spool, spool_bytes=spool_bytes, min_free=min_free, memory_bytes=memory_bytes
+        spool=spool,
+        spool_bytes=spool_bytes,
+        min_free=min_free,
+        memory_bytes=memory_bytes,
+        merge=merge,
     )
     stop = _StopSignal()
     service = Service(bind, to, settings=settings, insecure=insecure)

@@ -101,6 +101,11 @@ class Member:
         """Whether a goodbye that was said can be answered."""
         return self.left or self.spool.is_written(self.id)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether upstream has welcomed it, and it is not refused."""
+        return self.sender.welcome is not None and not self.refused and not self.left
+
     def disconnect(self) -> None:
         """There is no connection upstream."""
         self.number = LOST

@@ -34,6 +34,7 @@ from ..wire.messages import (
 )
 from ..wire.sender import Put
 from ..wire.via import unwrap, wrap
+from .gather import Gatherer
 from .member import LOST, Member
 from .settings import RelaySettings
 from .shelf import Kept
@@ -85,6 +86,7 @@ class Relay:
         """Signs of life that are to go up."""
         self._first = 0
         """Whose turn it is to send first."""
+        self._gatherer = Gatherer(settings.gather_s) if settings.merge else None
         self._complaints = Complaints(logger)
         self._counts = RelayStatistics()
         self._next_prune = now + PRUNE_S
@@ -331,12 +333,22 @@ class Relay:
             if member.number != LOST:
                 put(wrap(member.number, [part]))
         members = list(self._members.values())
+        if self._gatherer is not None:
+            ready = [member for member in members if member.is_connected]
+            if not self._gatherer.flush(
+                ready, now, lambda one, parts: self._put_up(one, parts, put)
+            ):
+                return False
         for place in range(len(members)):
             member = members[(self._first + place) % len(members)]
             if not self._attend(member, now, put):
                 self._first = (self._first + place) % len(members)
                 return False
         return True
+
+    def _put_up(self, member: Member, parts: Sequence[bytes], put: Put) -> bool:
+        self._touched[member.id] = member
+        return put(wrap(member.number, parts))
 
     def _attend(self, member: Member, now: float, put: Put) -> bool:
         if member.left or member.refused:
@@ -352,7 +364,8 @@ class Relay:
         def put_up(parts: Sequence[bytes]) -> bool:
             return put(wrap(member.number, parts))
 
-        takes = before >= member.received or member.sender.flush(put_up)
+        idle = self._gatherer is not None or before >= member.received
+        takes = idle or member.sender.flush(put_up)
         if member.backlog.sent != before:
             self._touched[member.id] = member
         if (
@@ -417,6 +430,7 @@ class Relay:
         counts.sent = self._sent_before + sum(
             member.sender.sent for member in self._members.values()
         )
+        counts.joined = 0 if self._gatherer is None else self._gatherer.joined
         counts.memory_bytes = spool.memory_bytes
         counts.held_frames, counts.spool_frames = spool.frames, spool.disk_frames
         counts.spool_bytes, counts.oldest_s = spool.disk_bytes, spool.oldest_s()

@@ -33,6 +33,10 @@ class RelaySettings:
     """Seconds of silence after which a stream without goodbye is no longer waited for."""
     first_hello_s: float = 60.0
     """With `until_done`: end if nobody said hello within this time."""
+    merge: bool = False
+    """Whether frames of one step are merged before they go up."""
+    gather_s: float = 2.0
+    """How long a step then waits for a stream that is there and has not come to it."""
     drain_s: float = 5.0
     """When it is stopped, it forwards what it holds for so long."""
 

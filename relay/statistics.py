@@ -16,6 +16,8 @@ class RelayStatistics:
     """Frames that had come before."""
     sent: int = 0
     """Frames that went upstream, each counted once."""
+    joined: int = 0
+    """Of those the ones that went merged with others."""
     malformed: int = 0
     """Messages that could not be read."""
     refused: int = 0

@@ -117,8 +117,10 @@ class Welcome(Message, tag="welcome", frozen=True):
     credit_bytes: Annotated[int, msgspec.Meta(ge=1)]
     """How much may be under way without an `Ack` that says it was received."""
     received: int = -1
-    """Sequence number of the last frame that had arrived before: what is up to it need not be
-    durable, and may not be joined with others any more."""
+    """Sequence number of the last frame that is here already, durable or not: what comes after it
+    is to be sent."""
+    joins: bool = False
+    """Whether joined frames are taken: a collector takes them, a relay does not."""
 
 
 class Reject(Message, tag="reject", frozen=True):

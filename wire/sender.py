@@ -119,20 +119,28 @@ class Sender:
 
     def flush(self, put: Put) -> bool:
         """Send what the credit allows; False if the network takes no more."""
-        while (welcome := self.welcome) is not None:
-            frame = self._pending.next(welcome.credit_frames, welcome.credit_bytes)
-            if frame is None:
-                return True
-            if not self._send(frame, put):
+        while (frame := self.next()) is not None:
+            if not self.send(frame, put):
                 return False
-            self._pending.advance()
-            if frame.sequence > self._highest:
-                self._highest = frame.sequence
-                self.sent += 1
-                self.sent_bytes += frame.size_bytes
-            else:
-                self.resent += 1
+            self.advance(frame)
         return True
+
+    def next(self) -> Sendable | None:
+        """The frame to send now, if the credit allows it."""
+        welcome = self.welcome
+        if welcome is None:
+            return None
+        return self._pending.next(welcome.credit_frames, welcome.credit_bytes)
+
+    def advance(self, frame: Sendable) -> None:
+        """The frame that `next` gave has gone."""
+        self._pending.advance()
+        if frame.sequence > self._highest:
+            self._highest = frame.sequence
+            self.sent += 1
+            self.sent_bytes += frame.size_bytes
+        else:
+            self.resent += 1
 
     def take_leave(self, put: Put, goodbye: Goodbye) -> bool:
         """Say goodbye once all is sent; whether it was answered, and all is durable."""
@@ -144,10 +152,18 @@ class Sender:
             return False
         return self._answered and not len(self._pending) and self.committed >= goodbye.last
 
-    def _send(self, frame: Sendable, put: Put) -> bool:
+    def send(self, frame: Sendable, put: Put) -> bool:
+        """Send a frame, and its schema before if need be; False if the network takes no more."""
         if frame.schema not in self._known:
             schema = self._schema(frame.schema)
-            if schema is None or not put([schema]):
+            if schema is None or not self.put_schema(frame.schema, schema, put):
                 return False
-            self._known.add(frame.schema)
         return put(frame.parts)
+
+    def put_schema(self, hash_: bytes, schema: bytes, put: Put) -> bool:
+        """Send an encoded schema unless the other side has it; False if the network is full."""
+        if hash_ not in self._known:
+            if not put([schema]):
+                return False
+            self._known.add(hash_)
+        return True

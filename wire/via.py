@@ -49,6 +49,11 @@ def arrived(route: bytes, parts: Sequence[bytes]) -> tuple[bytes, Sequence[bytes
     return _member.pack(_DIRECT if member is None else member) + route, rest
 
 
+def connection(peer: bytes) -> bytes:
+    """The connection of a peer as `arrived` named it: of streams that share one it is the same."""
+    return peer[_member.size :]
+
+
 def addressed(peer: bytes, message: bytes) -> list[bytes]:
     """The parts that bring a message to a peer as `arrived` named it, its routing id first."""
     [member] = _member.unpack_from(peer)

@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -52,10 +52,12 @@ def start_senders(
     steps: int,
     pause_s: float = 0.01,
     prefix: str = "stream",
+    only: Sequence[int] | None = None,
     **fields: str,
 ) -> tuple[list[threading.Thread], list[Outbox]]:
     boxes = [
-        outbox(address, rank, ranks, stream=f"{prefix}-{rank}", **fields) for rank in range(ranks)
+        outbox(address, rank, ranks, stream=f"{prefix}-{rank}", **fields)
+        for rank in (range(ranks) if only is None else only)
     ]
     threads = [
         threading.Thread(target=send, args=(box, range(steps)), kwargs={"pause_s": pause_s})
@@ -66,9 +68,16 @@ def start_senders(
     return threads, boxes
 
 
-def run_job(address: str, ranks: int, steps: int, prefix: str = "stream", **fields: str) -> None:
+def run_job(
+    address: str,
+    ranks: int,
+    steps: int,
+    prefix: str = "stream",
+    run: str = "demo",
+    launch: str = "launch",
+) -> None:
     """Ranks that send so many steps, and leave when all is durable."""
-    threads, boxes = start_senders(address, ranks, steps, 0.01, prefix, **fields)
+    threads, boxes = start_senders(address, ranks, steps, prefix=prefix, run=run, launch=launch)
     for thread in threads:
         thread.join()
     assert close_all(boxes, timeout_s=40) == [True] * ranks

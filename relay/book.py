@@ -1,0 +1,131 @@
+"""The sites of all streams of a job, as joined frames count them, and where each stream's are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..merge.joining import Topology, join
+from ..merge.placement import CountedAt, Layout, groups_of, lay_out
+from ..merge.plan import Contribution, Plans
+from ..sketch.quantities import quantity_named
+from ..wire.codec import PackedFrame, decode, encode, make_schema
+from ..wire.messages import (
+    MAX_QUANTITIES,
+    MAX_SITES,
+    Hello,
+    JoinedHeader,
+    JoinedMember,
+    Schema,
+    Site,
+    SiteQuantity,
+)
+from .member import Member
+
+MAX_SCHEMAS = 4096
+"""Of all streams; when there are more the book is begun anew."""
+MAX_COUNTED = 256
+"""Of quantities that are merged; what counts more goes up as it is."""
+
+Label = tuple[str, str, str, int]
+
+
+class Book:
+    """The sites of one start of a job, growing as streams name them.
+
+    Args:
+        hello: of one of its streams: all have the same mesh.
+    """
+
+    def __init__(self, hello: Hello) -> None:
+        self._mesh = {axis.name: axis.size for axis in hello.mesh}
+        self._world_size = hello.world_size
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sites = list[Site]()
+        self._places = dict[Label, int]()
+        self._quantities = dict[tuple[int, str], int]()
+        self._schemas = dict[bytes, Schema | None]()
+        self._layouts = dict[tuple[int, bytes], Layout]()
+        self._plans = Plans()
+        self._grow()
+
+    def _grow(self) -> None:
+        counted = [SiteQuantity(site=site, name=name) for site, name in self._quantities]
+        schema = make_schema(self._sites, counted)
+        self.hash: bytes = schema.hash
+        """Of the schema of joined frames."""
+        self.body: bytes = encode(schema)
+        """That schema."""
+        self._topology = Topology.of(self._sites, self._mesh, self._world_size)
+
+    def fits(self, member: Member, schema: bytes) -> bool:
+        """Whether frames of a stream over the schema of that hash can be merged with others."""
+        if schema not in self._schemas:
+            if len(self._schemas) >= MAX_SCHEMAS:
+                self._clear()
+            body = member.spool.schema(schema)
+            if body is None:
+                return False
+            self._schemas[schema] = self._enter(decode(body, "agent"))
+        return self._schemas[schema] is not None
+
+    def schema(self, hash_: bytes) -> Schema:
+        """The schema of a hash that `fits`."""
+        schema = self._schemas[hash_]
+        assert schema is not None
+        return schema
+
+    def join(
+        self, frames: Mapping[int, tuple[Member, PackedFrame]], said: Mapping[int, JoinedMember]
+    ) -> tuple[JoinedHeader, bytes]:
+        """The joined frame of these, by rank."""
+        parts = {
+            rank: Contribution(frame, self._layout(member, frame.header.schema))
+            for rank, (member, frame) in frames.items()
+        }
+        return join(parts, said, self._topology, self.hash, self._plans)
+
+    def _enter(self, schema: Schema) -> Schema | None:
+        """Give the sites of a schema their places; None where they are placed otherwise before."""
+        new = list[Site]()
+        for site in schema.sites:
+            place = self._places.get(_label(site))
+            if place is None:
+                new.append(site)
+            elif self._sites[place].placement != site.placement:
+                return None
+        if len(self._sites) + len(new) > MAX_SITES or len(schema.quantities) > MAX_COUNTED:
+            return None
+        if len(self._quantities) + len(schema.quantities) > MAX_QUANTITIES:
+            return None
+        for site in new:
+            self._places[_label(site)] = len(self._sites)
+            self._sites.append(site)
+        for one in schema.quantities:
+            place = self._places[_label(schema.sites[one.site])]
+            self._quantities.setdefault((place, one.name), len(self._quantities))
+        self._grow()
+        return schema
+
+    def _layout(self, member: Member, hash_: bytes) -> Layout:
+        known = self._layouts.get((member.id, hash_))
+        if known is None:
+            schema, hello = self.schema(hash_), member.hello
+            places = [self._places[_label(site)] for site in schema.sites]
+            counted = [
+                CountedAt(
+                    one.site,
+                    self._quantities[places[one.site], one.name],
+                    quantity_named(one.name).shape,
+                )
+                for one in schema.quantities
+            ]
+            groups = groups_of(hello.mesh, hello.host)
+            known = lay_out(schema.sites, places, hello.mesh, counted, groups)
+            self._layouts[member.id, hash_] = known
+        return known
+
+
+def _label(site: Site) -> Label:
+    return site.kind, site.name, site.slot, site.occurrence

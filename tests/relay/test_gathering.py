@@ -1,0 +1,131 @@
+"""Relays that merge: the record is that of the ranks alone, through kills and whoever is late."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankscope.store import open_run
+
+from ..collector.serving import close_all, send, start_collector, stop_collectors
+from .relaying import assert_each_frame_is_stored_once, end, everything, start_relay, statistics_of
+from .test_forwarding import run_job, start_senders
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays() -> Iterator[None]:
+    """Whatever happens to a test."""
+    yield
+    stop_collectors()
+
+
+def test_merged_on_the_way_or_not_the_record_is_the_same(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    relay, address = start_relay(at, "--merge", "--until-done")
+    run_job(address, 4, 40)
+    run_job(at, 4, 40, run="direct", launch="direct", prefix="direct")
+    told = statistics_of(end(relay))
+    end(collector)
+    merged, direct = (open_run(tmp_path / "runs" / name) for name in ("demo", "direct"))
+
+    assert_each_frame_is_stored_once(merged, 4, 40)
+    assert everything(merged) == everything(direct)
+    losses = [run.training()["loss"].values.tolist() for run in (merged, direct)]
+    assert losses[0] == losses[1]
+    assert told["sent"] == 160
+    assert told["joined"] > 100
+    assert (told["faults"], told["malformed"], told["dropped"]) == (0, 0, {})
+
+
+def test_ranks_behind_several_relays_and_behind_none_make_one_record(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    relays = [start_relay(at, "--merge", "--until-done") for _ in range(2)]
+    ways = [relays[0][1], relays[0][1], relays[1][1], relays[1][1], at]
+    sent = [start_senders(way, 5, 40, only=[rank]) for rank, way in enumerate(ways)]
+    for threads, _ in sent:
+        threads[0].join()
+    assert close_all([boxes[0] for _, boxes in sent], timeout_s=40) == [True] * 5
+    for process, _ in relays:
+        end(process)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 5, 40)
+
+
+@pytest.mark.parametrize("spool", [False, True])
+def test_a_merging_relay_that_is_killed_loses_and_doubles_nothing(
+    tmp_path: Path, *, spool: bool
+) -> None:
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0"] if spool else []
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    relay, address = start_relay(at, "--merge", *options)
+    threads, boxes = start_senders(address, 3, 150)
+    for _ in range(4):
+        time.sleep(random.uniform(0.1, 0.6))
+        relay.kill()
+        relay.communicate()
+        relay, _ = start_relay(
+            at, "--merge", "--until-done", *options, port=address.rpartition(":")[2]
+        )
+    for thread in threads:
+        thread.join()
+    assert close_all(boxes, timeout_s=60) == [True] * 3
+    end(relay)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 3, 150)
+
+
+def test_the_collector_killed_behind_a_merging_relay_stores_all_once(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs")
+    relay, address = start_relay(at, "--merge", "--until-done")
+    threads, boxes = start_senders(address, 3, 150)
+    for _ in range(4):
+        time.sleep(random.uniform(0.2, 0.8))
+        collector.kill()
+        collector.communicate()
+        collector, _ = start_collector(
+            tmp_path / "runs", "--until-done", port=at.rpartition(":")[2]
+        )
+    for thread in threads:
+        thread.join()
+    assert close_all(boxes, timeout_s=60) == [True] * 3
+    end(relay)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 3, 150)
+
+
+def test_a_rank_that_is_late_is_not_waited_for_long(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done", "--deadline", "60")
+    relay, address = start_relay(at, "--merge", "--until-done")
+    threads, boxes = start_senders(address, 3, 5, only=[0, 1])
+    (_, [late]) = start_senders(address, 3, 0, only=[2])
+    for thread in threads:
+        thread.join()
+    for _ in range(40):
+        late.poll(time.monotonic())
+        time.sleep(0.1)
+    send(late, range(5))
+    assert close_all([*boxes, late], timeout_s=40) == [True] * 3
+    end(relay)
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 3, 5)
+
+
+def test_below_another_relay_frames_go_as_they_are(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    upper, above = start_relay(at, "--merge", "--until-done")
+    lower, address = start_relay(above, "--merge", "--until-done")
+    run_job(address, 3, 30)
+    below, top = statistics_of(end(lower)), statistics_of(end(upper))
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 3, 30)
+    assert below["joined"] == 0
+    assert top["joined"] > 50
