@@ -64,6 +64,7 @@ class Spool:
         self._file: Path | None = None
         self._complaints = Complaints(logger)
         self._schemas: dict[bytes, bytes] = {}
+        self._schema_bytes = 0
         self._unwritten_schemas: set[bytes] = set()
         self._kept: dict[int, Kept] = {}
         self._unwritten: dict[int, Kept | None] = {}
@@ -112,6 +113,7 @@ class Spool:
         """Keep an encoded schema; of many streams that have the same, once."""
         if hash_ not in self._schemas:
             self._schemas[hash_] = body
+            self._schema_bytes += len(body)
             self._unwritten_schemas.add(hash_)
 
     def schema(self, hash_: bytes) -> bytes | None:
@@ -121,6 +123,7 @@ class Spool:
             if body is None:
                 return None
             self._schemas[hash_] = body
+            self._schema_bytes += len(body)
         return self._schemas[hash_]
 
     # Frames --------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ class Spool:
     @property
     def memory_bytes(self) -> int:
         """Bytes of frames and schemas in memory."""
-        return self._memory.size_bytes + sum(map(len, self._schemas.values()))
+        return self._memory.size_bytes + self._schema_bytes
 
     @property
     def frames(self) -> int:
@@ -303,6 +306,7 @@ class Spool:
         needed = used | self._memory.schemas()
         needed |= self._read(lambda disk: disk.schemas(), set[bytes]())
         self._schemas = {name: body for name, body in self._schemas.items() if name in needed}
+        self._schema_bytes = sum(map(len, self._schemas.values()))
         self._unwritten_schemas &= self._schemas.keys()
 
     # Trouble -------------------------------------------------------------------------------------

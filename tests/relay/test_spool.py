@@ -117,7 +117,7 @@ def test_when_it_is_full_all_ranks_lose_the_same_steps(tmp_path: Path) -> None:
 
 def test_frames_that_say_more_stay_longest(tmp_path: Path) -> None:
     spool = spool_in(tmp_path, spool_bytes=60_000)
-    special: dict[int, dict[str, Any]] = {
+    special: dict[int, Any] = {
         5: {"reports": ["odd"]},
         17: {"kept": True},
         30: {"partial": True},
