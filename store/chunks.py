@@ -8,8 +8,10 @@ written here, and the other way round; the tests do.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -28,6 +30,7 @@ Block = NDArray[Any]  # of the array's own dtype
 COMPRESSOR, LEVEL = "lz4", 1
 """Blosc's settings for all chunks, here and in the arrays' metadata; with shuffle."""
 
+_rooms = threading.local()
 _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="rankscope-chunks")
 
 
@@ -90,6 +93,25 @@ def read_regions(requests: Iterable[Request]) -> None:
     chunks = _get_all([key_of(chunk) for chunk in works])
     # Blosc lets go of the interpreter, so threads do help.
     list(_threads.map(place, works, chunks))
+
+
+def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Block], None]) -> None:
+    """Call `use` with the elements of each chunk that a region overlaps, in threads.
+
+    They are its own until it returns: without copies, a long region takes no memory.
+    """
+    parts = list(overlaps(region, array.shape, array.chunks))
+    chunks = _get_all([(array, part.chunk) for part in parts])
+
+    def decode_and_use(part: Part, encoded: bytes | None) -> None:
+        if encoded is None:
+            chunk = np.full(array.chunks, array.fill_value, array.dtype)
+        else:
+            chunk = _room(array)
+            Blosc().decode(encoded, out=chunk)
+        use(part, chunk[part.inside])
+
+    list(_threads.map(decode_and_use, parts, chunks))
 
 
 def write_regions(requests: Iterable[Request], known: Mapping[str, bytes] | None = None) -> Encoded:
@@ -167,6 +189,15 @@ def place(works: Sequence[Work], encoded: bytes | None) -> None:
     chunk = None if encoded is None else decode(array, encoded)
     for _, block, part in works:
         block[part.outside] = array.fill_value if chunk is None else chunk[part.inside]
+
+
+def _room(array: zarr.Array[Any]) -> Block:
+    """Memory for one chunk, of which each thread has one: new pages cost as much as decoding."""
+    size = math.prod(array.chunks) * array.dtype.itemsize
+    memory: NDArray[np.uint8] | None = getattr(_rooms, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = _rooms.memory = np.empty(size, np.uint8)
+    return memory[:size].view(array.dtype).reshape(array.chunks)
 
 
 def decode(array: zarr.Array[Any], encoded: bytes) -> Block:

@@ -15,7 +15,7 @@ import icechunk
 
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
-from . import compaction
+from . import compaction, pyramid
 from .arrays import Arrays
 from .cleaning import Cleaner
 from .lock import WriterLock
@@ -70,6 +70,11 @@ class RunWriter:
         }
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
+        self._making: tuple[int, int] | None = None
+        """The stretch of the pyramid of which some pieces are made, and how many sites there were.
+
+        Not stored: who opens the store again begins the stretch again."""
+        self._pieces_made = 0
         self._state_writer = AttributeWriter(session.store, "state")
         self._meta_writer = AttributeWriter(session.store, "meta")
 
@@ -232,13 +237,18 @@ class RunWriter:
 
         self._transact(write, f"{len(ordered)} records", meta, {**self._streams, **streams})
         self._meta = meta
+        if any(pyramid.stretch_of(record) <= self._state.stretches for record in ordered):
+            self._making = None  # its records may have changed
 
     def compact_if_due(self) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits."""
         upto = compaction.tail_due(self._state)
         name = compaction.history_due(self._state)
+        stretch = pyramid.stretch_due(self._state)
         if upto > self._state.recent:
             self._transact(lambda arrays, state: compaction.move_tail(arrays, state, upto), "Tail")
+        elif stretch is not None and (name is None or pyramid.is_behind(self._state)):
+            self._make_piece(stretch)
         elif name is not None:
             self._transact(
                 lambda arrays, state: compaction.move_full(arrays, state, name), f"Chunk of {name}"
@@ -254,10 +264,10 @@ class RunWriter:
         """
         self._fit(dims_for(self._meta, ()))
 
-        def move(arrays: Arrays, state: State) -> State:
-            return replace(compaction.move_all(arrays, state), finished=True)
-
-        self._transact(move, "Finished", self._meta)
+        self._transact(compaction.move_all, "Everything", self._meta)
+        while (stretch := pyramid.stretch_due(self._state)) is not None:
+            self._make_piece(stretch)
+        self._transact(lambda _, state: replace(state, finished=True), "Finished")
         self._cleaner.clean(FINISH_RETENTION_S)
 
     def close(self) -> None:
@@ -274,6 +284,23 @@ class RunWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _make_piece(self, stretch: int) -> None:
+        """Make the next piece of a stretch of the pyramid; with the last one the stretch counts."""
+        key = stretch, self._dims["site"]
+        if key != self._making:
+            self._making, self._pieces_made = key, 0
+
+        def make(arrays: Arrays, state: State) -> State:
+            pieces = pyramid.pieces_of(arrays)
+            pyramid.make(arrays, state, stretch, pieces[self._pieces_made])
+            is_last = self._pieces_made + 1 == len(pieces)
+            return pyramid.with_stretch(state, stretch) if is_last else state
+
+        self._transact(make, "Pyramid")
+        self._pieces_made += 1
+        if self._state.stretches > stretch and stretch not in self._state.stale:
+            self._making = None
 
     def _fit(self, needed: Mapping[str, int]) -> None:
         """Make the arrays, or make them larger, in a transaction of its own.
