@@ -19,7 +19,7 @@ from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.table import BINS
 from .arrays import Arrays, ranges, resize, spans
 from .chunks import Part, each_chunk, read_regions, write_regions
-from .layout import ARRAYS, BLOCKS, PYRAMID, STRETCH, pyramid_path
+from .layout import ARRAYS, BLOCKS, ENDS, PYRAMID, STRETCH, pyramid_path
 from .record import Record
 from .selection import BAD, GLANCED, SKETCHED, is_counted, may_hold_all
 from .state import State
@@ -94,20 +94,34 @@ def make(arrays: Arrays, state: State, stretch: int, piece: Piece) -> None:
 def make_extremes(
     arrays: Arrays, records: slice, sites: slice, sketched: NDArray[np.bool_]
 ) -> None:
-    """The smallest and the largest number of each block, statistic by statistic."""
-    source = arrays.at("history", "scalars")
-    for column in range(len(MAIN)):
-        statistic = slice(column, column + 1)
-        found = read(source, records, sites, statistic)
-        if column not in SEEN_ALWAYS:
-            found[~sketched] = np.nan
-        for end, worst in enumerate((np.fmin, np.fmax)):
-            rows, block = found, 1
-            for size in reversed(BLOCKS):
-                rows = worst.reduce(rows.reshape(-1, size // block, *rows.shape[1:]), axis=1)
-                block = size
-                inner = sites, statistic, slice(end, end + 1)
-                store(arrays, size, "extremes", records.start, rows[..., None], inner)
+    """The smallest and the largest number of each block."""
+    source, block = arrays.at("history", "scalars"), min(BLOCKS)
+    shape = len(sketched) // block, sites.stop - sites.start, len(MAIN), len(ENDS)
+    extremes = np.empty(shape, np.float32)
+
+    def fold(part: Part, chunk: NDArray[Any]) -> None:
+        where, some, statistics = part.outside
+        for column in range(statistics.start, statistics.stop):
+            if column not in SEEN_ALWAYS:
+                chunk[~sketched[where], :, column - statistics.start] = np.nan
+        at = slice(where.start // block, where.stop // block), some, statistics
+        fold_blocks(chunk, chunk, block, extremes[at])
+
+    each_chunk(source, (records, *ranges(source, (sites,))), fold)
+    for size in reversed(BLOCKS):
+        if size > block:
+            low, high = extremes[..., 0], extremes[..., 1]
+            extremes = np.empty((shape[0] * block // size, *shape[1:]), np.float32)
+            fold_blocks(low, high, size // block, extremes)
+        store(arrays, size, "extremes", records.start, extremes, (sites,))
+
+
+def fold_blocks(
+    low: NDArray[np.float32], high: NDArray[np.float32], size: int, into: NDArray[np.float32]
+) -> None:
+    """The smallest of `low` and the largest of `high`, of each `size` rows; NaN for none."""
+    for end, (rows, worst) in enumerate(((low, np.fmin), (high, np.fmax))):
+        worst.reduce(rows.reshape(-1, size, *rows.shape[1:]), axis=1, out=into[..., end])
 
 
 def make_sums(
