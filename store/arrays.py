@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, write_regions
+from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, delete_chunks, write_regions
 from .deferred import Deferred
 from .layout import ARRAYS, BLOCKS, LOGS, PYRAMID, RING, Dims, Layout, Tier, pyramid_path
 from .tiers import Bounds, Piece, pieces
@@ -126,6 +126,14 @@ class Arrays:
         # The next records go into the chunks that these began. Only the tail is written here alone.
         self._begun = {name: text for name, text in written.items() if name.startswith("tail/")}
 
+    def clear_rings(self) -> None:
+        """Delete what lies in rings; all of it must lie in the history, too."""
+        for layout in ARRAYS.values():
+            for tier in layout.tiers:
+                if tier in RING:
+                    delete_chunks(self.at(tier, layout.name))
+        self._begun = {}
+
     def append_bytes(self, name: str, start: int, text: bytes) -> None:
         """Put `text` into one of `LOGS` from position `start` on."""
         array = self.open(name)
@@ -142,6 +150,8 @@ def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
 
 def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
     """Make one array, as it is in one tier."""
+    turned = layout.turned and tier == "history"
+    order = (*range(1, 1 + len(layout.axes)), 0)
     return zarr.create_array(
         store,
         name=path,
@@ -149,7 +159,7 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=None,
+        filters=[TransposeCodec(order=order)] if turned else None,
         compressors=[CODEC],
         dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )

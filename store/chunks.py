@@ -22,6 +22,7 @@ import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
+from zarr.codecs import TransposeCodec
 from zarr.core.sync import sync
 
 Slices = tuple[slice, ...]
@@ -107,8 +108,7 @@ def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Bloc
         if encoded is None:
             chunk = np.full(array.chunks, array.fill_value, array.dtype)
         else:
-            chunk = _room(array)
-            Blosc().decode(encoded, out=chunk)
+            chunk = decode(array, encoded, _room(array))
         use(part, chunk[part.inside])
 
     list(_threads.map(decode_and_use, parts, chunks))
@@ -197,12 +197,27 @@ def _room(array: zarr.Array[Any]) -> Block:
     memory: NDArray[np.uint8] | None = getattr(_rooms, "memory", None)
     if memory is None or len(memory) < size:
         memory = _rooms.memory = np.empty(size, np.uint8)
-    return memory[:size].view(array.dtype).reshape(array.chunks)
+    return memory[:size]
 
 
-def decode(array: zarr.Array[Any], encoded: bytes) -> Block:
+def decode(array: zarr.Array[Any], encoded: bytes, room: Block | None = None) -> Block:
     """The elements of one chunk."""
-    return np.frombuffer(Blosc().decode(encoded), array.dtype).reshape(array.chunks)
+    flat = np.frombuffer(Blosc().decode(encoded, out=room), array.dtype)
+    order = order_of(array)
+    turned = flat.reshape([array.chunks[axis] for axis in order])
+    return turned.transpose(np.argsort(order))
+
+
+def order_of(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """The order of the axes of a chunk, as it is stored."""
+    codecs = getattr(array.metadata, "codecs", ())
+    turns = (codec.order for codec in codecs if isinstance(codec, TransposeCodec))
+    return next(turns, tuple(range(array.ndim)))
+
+
+def delete_chunks(array: zarr.Array[Any]) -> None:
+    """Make all of an array what it was before anything was written."""
+    sync(array.store.delete_dir(f"{array.path}/c"))
 
 
 def encode(works: Sequence[Work], before: bytes | None) -> bytes:
@@ -216,4 +231,4 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes:
         for _, block, part in works:
             chunk[part.inside] = block[part.outside]
     blosc = Blosc(COMPRESSOR, LEVEL, Blosc.SHUFFLE, typesize=array.dtype.itemsize)
-    return blosc.encode(np.ascontiguousarray(chunk))
+    return blosc.encode(np.ascontiguousarray(chunk.transpose(order_of(array))))

@@ -89,6 +89,9 @@ class Layout:
     """Whether it has the middle tier; without it the tail moves straight to the history."""
     tail_sites: int = MAX_SITE_CHUNK
     """Most sites in a chunk of the tail."""
+    turned: bool = False
+    """Whether a chunk of the history has the record as its last axis: what follows in time is then
+    side by side and packs better, and reading a whole record takes longer."""
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -158,6 +161,7 @@ ARRAYS: Mapping[str, Layout] = {
             fill=-1,
             axes=("site", "count"),
             history=(512, 64, len(COUNTS)),
+            turned=True,
         ),
         Layout(
             name="moments",
@@ -165,6 +169,7 @@ ARRAYS: Mapping[str, Layout] = {
             fill=float("nan"),
             axes=("site", "moment"),
             history=(512, 64, len(MOMENTS)),
+            turned=True,
         ),
         Layout(name="checksum", dtype="uint64", fill=0, axes=("site",), history=(512, 512)),
         Layout(

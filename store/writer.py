@@ -267,7 +267,12 @@ class RunWriter:
         self._transact(compaction.move_all, "Everything", self._meta)
         while (stretch := pyramid.stretch_due(self._state)) is not None:
             self._make_piece(stretch)
-        self._transact(lambda _, state: replace(state, finished=True), "Finished")
+
+        def end(arrays: Arrays, state: State) -> State:
+            arrays.clear_rings()
+            return replace(state, finished=True)
+
+        self._transact(end, "Finished")
         self._cleaner.clean(FINISH_RETENTION_S)
 
     def close(self) -> None:
