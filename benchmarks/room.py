@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 from zarr.core.sync import sync
 
-from rankscope.collector.merging import spread_over_ranks
+from rankscope.merge.over_ranks import spread_over_ranks
 from rankscope.sketch import MAIN, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.distribution import RANKED, RankDistribution
 from rankscope.store import RankInfo, Record, RunWriter, SiteInfo, open_run
