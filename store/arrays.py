@@ -8,12 +8,12 @@ from typing import Any, Self
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, write_regions
+from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, delete_chunks, write_regions
 from .deferred import Deferred
-from .layout import ARRAYS, LOGS, RING, Dims, Layout, Tier
+from .layout import ARRAYS, BLOCKS, LOGS, PYRAMID, RING, Dims, Layout, Tier, pyramid_path
 from .tiers import Bounds, Piece, pieces
 
 Index = int | slice
@@ -21,6 +21,8 @@ Index = int | slice
 
 CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
+FIRST_AXIS = {"history": "record", "pyramid": "block"}
+"""Its name, by place; else it is a slot of a ring."""
 
 
 class Arrays:
@@ -57,7 +59,10 @@ class Arrays:
         """Make all arrays, without a record."""
         for layout in ARRAYS.values():
             for tier in layout.tiers:
-                self._open[f"{tier}/{layout.name}"] = create(self.store, layout, tier, dims)
+                path = f"{tier}/{layout.name}"
+                self._open[path] = create(self.store, path, layout, tier, dims)
+        for path, layout in pyramid_arrays():
+            self._open[path] = create(self.store, path, layout, "history", dims)
         for name in LOGS:
             self._open[name] = zarr.create_array(
                 self.store,
@@ -87,20 +92,25 @@ class Arrays:
             for tier in layout.tiers:
                 array = self.at(tier, layout.name)
                 resize(array, (array.shape[0], *layout.shape(dims)))
+        for path, layout in pyramid_arrays():
+            array = self.open(path)
+            resize(array, (array.shape[0], *layout.shape(dims)))
 
     def read(self, name: str, bounds: Bounds, first: int, stop: int, *inner: Index) -> Deferred:
         """The records from `first` up to `stop`; along later axes what is asked for, or all."""
-        array = self.at("tail", name)
-        block = np.empty(
-            (stop - first, *(where.stop - where.start for where in ranges(array, inner))),
-            array.dtype,
-        )
+        block = room(self.at("tail", name), stop - first, inner)
         requests = [
             request(self.at(piece.tier, name), piece, inner, block, first)
             for piece in pieces(bounds, first, stop)
         ]
-        dropped = tuple(0 if isinstance(index, int) else slice(None) for index in inner)
-        return Deferred(requests, lambda: block[(slice(None), *dropped)])
+        return Deferred(requests, lambda: block[(slice(None), *dropped(inner))])
+
+    def read_blocks(self, path: str, first: int, stop: int, *inner: Index) -> Deferred:
+        """The blocks from `first` up to `stop` of an array of the pyramid."""
+        array = self.open(path)
+        block = room(array, stop - first, inner)
+        region = slice(first, stop), *ranges(array, inner)
+        return Deferred([(array, region, block)], lambda: block[(slice(None), *dropped(inner))])
 
     def write(self, name: str, bounds: Bounds, first: int, block: Block, *inner: slice) -> None:
         """Put consecutive records where they lie, at the next `flush`; `bounds` must hold them."""
@@ -116,6 +126,14 @@ class Arrays:
         # The next records go into the chunks that these began. Only the tail is written here alone.
         self._begun = {name: text for name, text in written.items() if name.startswith("tail/")}
 
+    def clear_rings(self) -> None:
+        """Delete what lies in rings; all of it must lie in the history, too."""
+        for layout in ARRAYS.values():
+            for tier in layout.tiers:
+                if tier in RING:
+                    delete_chunks(self.at(tier, layout.name))
+        self._begun = {}
+
     def append_bytes(self, name: str, start: int, text: bytes) -> None:
         """Put `text` into one of `LOGS` from position `start` on."""
         array = self.open(name)
@@ -123,19 +141,39 @@ class Arrays:
         array[start:] = np.frombuffer(text, np.uint8)
 
 
-def create(store: Store, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
-    """Make one array in one tier."""
+def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
+    """The arrays of the pyramid, with their paths."""
+    for block in BLOCKS:
+        for layout in PYRAMID.values():
+            yield pyramid_path(block, layout.name), layout
+
+
+def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
+    """Make one array, as it is in one tier."""
+    turned = layout.turned and tier == "history"
+    order = (*range(1, 1 + len(layout.axes)), 0)
     return zarr.create_array(
         store,
-        name=f"{tier}/{layout.name}",
+        name=path,
         shape=(RING.get(tier, 0), *layout.shape(dims)),
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=None,
+        filters=[TransposeCodec(order=order)] if turned else None,
         compressors=[CODEC],
-        dimension_names=("record" if tier == "history" else "slot", *layout.axes),
+        dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )
+
+
+def room(array: zarr.Array[Any], rows: int, inner: tuple[Index, ...]) -> Block:
+    """A block for so many rows of an array."""
+    lengths = (where.stop - where.start for where in ranges(array, inner))
+    return np.empty((rows, *lengths), array.dtype)
+
+
+def dropped(inner: tuple[Index, ...]) -> tuple[int | slice, ...]:
+    """Selects from a block that was read what was asked for: an integer drops its axis."""
+    return tuple(0 if isinstance(index, int) else slice(None) for index in inner)
 
 
 def request(

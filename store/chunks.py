@@ -8,8 +8,10 @@ written here, and the other way round; the tests do.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +22,7 @@ import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
+from zarr.codecs import TransposeCodec
 from zarr.core.sync import sync
 
 Slices = tuple[slice, ...]
@@ -28,6 +31,7 @@ Block = NDArray[Any]  # of the array's own dtype
 COMPRESSOR, LEVEL = "lz4", 1
 """Blosc's settings for all chunks, here and in the arrays' metadata; with shuffle."""
 
+_rooms = threading.local()
 _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="rankscope-chunks")
 
 
@@ -90,6 +94,24 @@ def read_regions(requests: Iterable[Request]) -> None:
     chunks = _get_all([key_of(chunk) for chunk in works])
     # Blosc lets go of the interpreter, so threads do help.
     list(_threads.map(place, works, chunks))
+
+
+def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Block], None]) -> None:
+    """Call `use` with the elements of each chunk that a region overlaps, in threads.
+
+    They are its own until it returns: without copies, a long region takes no memory.
+    """
+    parts = list(overlaps(region, array.shape, array.chunks))
+    chunks = _get_all([(array, part.chunk) for part in parts])
+
+    def decode_and_use(part: Part, encoded: bytes | None) -> None:
+        if encoded is None:
+            chunk = np.full(array.chunks, array.fill_value, array.dtype)
+        else:
+            chunk = decode(array, encoded, _room(array))
+        use(part, chunk[part.inside])
+
+    list(_threads.map(decode_and_use, parts, chunks))
 
 
 def write_regions(requests: Iterable[Request], known: Mapping[str, bytes] | None = None) -> Encoded:
@@ -169,9 +191,33 @@ def place(works: Sequence[Work], encoded: bytes | None) -> None:
         block[part.outside] = array.fill_value if chunk is None else chunk[part.inside]
 
 
-def decode(array: zarr.Array[Any], encoded: bytes) -> Block:
+def _room(array: zarr.Array[Any]) -> Block:
+    """Memory for one chunk, of which each thread has one: new pages cost as much as decoding."""
+    size = math.prod(array.chunks) * array.dtype.itemsize
+    memory: NDArray[np.uint8] | None = getattr(_rooms, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = _rooms.memory = np.empty(size, np.uint8)
+    return memory[:size]
+
+
+def decode(array: zarr.Array[Any], encoded: bytes, room: Block | None = None) -> Block:
     """The elements of one chunk."""
-    return np.frombuffer(Blosc().decode(encoded), array.dtype).reshape(array.chunks)
+    flat = np.frombuffer(Blosc().decode(encoded, out=room), array.dtype)
+    order = order_of(array)
+    turned = flat.reshape([array.chunks[axis] for axis in order])
+    return turned.transpose(np.argsort(order))
+
+
+def order_of(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """The order of the axes of a chunk, as it is stored."""
+    codecs = getattr(array.metadata, "codecs", ())
+    turns = (codec.order for codec in codecs if isinstance(codec, TransposeCodec))
+    return next(turns, tuple(range(array.ndim)))
+
+
+def delete_chunks(array: zarr.Array[Any]) -> None:
+    """Make all of an array what it was before anything was written."""
+    sync(array.store.delete_dir(f"{array.path}/c"))
 
 
 def encode(works: Sequence[Work], before: bytes | None) -> bytes:
@@ -185,4 +231,4 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes:
         for _, block, part in works:
             chunk[part.inside] = block[part.outside]
     blosc = Blosc(COMPRESSOR, LEVEL, Blosc.SHUFFLE, typesize=array.dtype.itemsize)
-    return blosc.encode(np.ascontiguousarray(chunk))
+    return blosc.encode(np.ascontiguousarray(chunk.transpose(order_of(array))))

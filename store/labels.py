@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from ..sketch.table import COUNT, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, UNBINNED, UNSEEN
+from .columns import Columns
 from .record import SiteInfo
 from .selection import Chosen
 
@@ -36,8 +37,13 @@ def by_site(sites: Sequence[SiteInfo]) -> dict[str, Any]:
     }
 
 
+def by_column(columns: Columns) -> dict[str, Any]:
+    """Coordinates along columns of steps: the first and the last step of each."""
+    return {"step": columns.first, "last_step": ("step", columns.last)}
+
+
 def exponents_dataset(
-    chosen: Chosen,
+    along: dict[str, Any],
     sites: Sequence[SiteInfo],
     counts: NDArray[np.int64],
     histograms: NDArray[np.int64],
@@ -45,13 +51,12 @@ def exponents_dataset(
     """Histograms of exponents, see `Run.exponents`.
 
     Args:
-        chosen: The steps.
+        along: coordinates along the steps.
         sites: The sites.
         counts: int64 [steps, sites, COUNTS], negative where nothing was observed.
         histograms: int64 [steps, sites, BINS]
     """
-    glanced = counts[..., UNBINNED] > 0
-    counts = np.where(glanced[..., None], -1, counts)  # left to the sentinel: no histogram
+    counts = np.where(counts[..., UNBINNED, None] > 0, -1, counts)  # left to the sentinel
     seen = np.maximum(counts, 0)
     names = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
     columns = {name: (CELL, seen[..., COUNTS.index(name)]) for name in names}
@@ -60,8 +65,6 @@ def exponents_dataset(
         | columns
         | {"total": (CELL, seen[..., COUNT]), "unseen": (CELL, seen[..., UNSEEN])}
         | {"observed": (CELL, counts[..., COUNT] >= 0)},
-        coords=by_step(chosen)
-        | by_site(sites)
-        | {"exponent": np.arange(FIRST_EXPONENT, LAST_EXPONENT + 1)},
+        coords=along | by_site(sites) | {"exponent": np.arange(FIRST_EXPONENT, LAST_EXPONENT + 1)},
         attrs={"units": "elements", "description": "bin n counts 2^n <= |x| < 2^(n+1)"},
     )

@@ -4,6 +4,8 @@ Every array has the record as its first axis and lies in two or three tiers. A r
 the tail, a ring of small chunks that hold all sites; from there it moves to `recent`, a ring of
 chunks of 64 records, and at last to the history, whose wide chunks suit the questions asked of a
 long run. So each record is written three times and a wide chunk only once.
+
+Beside them lies the pyramid: what 16 and 256 neighbouring records of the history come to together.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ..sketch.derive import MAIN
 from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 
-FORMAT = "rankscope/5"
+FORMAT = "rankscope/6"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -65,6 +67,7 @@ FIXED: Dims = {
     "extreme": len(SPREAD),
     "ranked": len(RANKED),
     "summary": len(SUMMARY),
+    "end": 2,
     "bin": BINS,
 }
 
@@ -86,6 +89,9 @@ class Layout:
     """Whether it has the middle tier; without it the tail moves straight to the history."""
     tail_sites: int = MAX_SITE_CHUNK
     """Most sites in a chunk of the tail."""
+    turned: bool = False
+    """Whether a chunk of the history has the record as its last axis: what follows in time is then
+    side by side and packs better, and reading a whole record takes longer."""
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -155,6 +161,7 @@ ARRAYS: Mapping[str, Layout] = {
             fill=-1,
             axes=("site", "count"),
             history=(512, 64, len(COUNTS)),
+            turned=True,
         ),
         Layout(
             name="moments",
@@ -162,6 +169,7 @@ ARRAYS: Mapping[str, Layout] = {
             fill=float("nan"),
             axes=("site", "moment"),
             history=(512, 64, len(MOMENTS)),
+            turned=True,
         ),
         Layout(name="checksum", dtype="uint64", fill=0, axes=("site",), history=(512, 512)),
         Layout(
@@ -246,6 +254,42 @@ ARRAYS: Mapping[str, Layout] = {
 """All arrays by name. `histogram_high` holds the upper 32 bits of counts that do not fit into
 `histogram`, and is written only in a run that has such a count."""
 
+BLOCKS = (256, 16)
+"""Records in one block of the pyramid, the largest first; each divides the one before."""
+STRETCH = 2048
+"""Records whose blocks are made at a time, once they lie in the history."""
+ENDS = ("min", "max")
+
+PYRAMID: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            name="extremes",
+            dtype="float32",
+            fill=float("nan"),
+            axes=("site", "statistic", "end"),
+            history=(STRETCH // min(BLOCKS), 512, 1, 1),
+        ),
+        Layout(
+            name="counts",
+            dtype="int64",
+            fill=-1,
+            axes=("site", "count"),
+            history=(STRETCH // min(BLOCKS), 64, len(COUNTS)),
+        ),
+        Layout(
+            name="histogram",
+            dtype="int64",
+            fill=0,
+            axes=("site", "bin"),
+            history=(STRETCH // min(BLOCKS) // 2, 16, BINS),
+        ),
+    )
+}
+"""What is kept of blocks of records, by name: extremes of the array `scalars`, sums of `counts` and
+of histograms. It has no tiers: its first axis is the block, for each length of `BLOCKS` in a group
+of its own."""
+
 LOGS = ("events", "alerts")
 """Arrays of bytes beside those of records: lines of JSON, appended."""
 
@@ -257,9 +301,15 @@ AXES: Mapping[str, list[str]] = {
     "extreme": list(SPREAD),
     "ranked": list(RANKED),
     "summary": list(SUMMARY),
+    "end": list(ENDS),
     "bin": [str(exponent) for exponent in range(FIRST_EXPONENT, LAST_EXPONENT + 1)],
 }
 """What stands along the fixed axes, in the attributes of the root group for anyone who reads."""
+
+
+def pyramid_path(block: int, name: str) -> str:
+    """Where an array of the pyramid lies, for blocks of so many records."""
+    return f"pyramid/{block}/{name}"
 
 
 def mask_words(ranks: int) -> int:

@@ -19,6 +19,7 @@ from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import SketchTable
 from .badness import Badness
+from .columns import in_columns
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
@@ -32,7 +33,7 @@ from .frames import (
     regions_frame,
     sites_frame,
 )
-from .labels import by_site, by_step, exponents_dataset
+from .labels import by_column, by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
@@ -48,7 +49,7 @@ from .selection import (
     choose_records,
     choose_sites,
 )
-from .values import View, heatmap, main_column, numbers, values
+from .values import View, heatmap, main_column, numbers, silent_records, summed, values
 
 Labels = str | Collection[str] | None
 
@@ -285,6 +286,7 @@ class Run:
         name: str | None = None,
         sites: Labels = None,
         steps: Steps = None,
+        width: int | None = None,
         attempt: int | None = None,
     ) -> xr.Dataset:
         """Histograms of exponents: `count` over (step, site, exponent), and what is in no bin.
@@ -293,14 +295,26 @@ class Run:
         pos_inf, neg_inf, under, over, total, `unseen`, which a sample left out, and `observed`,
         without which all counts are 0.
 
+        Args:
+            kind, name, sites: which sites.
+            steps: which steps, both ends included.
+            width: sums over neighbouring steps, at most so many: `step` is the first of each,
+                `last_step` the last. Of a long run they are read from sums that are kept.
+            attempt: only records of this attempt.
+
         Raises:
             SettingError: there is no such site.
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
+        if width is not None:
+            silent = silent_records(reader, "rms")
+            columns = in_columns(chosen, width, reader.state, silent=silent)
+            sums = summed(reader, columns, places)
+            return exponents_dataset(by_column(columns), reader.sites(places), *sums)
         return exponents_dataset(
-            chosen,
+            by_step(chosen),
             reader.sites(places),
             reader.read("counts", chosen.records, places),
             reader.histograms(chosen.records, places),
@@ -425,7 +439,8 @@ class Run:
         """One statistic over all chosen sites (rows) and steps (columns), at most height x width.
 
         What falls into one cell is pooled so that the worst is kept: the largest number (or the
-        smallest, by `pool`), and whether there was any NaN or infinity.
+        smallest, by `pool`), and whether there was any NaN or infinity. Of a long run the merged
+        view of a main statistic is read from extremes that are kept; the answer is the same.
 
         Raises:
             SettingError: there is no such statistic, site or view.

@@ -29,7 +29,9 @@ CACHED_BYTES = 64 << 20
 """Chunks, as they are stored, that a reader keeps: they never change, and a viewer asks again."""
 
 Asked = tuple[str, Indices, tuple[Index | Indices, ...]]
-"""Name of an array, records, and along later axes what is asked for; see `Reader.read`."""
+"""Name of an array, records, and along later axes what is asked for; see `Reader.read`.
+
+Or the path of an array of the pyramid, and its blocks."""
 
 
 def open_reader(path: str | Place) -> Reader:
@@ -135,6 +137,8 @@ class Reader:
 
     def _defer_range(self, name: str, span: slice, inner: tuple[Index | Indices, ...]) -> Deferred:
         def read(*exact: Any) -> Deferred:
+            if name not in ARRAYS:
+                return self.arrays.read_blocks(name, span.start, span.stop, *exact)
             bounds = self.state.bounds(name)
             return self.arrays.read(name, bounds, span.start, span.stop, *exact)
 

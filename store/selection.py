@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.errors import SettingError
+from ..sketch.table import COUNT, UNBINNED
 from .layout import COLUMNS
 from .record import SiteInfo
 
@@ -37,7 +38,7 @@ class Chosen:
     attempts: Indices
     """int64 [steps]"""
     glanced: bool = False
-    """Whether some of their sites were left to the sentinel."""
+    """Whether some sites were left to the sentinel in these steps, or in those between them."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -82,9 +83,9 @@ def choose_records(
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
     last = ordered[is_last]
+    glanced = bool((facts[last, GLANCED] > 0).any())
     if sketched:
         last = last[may_hold_all(*facts[last][:, [SKETCHED, GLANCED, BAD]].T)]
-    glanced = bool((facts[last, GLANCED] > 0).any())
     return Chosen(last, facts[last, STEP], facts[last, ATTEMPT], glanced)
 
 
@@ -95,6 +96,11 @@ def may_hold_all(sketched: Indices, glanced: Indices, nonfinite: Indices) -> NDA
         sketched, glanced, nonfinite: int64 [records]: how many of its sites are so.
     """
     return (sketched > 0) | (glanced == 0) | (nonfinite > 0)
+
+
+def is_counted(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [records, sites]: which were observed, and not left to the sentinel."""
+    return (counts[..., COUNT] >= 0) & (counts[..., UNBINNED] == 0)
 
 
 def step_limits(steps: Steps) -> tuple[int, int]:

@@ -31,6 +31,10 @@ class State:
     """Whether a histogram's count passed 2^32 - 1, so that `histogram_high` is in use."""
     rank_blocks: tuple[int, ...] = ()
     """Blocks of the rank axis (8 ranks each, or the chunk's length) that hold numbers."""
+    stretches: int = 0
+    """How many stretches of records the pyramid holds."""
+    stale: tuple[int, ...] = ()
+    """Those of them in which a record was patched since; ascending."""
     patches: int = 0
     """How many times a stored record was replaced."""
     first_step: int | None = None
@@ -69,12 +73,12 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json`."""
-        return asdict(self) | {"rank_blocks": list(self.rank_blocks)}
+        return asdict(self) | {"rank_blocks": list(self.rank_blocks), "stale": list(self.stale)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `to_json` gave; names of later versions are ignored."""
-        return cls(**known_fields(cls, values, tuples=("rank_blocks",)))
+        return cls(**known_fields(cls, values, tuples=("rank_blocks", "stale")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from . import compaction
 from .arrays import Arrays
 from .layout import CHUNK, Dims
 from .pack import ByIndex, is_wide, pack, pack_apart
+from .pyramid import with_patches
 from .record import Alert, Event, Record
 from .state import Meta, State
 
@@ -63,6 +64,7 @@ def write_part(
 ) -> State:
     """Write consecutive records for which there is room."""
     first = records[0].index
+    state = with_patches(state, records)
     for record in records:
         state = state.with_record(record)
     wide = state.wide or any(is_wide(record.merged) for record in records)

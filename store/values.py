@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, SENTINEL, check_statistic, derive
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
-from ..sketch.table import BINS, COUNT, SketchTable
-from .pooling import Heatmap, Pool, group_size, pool_numbers
+from ..sketch.table import BINS, COUNT, COUNTS, SketchTable
+from .columns import Columns, Rows, in_columns
+from .layout import ENDS, pyramid_path
+from .pooling import Heatmap, Pool, group_size, pool_sites, pool_steps
 from .reader import Asked, Reader
-from .selection import Chosen, Indices
+from .selection import BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
+from .selection import SKETCHED as SKETCHES
 
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
@@ -26,6 +29,8 @@ So a tensor without elements is told as not observed here: it has none of these 
 
 View = str | int
 """`merged`, one rank, a group of ranks, or `min`, `max`, `argmin`, `argmax` over ranks."""
+Pooled = tuple[str, View, Pool]
+"""A statistic, as it is viewed, and which of several numbers of it is kept."""
 
 
 def values(
@@ -120,21 +125,21 @@ def heatmap(
         raise SettingError(f"`view` {view!r} has no worst to pool; ask `scalar` for it.")
     # Some rank may have NaN where the best one has none.
     worst_view = "max" if view == "min" else view
-    asked = [(statistic, view), ("nonfinite", worst_view)]
+    asked: list[Pooled] = [(statistic, view, pool), ("nonfinite", worst_view, "max")]
     if chosen.glanced and statistic not in SENTINEL:
-        asked.append((SKETCHED, worst_view))
-    groups = group_size(len(chosen), sizes[0]), group_size(len(places), sizes[1])
-    at_once = max(AT_ONCE // max(len(places), 1) // groups[0], 1) * groups[0]
-    pooled: list[NDArray[np.float32]] = []
-    for start in range(0, max(len(chosen), 1), at_once):  # once without records, too: it checks
-        found, bad, *sketched = several(
-            reader, asked, chosen.records[start : start + at_once], places
-        )
-        for known in sketched:  # what was left to the sentinel has this statistic not
-            bad = np.where(np.isnan(known) & ~(bad > 0), np.nan, bad)
-        worst = pool_numbers(found.astype(np.float32, copy=False), groups, pool)
-        pooled.append(np.stack([worst, pool_numbers(bad, groups, "max")]))
-    numbers, most_bad = np.concatenate(pooled, axis=2)
+        # What was left to the sentinel has this statistic not.
+        asked.append((SKETCHED, worst_view, "max"))
+    columns = in_columns(
+        chosen,
+        sizes[0],
+        reader.state,
+        silent=silent_records(reader, statistic),
+        by_blocks=view == "merged" and statistic in MAIN,
+    )
+    several(reader, [(name, seen) for name, seen, _ in asked], chosen.records[:0], places)  # checks
+    group = group_size(len(places), sizes[1])
+    numbers, most_bad, *known = pooled_by(reader, asked, columns, places, group)
+    observed = ~np.isnan(known[0]) | (most_bad > 0) if known else ~np.isnan(most_bad)
     labels = [reader.label(place) for place in places]
     return Heatmap(
         statistic=statistic,
@@ -142,11 +147,87 @@ def heatmap(
         view=view,
         values=numbers,
         nonfinite=most_bad > 0,
-        observed=~np.isnan(most_bad),
-        row_sites=[labels[start : start + groups[1]] for start in range(0, len(labels), groups[1])],
-        column_first=chosen.steps[:: groups[0]],
-        column_last=np.append(chosen.steps[groups[0] - 1 : -1 : groups[0]], chosen.steps[-1:]),
+        observed=observed,
+        row_sites=[labels[start : start + group] for start in range(0, len(labels), group)],
+        column_first=columns.first,
+        column_last=columns.last,
     )
+
+
+def silent_records(reader: Reader, statistic: str) -> NDArray[np.bool_]:
+    """bool [records]: which cannot hold a statistic, see `choose_records`."""
+    facts = reader.facts()
+    if statistic in SENTINEL:
+        return np.zeros(len(facts), np.bool_)
+    return ~may_hold_all(*facts[:, [SKETCHES, GLANCED, BAD]].T)
+
+
+def pooled_by(
+    reader: Reader, asked: Sequence[Pooled], columns: Columns, places: Indices, group: int
+) -> list[NDArray[np.float32]]:
+    """float32 [rows, columns] of each: the worst of the steps in a column and of `group` sites."""
+    found = [
+        np.empty((-(-len(places) // group), len(columns)), np.float32) for _ in range(len(asked))
+    ]
+    for some, rows in columns.batches(AT_ONCE // max(len(places), 1)):
+        pooled = [np.full((some.stop - some.start, len(places)), np.nan, np.float32) for _ in asked]
+        for part in rows:
+            for values, into, (_, _, pool) in zip(
+                numbers_of(reader, asked, part, places), pooled, asked, strict=True
+            ):
+                pool_steps(values.astype(np.float32, copy=False), part.columns, into, pool)
+        for worst, into, (_, _, pool) in zip(pooled, found, asked, strict=True):
+            into[:, some] = pool_sites(worst, group, pool)
+    return found
+
+
+def numbers_of(
+    reader: Reader, asked: Sequence[Pooled], part: Rows, places: Indices
+) -> list[NDArray[Any]]:
+    """[rows, sites] of each statistic, from the records or from the pyramid."""
+    if part.block == 1:
+        return several(reader, [(name, view) for name, view, _ in asked], part.rows, places)
+    path = pyramid_path(part.block, "extremes")
+    return reader.read_all(
+        [(path, part.rows, (places, MAIN.index(name), ENDS.index(pool))) for name, _, pool in asked]
+    )
+
+
+def summed(
+    reader: Reader, columns: Columns, places: Indices
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """int64 [columns, sites, COUNTS] and [columns, sites, BINS]: sums over the steps of a column.
+
+    Of what was left to the sentinel there is nothing in them; -1 counts where no step has any.
+    """
+    counts = np.full((len(columns), len(places), len(COUNTS)), -1, np.int64)
+    histograms = np.zeros((len(columns), len(places), BINS), np.int64)
+    for some, rows in columns.batches(AT_ONCE // BINS // max(len(places), 1)):
+        for part in rows:
+            found, bins = exact_of(reader, part, places)
+            known = is_counted(found)
+            found[~known] = 0
+            bins[~known] = 0
+            cuts = np.flatnonzero(np.diff(part.columns, prepend=-1))
+            if not len(cuts):
+                continue
+            into = some.start + part.columns[cuts]
+            was, seen = counts[into], np.add.reduceat(known, cuts, axis=0) > 0
+            more = np.maximum(was, 0) + np.add.reduceat(found, cuts, axis=0)
+            counts[into] = np.where(seen[..., None] | (was >= 0), more, -1)
+            histograms[into] += np.add.reduceat(bins, cuts, axis=0)
+    return counts, histograms
+
+
+def exact_of(
+    reader: Reader, part: Rows, places: Indices
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """int64 [rows, sites, COUNTS] and [rows, sites, BINS], of records or of blocks of them."""
+    if part.block == 1:
+        return reader.read("counts", part.rows, places), reader.histograms(part.rows, places)
+    names = [pyramid_path(part.block, name) for name in ("counts", "histogram")]
+    counts, bins = reader.read_all([(name, part.rows, (places,)) for name in names])
+    return counts, bins
 
 
 def main_column(statistic: str, what: str) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..sketch.errors import NotARunError, StoreError
 from ..sketch.quantities import MAX_NUMBERS
-from . import compaction, retention
+from . import compaction, pyramid, retention
 from .arrays import Arrays
 from .chunks import read_regions
 from .cleaning import Cleaner
@@ -93,6 +93,11 @@ class RunWriter:
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
         self._alerts = by_identity(self._read_alerts())
+        self._making: tuple[int, int] | None = None
+        """The stretch of the pyramid of which some pieces are made, and how many sites there were.
+
+        Not stored: who opens the store again begins the stretch again."""
+        self._pieces_made = 0
         self._state_writer = AttributeWriter(session.store, "state")
         self._meta_writer = AttributeWriter(session.store, "meta")
 
@@ -325,6 +330,8 @@ class RunWriter:
         self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
         self._meta = meta
         self._alerts |= by_identity(alerts)
+        if any(pyramid.stretch_of(record) <= self._state.stretches for record in ordered):
+            self._making = None  # its records may have changed
 
     def compact_if_due(self, *, keep: int | None = None) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits.
@@ -334,8 +341,11 @@ class RunWriter:
         """
         upto = compaction.tail_due(self._state)
         name = compaction.history_due(self._state)
+        stretch = pyramid.stretch_due(self._state)
         if upto > self._state.recent:
             self._transact(lambda arrays, state: compaction.move_tail(arrays, state, upto), "Tail")
+        elif stretch is not None and (name is None or pyramid.is_behind(self._state)):
+            self._make_piece(stretch)
         elif name is not None:
             self._transact(
                 lambda arrays, state: compaction.move_full(arrays, state, name), f"Chunk of {name}"
@@ -377,10 +387,15 @@ class RunWriter:
         """
         self._fit(dims_for(self._meta, ()))
 
-        def move(arrays: Arrays, state: State) -> State:
-            return replace(compaction.move_all(arrays, state), finished=True)
+        self._transact(compaction.move_all, "Everything", self._meta)
+        while (stretch := pyramid.stretch_due(self._state)) is not None:
+            self._make_piece(stretch)
 
-        self._transact(move, "Finished", self._meta)
+        def end(arrays: Arrays, state: State) -> State:
+            arrays.clear_rings()
+            return replace(state, finished=True)
+
+        self._transact(end, "Finished")
         self._cleaner.clean(FINISH_RETENTION_S)
 
     def close(self) -> None:
@@ -404,6 +419,23 @@ class RunWriter:
             return []
         lines = np.asarray(self._arrays.open("alerts")[:length]).tobytes().decode().splitlines()
         return [alert_from_json(json.loads(line)) for line in lines]
+
+    def _make_piece(self, stretch: int) -> None:
+        """Make the next piece of a stretch of the pyramid; with the last one the stretch counts."""
+        key = stretch, self._dims["site"]
+        if key != self._making:
+            self._making, self._pieces_made = key, 0
+
+        def make(arrays: Arrays, state: State) -> State:
+            pieces = pyramid.pieces_of(arrays)
+            pyramid.make(arrays, state, stretch, pieces[self._pieces_made])
+            is_last = self._pieces_made + 1 == len(pieces)
+            return pyramid.with_stretch(state, stretch) if is_last else state
+
+        self._transact(make, "Pyramid")
+        self._pieces_made += 1
+        if self._state.stretches > stretch and stretch not in self._state.stale:
+            self._making = None
 
     def _fit(self, needed: Mapping[str, int]) -> None:
         """Make the arrays, or make them larger, in a transaction of its own.

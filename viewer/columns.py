@@ -18,20 +18,10 @@ def between(steps: NDArray[np.int64], limits: tuple[float, float] | None) -> NDA
     return steps[(steps >= np.floor(limits[0])) & (steps <= np.ceil(limits[1]))]
 
 
-def spans(steps: NDArray[np.int64], width: int) -> list[tuple[slice, int]]:
-    """First and last step of each question to the store, and how many columns it shall give.
-
-    Every column but the last holds equally many steps, so that a new step changes only the last.
-    """
-    if not len(steps):
-        # Between two records: there is nothing, and the store says so with the right rows.
-        return [(slice(0, -1), 1)]
-    each = -(-len(steps) // max(width, 1))
-    head = len(steps) // each * each
-    asked = [(slice(int(steps[0]), int(steps[head - 1])), head // each)] if head else []
-    if head < len(steps):
-        asked.append((slice(int(steps[head]), int(steps[-1])), 1))
-    return asked
+def span_of(steps: NDArray[np.int64]) -> slice:
+    """First and last of the steps that are visible, for a question to the store."""
+    # Between two records: there is nothing, and the store says so with the right rows.
+    return slice(int(steps[0]), int(steps[-1])) if len(steps) else slice(0, -1)
 
 
 def lay_out(
@@ -39,16 +29,19 @@ def lay_out(
 ) -> tuple[float, float, list[NDArray[np.intp]] | None]:
     """Left edge and width of regular columns, and which records' columns each one holds.
 
-    None for the last where the columns are regular already. A step that was not recorded is bridged
-    up to half the usual distance and left open beyond, so that a gap is seen as a gap.
+    None for the last where the columns are regular already, but for the first, which may be shorter
+    in front. A step that was not recorded is bridged up to half the usual distance and left open
+    beyond, so that a gap is seen as a gap.
     """
     if len(first) == 0:
         return -0.5, 1.0, None
     spacings = first[1:] - last[:-1]
     usual = float(np.median(spacings)) if len(spacings) else 1.0
-    if len(set(np.diff(first))) <= 1 and len(set(spacings)) <= 1:
-        stride = float(first[1] - first[0]) if len(spacings) else float(last[0] - first[0] + 1)
-        return float(first[0]) - usual / 2, stride, None
+    strides = np.diff(first)
+    if len(strides) == 0:
+        return float(first[0]) - usual / 2, float(last[0] - first[0] + 1), None
+    if len(set(strides[1:])) <= 1 and strides[0] <= strides[-1] and len(set(spacings)) <= 1:
+        return float(first[1] - strides[-1]) - usual / 2, float(strides[-1]), None
     left, right = first - usual / 2, last + usual / 2
     columns = int(np.clip(np.ceil((right[-1] - left[0]) / usual), 1, width))
     edges = np.linspace(left[0], right[-1], columns + 1)

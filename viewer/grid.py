@@ -28,7 +28,7 @@ from .columns import (
     between,
     lay_out,
     pool_columns,
-    spans,
+    span_of,
 )
 
 if TYPE_CHECKING:
@@ -121,33 +121,24 @@ def load_grid(
     recorded = recorded_steps(run.records(), statistic) if recorded is None else recorded
     ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
     question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
-    found = [
-        ask(**question, steps=span, width=columns, height=height)
-        for span, columns in spans(between(recorded, steps), width)
-    ]
+    span = span_of(between(recorded, steps))
+    found = ask(**question, steps=span, width=width, height=height)
     logarithmic = is_logarithmic(statistic, view, scale)
     signed = not logarithmic and statistic in SIGNED and view not in RANK_VIEWS
     return assemble(found, pool=pool, width=width, logarithmic=logarithmic, signed=signed)
 
 
-def assemble(
-    found: Sequence[Heatmap], *, pool: str, width: int, logarithmic: bool, signed: bool
-) -> Grid:
-    """One grid from the store's answers, which follow each other in time."""
-    values, nonfinite, observed = (
-        np.concatenate([np.asarray(getattr(part, name)) for part in found], axis=1)
-        for name in ("values", "nonfinite", "observed")
-    )
-    first = np.concatenate([part.column_first for part in found]).astype(np.int64)
-    last = np.concatenate([part.column_last for part in found]).astype(np.int64)
-    state = states(values, observed, nonfinite, logarithmic)
-    shade = shades(values, state, logarithmic)
+def assemble(found: Heatmap, *, pool: str, width: int, logarithmic: bool, signed: bool) -> Grid:
+    """The grid of the store's answer."""
+    first, last = found.column_first, found.column_last
+    state = states(found.values, found.observed, found.nonfinite, logarithmic)
+    shade = shades(found.values, state, logarithmic)
     left, stride, held = lay_out(first, last, width)
     if held is not None:
         shade, state = pool_columns(shade, state, held, pool)
         first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
         last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
-    row_sites = [list(sites) for sites in found[0].row_sites]
+    row_sites = [list(sites) for sites in found.row_sites]
     return Grid(
         shade=shade,
         state=state,

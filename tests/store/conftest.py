@@ -121,6 +121,18 @@ def record() -> Callable[..., Record]:
     return build_record
 
 
+@pytest.fixture(scope="session")
+def record_maker() -> Callable[..., Record]:
+    """The same, for runs that several tests share."""
+    return build_record
+
+
+@pytest.fixture(scope="session")
+def all_sites() -> list[SiteInfo]:
+    """The four sites, for the same."""
+    return SITES
+
+
 @pytest.fixture
 def sites() -> list[SiteInfo]:
     """Four sites of three kinds; the last is executed before the third."""

@@ -402,6 +402,23 @@ def test_plain_zarr_reads_what_we_write(writer: RunWriter, record: Make) -> None
     assert root["state"].attrs["records"] == 3
 
 
+def test_plain_zarr_reads_a_finished_run_from_its_history_alone(
+    writer: RunWriter, record: Make
+) -> None:
+    records = [record(index) for index in range(70)]
+    writer.commit(records, streams={})
+    writer.finish()
+
+    root: Any = open_run(writer.path).zarr()
+    for index in (0, 63, 64, 69):
+        merged = records[index].merged
+        assert np.array_equal(root["history/counts"][index], merged.counts)
+        assert np.array_equal(root["history/moments"][index], merged.moments, equal_nan=True)
+        assert np.array_equal(root["history/histogram"][index], merged.histogram)
+    assert np.isnan(root["tail/scalars"][:]).all()
+    assert np.isnan(root["recent/scalars"][:]).all()
+
+
 WRITE_UNTIL_KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])

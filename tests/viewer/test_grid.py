@@ -14,16 +14,6 @@ from rankscope.viewer import columns, grid
 from rankscope.viewer.figures import colours
 
 
-@given(st.integers(1, 3000), st.integers(1, 900))
-def test_every_column_but_the_last_holds_equally_many_steps(count: int, width: int) -> None:
-    asked = columns.spans(np.arange(count), width)
-
-    sizes = [(span.stop - span.start + 1, columns) for span, columns in asked]
-    assert sum(steps for steps, _ in sizes) == count
-    assert sum(columns for _, columns in sizes) <= width
-    assert sizes[0][0] % sizes[0][1] == 0
-
-
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60, unique=True).map(sorted))
 def test_each_recorded_step_has_its_column(steps: list[int]) -> None:
     recorded = np.array(steps, np.int64)
@@ -48,6 +38,20 @@ def test_a_regular_axis_is_left_as_it_is() -> None:
     first = np.array([0, 30, 60], np.int64)
 
     assert columns.lay_out(first, first + 20, 200) == (-5.0, 30.0, None)
+
+
+def test_a_first_column_may_be_shorter_in_front() -> None:
+    first = np.array([11, 30, 60, 90], np.int64)
+    last = np.array([29, 59, 89, 101], np.int64)
+
+    assert columns.lay_out(first, last, 200) == (-0.5, 30.0, None)
+
+
+def test_all_steps_between_the_limits_are_asked_for_at_once() -> None:
+    recorded = np.arange(0, 100, 10)
+
+    assert columns.span_of(columns.between(recorded, (19.6, 60.2))) == slice(20, 60)
+    assert columns.span_of(columns.between(recorded, (61.5, 63.5))) == slice(0, -1)
 
 
 def test_states_are_told_apart() -> None:
