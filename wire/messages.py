@@ -14,7 +14,7 @@ import msgspec
 
 from ..sketch.quantities import MAX_NUMBERS
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of this vocabulary."""
 
 MAX_NAME = 1024
