@@ -24,6 +24,8 @@ class Backlog:
     """Sequence number, bytes and schema of what was sent and is not confirmed."""
     _flight_bytes: int = 0
     _next: Row | None = None
+    _found: tuple[int, int] | None = None
+    """Its number and size, as the spool says: one that is rewritten there has grown."""
 
     def __len__(self) -> int:
         return self.spool.count(self.member)
@@ -47,7 +49,9 @@ class Backlog:
         full = len(self._flight) >= credit_frames or self._flight_bytes + size_bytes > credit_bytes
         if self._flight and full:
             return None
-        self._next = self.spool.row(self.member, sequence, after=self.sent)
+        if self._next is None or found != self._found:
+            self._next = self.spool.row(self.member, sequence, after=self.sent)
+            self._found = found
         return self._next
 
     def advance(self) -> None:
@@ -67,6 +71,7 @@ class Backlog:
     def restart(self, received: int, committed: int) -> int:
         """On a new connection go on after what upstream has; how many are durable after all."""
         self._flight.clear()
+        self._next = None
         self._flight_bytes, self.sent = 0, received
         return self.spool.let_go(self.member, committed)
 

@@ -19,6 +19,8 @@ from .member import Member
 
 MOST = 4096
 """Frames that are merged into one."""
+SILENT_S = 6.0
+"""Who has said nothing for so long is not waited for; agents say something every two seconds."""
 
 Step = tuple[int, bool]
 """Step and whether it is the final one."""
@@ -76,6 +78,7 @@ class Gatherer:
     def _flush(self, group: _Group, members: list[Member], now: float, put: Put) -> bool:
         ids = {member.id for member in members}
         group.last = {id_: step for id_, step in group.last.items() if id_ in ids}
+        group.heads = {id_: head for id_, head in group.heads.items() if id_ in ids}
         while True:
             for member in members:
                 if not self._alone(group, member, now, put):
@@ -99,14 +102,17 @@ class Gatherer:
         if row is None:
             group.heads.pop(member.id, None)
             return None
-        if known is None or known.row.sequence != row.sequence:
+        if known is None or known.row is not row:
             header: FrameHeader = decode(row.parts[0], "agent")
             says_more = header.partial or header.kept or header.gaps or header.reports
             step = (header.step, header.final)
             welcome = member.sender.welcome
             may = welcome is not None and welcome.joins and not says_more
             may = may and group.book.fits(member, row.schema)
-            known = _Head(row, now, step if may else None, header)
+            came = now
+            if known is not None and known.row.sequence == row.sequence:
+                came = known.came
+            known = _Head(row, came, step if may else None, header)
             group.heads[member.id] = known
         return known
 
@@ -123,7 +129,7 @@ class Gatherer:
             one
             for one in members
             if one.id not in heads and group.last.get(one.id, (first[0] - 1, False)) < first
-            if one.goodbye is None and one.is_connected
+            if one.goodbye is None and now - one.seen < SILENT_S
         )
         return ready[:MOST] if late or next(awaited, None) is None else []
 
