@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from ..wire.codec import Packed
+from msgspec.structs import replace
+
+from ..wire.codec import Packed, encode
+from ..wire.gaps import joined
 from ..wire.messages import Gap
 
-MAX_GAPS = 256
-"""As many as one frame may tell; more are joined into the last."""
 MAX_DOUBTS = 65_536
 """Frames in doubt, of which a few numbers are kept; beyond it the oldest count as lost."""
 OVERFLOW = "the window of unacknowledged frames was full"
@@ -34,6 +35,12 @@ class Entry:
     """Bytes on the wire."""
     gaps: tuple[Gap, ...] = ()
     """What it tells as lost, once it was sent."""
+
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """Header and blob, as they go."""
+        header, blob = self.packed
+        return encode(replace(header, gaps=list(self.gaps))), blob
 
     @property
     def step(self) -> int:
@@ -119,18 +126,7 @@ class Window:
 
     def note(self, gaps: Sequence[Gap]) -> None:
         """Have gaps told by the next frame that goes out."""
-        for gap in gaps:
-            last = self._gaps[-1] if self._gaps else None
-            joins = last and last.cause == gap.cause and gap.first_step >= last.first_step
-            if last and (joins or len(self._gaps) >= MAX_GAPS):
-                self._gaps[-1] = Gap(
-                    first_step=min(last.first_step, gap.first_step),
-                    last_step=max(last.last_step, gap.last_step),
-                    frames=last.frames + gap.frames,
-                    cause=last.cause,
-                )
-            else:
-                self._gaps.append(gap)
+        self._gaps = joined([*self._gaps, *gaps])
 
     def acknowledge(self, received: int, committed: int) -> int:
         """Let go of what is durable, and note what arrived; how many were let go of."""

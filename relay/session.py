@@ -376,11 +376,8 @@ class Relay:
         takes = idle or member.sender.flush(put_up)
         if member.backlog.sent != before:
             self._touched[member.id] = member
-        if (
-            takes
-            and member.goodbye is not None
-            and member.sender.take_leave(put_up, member.goodbye)
-        ):
+        goodbye = member.goodbye
+        if takes and goodbye is not None and member.sender.take_leave(put_up, lambda: goodbye):
             member.left = True
             self._spool.forget(member.id)
             self._touched[member.id] = member

@@ -14,6 +14,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..sketch.errors import AddressError, SettingError
 from .address import parse_address
+from .handshake import FAILED, failure
+from .keys import AgentKeys
 
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
@@ -28,6 +30,7 @@ class Connection:
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
+        keys: for a collector that asks for them.
         send_messages: how many messages may wait for the network.
 
     Raises:
@@ -35,20 +38,26 @@ class Connection:
         SettingError: it has no host or no port.
     """
 
-    def __init__(self, address: str, *, send_messages: int = 256) -> None:
+    def __init__(
+        self, address: str, *, keys: AgentKeys | None = None, send_messages: int = 256
+    ) -> None:
         where = parse_address(address)
         if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
             raise SettingError(f"A collector's address has a host and a port, got {address!r}.")
         self.address = str(where)
-        self._is_ipv6 = where.is_ipv6
+        self._is_ipv6, self._keys = where.is_ipv6, keys
         self._send_messages = send_messages
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._retry_at = 0.0
+        self._failed = False
+        """Whether the socket is of no use any more."""
         self._retry_s = FIRST_RETRY_S
         self.opened = 0.0
         """When the present one was made, on the clock of the calls."""
+        self.problem = ""
+        """What the handshake failed at last, in plain words."""
 
     @property
     def is_open(self) -> bool:
@@ -77,18 +86,20 @@ class Connection:
             socket.sndhwm = self._send_messages
             socket.heartbeat_ivl = HEARTBEAT_MS
             socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
-            self._monitor = socket.get_monitor_socket(BROKEN)
+            if self._keys is not None:
+                self._keys.protect(socket)
+            self._monitor = socket.get_monitor_socket(BROKEN | FAILED)
             socket.connect(self.address)
         except zmq.ZMQError as error:
             self.drop(now)
             text = f"The address {self.address} cannot be used: {error.strerror}."
             raise AddressError(text) from None
-        self.opened = now
+        self.opened, self._failed = now, False
         return True
 
     def welcomed(self) -> None:
         """The other side is well: if this breaks, the next attempt is soon."""
-        self._retry_s = FIRST_RETRY_S
+        self._retry_s, self.problem = FIRST_RETRY_S, ""
 
     def drop(self, now: float, wait_s: float | None = None) -> None:
         """Give the connection up; `open` makes a new one after a while."""
@@ -107,6 +118,9 @@ class Connection:
             return self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return None
+        except zmq.ZMQError:
+            self._failed = True
+            return None
 
     def put(self, parts: Sequence[bytes]) -> bool:
         """Hand a message over without waiting; False if it cannot be taken now."""
@@ -120,10 +134,11 @@ class Connection:
 
     def is_broken(self) -> bool:
         """Whether the transport has said that the present connection is gone."""
-        monitor, broken = self._monitor, False
+        monitor, broken = self._monitor, self._failed
         while monitor is not None and monitor.poll(0):
             broken = True
-            recv_monitor_message(monitor)
+            event = recv_monitor_message(monitor)["event"]
+            self.problem = failure(event, self.address, self._keys) or self.problem
         return broken
 
     def wait(self, seconds: float) -> None:

@@ -95,6 +95,8 @@ class Sender:
         self._told: Welcome | None = None
         """The welcome of the connection on which goodbye was said."""
         self._answered = False
+        self._last = -1
+        """What goodbye said there."""
 
     def disconnect(self) -> None:
         """The connection is gone: nothing is sent until the next welcome."""
@@ -142,15 +144,20 @@ class Sender:
         else:
             self.resent += 1
 
-    def take_leave(self, put: Put, goodbye: Goodbye) -> bool:
-        """Say goodbye once all is sent; whether it was answered, and all is durable."""
+    def take_leave(self, put: Put, goodbye: Callable[[], Goodbye]) -> bool:
+        """Say goodbye once all is sent; whether it was answered, and all is durable.
+
+        Args:
+            goodbye: gives what is to be said, once on each connection.
+        """
         if self.welcome is None or self._pending.unsent:
             return False
         if self._told is not self.welcome:
-            if put([encode(goodbye)]):
-                self._told, self._answered = self.welcome, False
+            said = goodbye()
+            if put([encode(said)]):
+                self._told, self._answered, self._last = self.welcome, False, said.last
             return False
-        return self._answered and not len(self._pending) and self.committed >= goodbye.last
+        return self._answered and not len(self._pending) and self.committed >= self._last
 
     def send(self, frame: Sendable, put: Put) -> bool:
         """Send a frame, and its schema before if need be; False if the network takes no more."""

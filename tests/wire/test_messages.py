@@ -235,4 +235,4 @@ def test_a_schema_with_foreign_columns_is_refused() -> None:
 
 
 def test_there_is_one_protocol_version() -> None:
-    assert PROTOCOL == 3
+    assert PROTOCOL == 4

@@ -1,14 +1,14 @@
 """What it means when a connection breaks before anything was said on it, in plain words.
 
 ZeroMQ tells of a handshake that failed only on a socket's monitor: without this a wrong key looks
-like a collector that is down.
+like a collector that is down. This module loads pyzmq, which the room's face must not.
 """
 
 from __future__ import annotations
 
 import zmq
 
-from ..wire.keys import AgentKeys
+from .keys import AgentKeys
 
 FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
