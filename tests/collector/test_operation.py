@@ -138,11 +138,11 @@ def test_log_lines_are_json_if_wanted(tmp_path: Path) -> None:
     send(box, range(3))
     assert box.close(timeout_s=15)
     assert process.wait(15) == 0
-    [line] = process.communicate()[1].splitlines()
-    said = json.loads(line)
+    began, said = map(json.loads, process.communicate()[1].splitlines())
 
+    assert began["message"].startswith("Listening on tcp://127.0.0.1:")
     assert said["message"] == "Run 'demo' is stored: 3 records."
-    assert (said["level"], said["logger"]) == ("info", "rankscope.collector")
+    assert (said["level"], said["logger"]) == ("info", "rankscope.collector.session")
     assert said["time"].endswith("+00:00")
 
 

@@ -113,7 +113,12 @@ def test_a_duplicate_is_acknowledged_and_not_counted_twice(tmp_path: Path) -> No
     with serving(tmp_path) as service, Peer(service.address) as peer:
         peer.say(hello())
         assert peer.hear(Welcome) == Welcome(
-            protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=32, credit_bytes=16 << 20
+            protocol=PROTOCOL,
+            attempt=0,
+            committed=-1,
+            credit_frames=32,
+            credit_bytes=16 << 20,
+            joins=True,
         )
         peer.say(make_schema(SITES))
         peer.frame(0)
@@ -214,7 +219,7 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [
-        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 3, the agent 8 to 9"),
+        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 4, the agent 8 to 9"),
         ({"run": "../up"}, "run", "A run's name is letters"),
         ({"run": "a/b"}, "run", "A run's name is letters"),
         ({"run": ".hidden"}, "run", "A run's name is letters"),
