@@ -304,12 +304,8 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
-        if self._untold:
-            text = f"{self._untold} more events came at once, and were left out."
-            self._events.append(self._event("events-lost", -1, -1, text))
-            self._untold = 0
-        batch.events += self._events
-        self._events = []
+        batch.events = self._bounded([*batch.events, *self._events])
+        self._events, self._untold = [], 0
         batch.released += self._skipped
         self._skipped = []
         return batch
@@ -557,6 +553,15 @@ class Joiner:
             self._untold += 1
             return
         self._events.append(self._event(kind, rank, step, text))
+
+    def _bounded(self, events: list[Event]) -> list[Event]:
+        """As many as a batch may tell, gaps before all others, and how many more there were."""
+        untold = self._untold + max(len(events) - MAX_EVENTS, 0)
+        if not untold:
+            return events
+        events = sorted(events, key=lambda event: event.kind != "gap")[:MAX_EVENTS]
+        text = f"{untold} more events came at once, and were left out."
+        return [*events, self._event("events-lost", -1, -1, text)]
 
     def _event(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> Event:
         return Event(
