@@ -42,20 +42,20 @@ class Held:
     """Whether it was begun by a frame that had been kept back: others may follow, or not."""
 
     def has_room(self, ranks: AbstractSet[int]) -> bool:
-        """Whether these ranks may add to it: one alone may come again, joined ones may not."""
-        again = self.ranks & ranks
-        return not again or (
-            len(ranks) == 1 and ranks <= self.parts.keys() and self._is_single(again)
+        """Whether these ranks may add to it: again only for what came alone, and was unfinished if
+        it comes joined."""
+        return all(
+            self._is_single(rank) and (len(ranks) == 1 or self.is_unfinished(rank))
+            for rank in self.ranks & ranks
         )
 
     def put(
         self, part: Contribution, frames: Mapping[int, tuple[str, int]], told: Sequence[Event]
     ) -> int:
         """Add what these ranks hold, or replace it; by how many bytes it has grown."""
-        first = min(frames)
-        before = self.parts.get(first)
-        growth = _size_of(part.frame) - (_size_of(before.frame) if before else 0)
-        self.parts[first] = part
+        before = [self.parts.pop(rank) for rank in frames if rank in self.parts]
+        growth = _size_of(part.frame) - sum(_size_of(one.frame) for one in before)
+        self.parts[min(frames)] = part
         self.size_bytes += growth
         self.ranks |= frames.keys()
         self.waiting -= frames.keys()
@@ -80,8 +80,8 @@ class Held:
             part is not None and isinstance(part.frame, PackedFrame) and part.frame.header.partial
         )
 
-    def _is_single(self, ranks: AbstractSet[int]) -> bool:
-        return all(not self.parts[rank].members for rank in ranks)
+    def _is_single(self, rank: int) -> bool:
+        return rank in self.parts and not self.parts[rank].members
 
 
 def _size_of(frame: PackedFrame | JoinedFrame) -> int:
@@ -93,4 +93,5 @@ def _size_of(frame: PackedFrame | JoinedFrame) -> int:
         said, texts = frame.header.members, 0
     numbers = sum(len(one.training) + len(one.health) for one in said)
     texts += sum(len(name) for one in said for name in (*one.training, *one.health))
-    return FRAME_BYTES * len(said) + NUMBER_BYTES * numbers + 4 * texts + frame.size_bytes
+    held = frame.size_bytes + (0 if isinstance(frame, PackedFrame) else frame.holders.nbytes)
+    return FRAME_BYTES * len(said) + NUMBER_BYTES * numbers + 4 * texts + held

@@ -298,8 +298,8 @@ class Joiner:
         self._find_stall(now)
         batch = Batch()
         due = len(self._order) if everything else self._due(now, most)
-        for place, key in enumerate(self._order[:due]):
-            self._close(key, now, next_index + place, batch)
+        for key in self._order[:due]:
+            next_index += self._close(key, now, next_index, batch)
         del self._order[:due]
         self._patch(batch)
         self._forget(now)
@@ -448,21 +448,32 @@ class Joiner:
             surplus -= held.size_bytes
         return due
 
-    def _close(self, key: Key, now: float, index: int, batch: Batch) -> None:
+    def _close(self, key: Key, now: float, index: int, batch: Batch) -> bool:
+        """Close a record; whether there is one now."""
         held = self._open.pop(key)
         held.index, held.closed = index, now
         self._open_bytes -= held.size_bytes
-        self._emit(held, batch)
+        if not self._emit(held, batch):
+            self._remember(key)
+            return False
         if self._may_change(held):
             self._closed[key] = held
             self._closed_bytes += held.size_bytes
         elif len(held.ranks) < self.world_size:
             self._remember(key)
+        return True
 
-    def _emit(self, held: Held, batch: Batch, *, patched: bool = False) -> None:
+    def _emit(self, held: Held, batch: Batch, *, patched: bool = False) -> bool:
         """Put the record as it is now into the batch."""
         _, step, final = held.key
-        merged = merge_contributions(held.parts, self._plans)
+        batch.released += held.released
+        batch.events += held.told
+        held.released, held.told, held.changed = [], [], False
+        try:
+            merged = merge_contributions(held.parts, self._plans)
+        except Exception as error:  # what peers have sent never ends what serves all
+            self._tell("malformed", -1, step, f"Step {step} was left out: {error!r}.")
+            return False
         said = held.said()
         keep = self.world_size <= self.settings.keep_ranks
         record = Record(
@@ -487,9 +498,6 @@ class Joiner:
             distribution=merged.distribution,
         )
         batch.records.append(record)
-        batch.released += held.released
-        batch.events += held.told
-        held.released, held.told, held.changed = [], [], False
         whole = record.complete and not record.partial
         try:
             batch.alerts += self.watch.judge(
@@ -497,6 +505,7 @@ class Joiner:
             )
         except Exception as error:  # a rule never costs the record, whatever peers have sent
             self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
+        return True
 
     def _may_change(self, held: Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""

@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,6 +32,7 @@ from ..wire.messages import (
     Goodbye,
     Hello,
     JoinedHeader,
+    JoinedMember,
     MeshAxis,
     Schema,
     Site,
@@ -44,6 +45,8 @@ from .room import Names
 from .settings import CollectorSettings
 
 logger = logging.getLogger(__name__)
+
+Said = TypeVar("Said", FrameHeader, JoinedMember)
 
 NOTICE_STEPS = 8
 """Agents hear some steps before of a change, so that most ranks begin it in the same."""
@@ -248,22 +251,11 @@ class Run:
             budget.hear(stream.rank, header.step, header.health)
         return True
 
-    def joined_streams(self, header: JoinedHeader) -> list[Stream]:
-        """The streams of a joined frame's members, in order, as far as they are known."""
-        found = dict[int, Stream]()
-        for member in header.members:
-            stream = self.streams.get(member.stream)
-            if stream is None or stream.rank in found or stream.ended:
-                break
-            if found and stream.attempt != next(iter(found.values())).attempt:
-                break
-            found[stream.rank] = stream
-        return list(found.values())
-
     def feed_joined(
         self, streams: Sequence[Stream], frame: JoinedFrame, layout: Layout, now: float
     ) -> None:
         """Take in a joined frame of these streams, of which none of its frames had come before."""
+        frame = self._with_members_known_names(streams, frame)
         header, first = frame.header, streams[0]
         names = tuple(stream.name for stream in streams)
         of_all = first.layouts.get((header.schema, names))
@@ -536,21 +528,32 @@ class Run:
 
     def _with_known_names(self, stream: Stream, frame: PackedFrame) -> PackedFrame:
         """The frame without the numbers for whose names the run has no room, which is told."""
-        header, world_size = frame.header, self._joiners[stream.attempt].world_size
-        training = self._training.fit(header.training, world_size)
-        health = self._health.fit(header.health, world_size)
+        header = self._known(stream, frame.header)
+        return frame if header is frame.header else replace(frame, header=header)
+
+    def _with_members_known_names(
+        self, streams: Sequence[Stream], frame: JoinedFrame
+    ) -> JoinedFrame:
+        """The same of all members of a joined one."""
+        pairs = zip(streams, frame.header.members, strict=True)
+        members = [self._known(stream, member) for stream, member in pairs]
+        return replace(frame, header=msgspec.structs.replace(frame.header, members=members))
+
+    def _known(self, stream: Stream, said: Said) -> Said:
+        world_size = self._joiners[stream.attempt].world_size
+        training = self._training.fit(said.training, world_size)
+        health = self._health.fit(said.health, world_size)
         if training is None and health is None:
-            return frame
-        kept = msgspec.structs.replace(
-            header,
-            training=header.training if training is None else training,
-            health=header.health if health is None else health,
-        )
+            return said
         if not self._told_of_names:
             self._told_of_names = True
             text = "Numbers with new names are not stored: the run has no room for more of them."
-            self._joiners[stream.attempt].tell("no-room", stream.rank, header.step, text)
-        return replace(frame, header=kept)
+            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
+        return msgspec.structs.replace(
+            said,
+            training=said.training if training is None else training,
+            health=said.health if health is None else health,
+        )
 
     def _begin(self, attempt: int, world_size: int, mesh: dict[str, int], now: float) -> None:
         self._joiners[attempt] = Joiner(

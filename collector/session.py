@@ -144,6 +144,8 @@ class Collector:
             self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
         elif isinstance(message, Hello):
             self._hello(peer, message, now, user)
+        elif stream is None and isinstance(message, JoinedHeader):
+            self._joined(peer, None, message, parts[1], now)
         elif stream is None:
             self._reject(peer, "stream", "This collector does not know you: say hello.", 0.2)
         else:
@@ -238,7 +240,7 @@ class Collector:
             case FrameHeader():
                 self._frame(stream, message, parts[1], now)
             case JoinedHeader():
-                self._joined(stream, message, parts[1], now)
+                self._joined(stream.peer, stream, message, parts[1], now)
             case State():
                 stream.run.hear(stream, message, now)
             case Goodbye():
@@ -362,27 +364,31 @@ class Collector:
             self._counts.duplicates += 1
             stream.told_received = -2
 
-    def _joined(self, first: Stream, header: JoinedHeader, blob: bytes, now: float) -> None:
-        """Take in what a relay has joined of frames of `first` and other streams."""
-        found = first.run.joined_streams(header)
-        streams = [one for one in found if connection(one.peer) == connection(first.peer)]
-        known = first.schemas.get(header.schema)
+    def _joined(
+        self, peer: bytes, first: Stream | None, header: JoinedHeader, blob: bytes, now: float
+    ) -> None:
+        """Take in what a relay has joined of frames of `first` and other streams of its."""
+        known = None if first is None else first.schemas.get(header.schema)
+        streams = [] if first is None else self._members(first, header)
+        if first is None or known is None or not streams:
+            # They say hello again, are told what arrived, and send the rest again.
+            self._dismiss_members(peer, header, "stream", "Not all of these are known.", 0.2)
+            return
         arrived = [
             member.sequence <= one.cursor.received
-            for one, member in zip(streams, header.members, strict=False)
+            for one, member in zip(streams, header.members, strict=True)
         ]
-        if all(arrived) and len(streams) == len(header.members):
+        if all(arrived):
             self._counts.duplicates += len(streams)
             for one in streams:
                 one.told_received = -2
                 self._touched[one.name] = one
             return
-        full = self._held_bytes() > 2 * self.settings.held_bytes
-        if len(streams) < len(header.members) or any(arrived) or known is None or full:
-            # Said hello again, they are told what arrived, and send the rest one by one.
-            reason = "The store is behind." if full else "These frames must come one by one."
-            for one in {stream.name: stream for stream in [first, *streams]}.values():
-                self._dismiss(one, "full" if full else "stream", reason, 2.0 if full else 0.2)
+        if any(arrived):
+            self._dismiss_members(peer, header, "stream", "Some of these came before.", 0.2)
+            return
+        if self._held_bytes() > 2 * self.settings.held_bytes:
+            self._dismiss_members(peer, header, "full", "The store is behind.", 2.0)
             return
         for one in streams:
             self._touched[one.name] = one
@@ -399,6 +405,33 @@ class Collector:
                 one.run.skip(one, member.sequence, header.step, str(error))
             return
         first.run.feed_joined(streams, frame, known[1], now)
+
+    def _members(self, first: Stream, header: JoinedHeader) -> list[Stream]:
+        """The streams that a joined frame is of, if each may send a frame now; else none."""
+        found = [first.run.streams.get(member.stream) for member in header.members]
+        streams = [one for one in found if one is not None and self._may_send(one, first)]
+        ranks = {one.rank for one in streams}
+        return streams if len(ranks) == len(header.members) else []
+
+    def _may_send(self, stream: Stream, first: Stream) -> bool:
+        return (
+            self._peers.get(stream.peer) is stream
+            and connection(stream.peer) == connection(first.peer)
+            and stream.attempt == first.attempt
+            and not stream.needs_schema
+            and not stream.ended
+        )
+
+    def _dismiss_members(
+        self, peer: bytes, header: JoinedHeader, code: Code, reason: str, retry_s: float
+    ) -> None:
+        """Refuse all streams that a joined frame is of, for what some sent is not taken."""
+        names, is_known = {member.stream for member in header.members}, peer in self._peers
+        for one, stream in list(self._peers.items()):
+            if stream.name in names and connection(one) == connection(peer):
+                self._dismiss(stream, code, reason, retry_s)
+        if not is_known:
+            self._reject(peer, code, reason, retry_s)
 
     def _held_bytes(self) -> int:
         return sum(run.held_bytes() for run in self._runs.values())

@@ -99,7 +99,7 @@ def join(
     with np.errstate(all="ignore"):
         observed = Observed.of(contributions, plans)
         cells = _cells(observed, topology)
-        over, known, groups = over_ranks(observed, plans)
+        over, known, groups = over_ranks(observed, plans, every_group=True)
         place, cell, piece, count, holders, table = _rows(observed, cells)
     header = observed.parts[0].frame.header
     ranks = [rank for own in observed.ranks for rank in own]

@@ -93,8 +93,14 @@ class Observed:
         return count
 
 
-def over_ranks(observed: Observed, plans: Plans) -> tuple[OverRanks, list[int], list[str]]:
-    """All of it, the ranks whose own numbers are known, and the groups of ranks whose are."""
+def over_ranks(
+    observed: Observed, plans: Plans, *, every_group: bool = False
+) -> tuple[OverRanks, list[int], list[str]]:
+    """All of it, the ranks whose own numbers are known, and the groups of ranks whose are.
+
+    Args:
+        every_group: those of all these ranks, too, for there may be others elsewhere.
+    """
     dense = _by_rank(observed)
     known = [observed.ranks[number][0] for number in observed.singles]
     spread = spread_over_ranks(dense, known)
@@ -107,7 +113,7 @@ def over_ranks(observed: Observed, plans: Plans) -> tuple[OverRanks, list[int], 
             for rank, own in zip(observed.ranks[number], frame.over.by_rank, strict=True):
                 numbers[rank] = np.full((len(spread), len(MAIN)), np.nan, np.float32)
                 numbers[rank][places] = own
-    by_group = _by_group(observed, plans)
+    by_group = _by_group(observed, plans, every_group=every_group)
     over = OverRanks(
         spread=spread,
         distributions=_distributions(observed, dense, known),
@@ -190,7 +196,7 @@ def _distributions(observed: Observed, dense: Numbers, known: list[int]) -> list
     return found
 
 
-def _by_group(observed: Observed, plans: Plans) -> dict[str, Numbers]:
+def _by_group(observed: Observed, plans: Plans, *, every_group: bool) -> dict[str, Numbers]:
     """The main statistics of each group of ranks that is neither one rank nor all.
 
     A group whose ranks came partly joined, or joined by several relays, is left out.
@@ -199,7 +205,7 @@ def _by_group(observed: Observed, plans: Plans) -> dict[str, Numbers]:
     wanted = Counter[str]()
     for counts in own:
         wanted.update(counts)
-    everyone = sum(map(len, observed.ranks))
+    everyone = sum(map(len, observed.ranks)) + every_group
     joined = {number: (frame, places) for number, frame, places in observed.joined()}
     found = dict[str, Numbers]()
     # Single axes before several, and hosts at last: all of a large mesh would cost too much.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..merge.joining import Topology, join
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..merge.plan import Contribution, Plans
+from ..sketch.errors import ProtocolError
 from ..sketch.quantities import quantity_named
 from ..wire.codec import PackedFrame, decode, encode, make_schema
 from ..wire.messages import (
-    MAX_QUANTITIES,
-    MAX_SITES,
     Hello,
     JoinedHeader,
     JoinedMember,
@@ -70,11 +69,9 @@ class Book:
             self._schemas[schema] = self._enter(decode(body, "agent"))
         return self._schemas[schema] is not None
 
-    def schema(self, hash_: bytes) -> Schema:
+    def schema(self, hash_: bytes) -> Schema | None:
         """The schema of a hash that `fits`."""
-        schema = self._schemas[hash_]
-        assert schema is not None
-        return schema
+        return self._schemas.get(hash_)
 
     def join(
         self, frames: Mapping[int, tuple[Member, PackedFrame]], said: Mapping[int, JoinedMember]
@@ -95,23 +92,23 @@ class Book:
                 new.append(site)
             elif self._sites[place].placement != site.placement:
                 return None
-        if len(self._sites) + len(new) > MAX_SITES or len(schema.quantities) > MAX_COUNTED:
-            return None
-        if len(self._quantities) + len(schema.quantities) > MAX_QUANTITIES:
-            return None
-        for site in new:
-            self._places[_label(site)] = len(self._sites)
-            self._sites.append(site)
+        places = {_label(site): place for place, site in enumerate([*self._sites, *new])}
+        quantities = {**self._quantities}
         for one in schema.quantities:
-            place = self._places[_label(schema.sites[one.site])]
-            self._quantities.setdefault((place, one.name), len(self._quantities))
+            site = places[_label(schema.sites[one.site])]
+            quantities.setdefault((site, one.name), len(quantities))
+        sites = [*self._sites, *new]
+        if len(schema.quantities) > MAX_COUNTED or not _is_legal(sites, quantities):
+            return None
+        self._sites, self._places, self._quantities = sites, places, quantities
         self._grow()
         return schema
 
     def _layout(self, member: Member, hash_: bytes) -> Layout:
         known = self._layouts.get((member.id, hash_))
         if known is None:
-            schema, hello = self.schema(hash_), member.hello
+            schema, hello = self._schemas[hash_], member.hello
+            assert schema is not None
             places = [self._places[_label(site)] for site in schema.sites]
             counted = [
                 CountedAt(
@@ -125,6 +122,16 @@ class Book:
             known = lay_out(schema.sites, places, hello.mesh, counted, groups)
             self._layouts[member.id, hash_] = known
         return known
+
+
+def _is_legal(sites: Sequence[Site], quantities: Mapping[tuple[int, str], int]) -> bool:
+    """Whether joined frames may have a schema of these: each that goes into it is legal alone."""
+    counted = [SiteQuantity(site=site, name=name) for site, name in quantities]
+    try:
+        decode(encode(make_schema(sites, counted)), "agent")
+    except ProtocolError:
+        return False
+    return True
 
 
 def _label(site: Site) -> Label:

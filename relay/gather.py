@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..sketch.errors import ProtocolError, RankscopeError
 from ..wire.codec import MAX_BLOB_BYTES, MAX_HEADER_BYTES, PackedFrame, decode, encode, open_frame
+from ..wire.joined import MAX_HOLDERS
 from ..wire.messages import FrameHeader, JoinedMember
 from ..wire.sender import Sendable
 from .book import Book
@@ -48,6 +49,8 @@ class _Group:
     """By stream."""
     last: dict[int, Step] = field(default_factory=dict[int, Step])
     """The step that each sent last."""
+    vain: set[int] = field(default_factory=set[int])
+    """Who was waited for in vain, and has sent nothing since."""
 
 
 class Gatherer:
@@ -78,6 +81,7 @@ class Gatherer:
     def _flush(self, group: _Group, members: list[Member], now: float, put: Put) -> bool:
         ids = {member.id for member in members}
         group.last = {id_: step for id_, step in group.last.items() if id_ in ids}
+        group.vain &= ids
         group.heads = {id_: head for id_, head in group.heads.items() if id_ in ids}
         while True:
             for member in members:
@@ -125,21 +129,25 @@ class Gatherer:
             return []
         ready = [one for one in members if one.id in heads and heads[one.id].step == first]
         late = now - min(heads[one.id].came for one in ready) > self._wait_s
-        awaited = (
-            one
+        awaited = {
+            one.id
             for one in members
             if one.id not in heads and group.last.get(one.id, (first[0] - 1, False)) < first
             if one.goodbye is None and now - one.seen < SILENT_S
-        )
-        return ready[:MOST] if late or next(awaited, None) is None else []
+        }
+        if late:
+            group.vain |= awaited
+        return ready[:MOST] if awaited <= group.vain else []
 
     def _together(self, group: _Group, members: list[Member], put: Put) -> bool:
         heads = [group.heads[member.id] for member in members]
-        parts = self._join(group, members, heads) if len(members) > 1 else None
-        if parts is None:
+        if len(members) == 1:
+            return self._send(group, members[0], heads[0], put)
+        parts = self._join(group, members, heads)
+        if parts is None:  # too much for one; or one of them is the reason
+            half = len(members) // 2
             return all(
-                self._send(group, member, head, put)
-                for member, head in zip(members, heads, strict=True)
+                self._together(group, some, put) for some in (members[:half], members[half:])
             )
         schema, *frame = parts
         first = members[0]
@@ -161,6 +169,8 @@ class Gatherer:
         try:
             for member, head in zip(members, heads, strict=True):
                 schema = group.book.schema(head.row.schema)
+                if schema is None:  # the book was begun anew meanwhile
+                    return None
                 rank, header = member.hello.rank, head.header
                 frames[rank] = member, open_frame(header, head.row.parts[1], schema)
                 said[rank] = JoinedMember(
@@ -173,6 +183,8 @@ class Gatherer:
             if len(frames) < len(members):  # two streams of one rank
                 return None
             header, blob = group.book.join(frames, said)
+            if (header.rows + header.copies) * len(members) > MAX_HOLDERS:
+                return None
             part = encode(header)
             decode(part, "agent")  # whether it is within all bounds
         except (ProtocolError, RankscopeError):
@@ -189,5 +201,6 @@ class Gatherer:
 
     def _went(self, group: _Group, member: Member, head: _Head) -> None:
         member.sender.advance(head.row)
+        group.vain.discard(member.id)
         group.last[member.id] = (head.header.step, head.header.final)
         del group.heads[member.id]

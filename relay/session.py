@@ -341,12 +341,8 @@ class Relay:
             if member.number != LOST:
                 put(wrap(member.number, [part]))
         members = list(self._members.values())
-        if self._gatherer is not None:
-            ready = [member for member in members if member.is_connected]
-            if not self._gatherer.flush(
-                ready, now, lambda one, parts: self._put_up(one, parts, put)
-            ):
-                return False
+        if self._gatherer is not None and not self._gather(self._gatherer, members, now, put):
+            return False
         for place in range(len(members)):
             member = members[(self._first + place) % len(members)]
             if not self._attend(member, now, put):
@@ -354,9 +350,13 @@ class Relay:
                 return False
         return True
 
-    def _put_up(self, member: Member, parts: Sequence[bytes], put: Put) -> bool:
-        self._touched[member.id] = member
-        return put(wrap(member.number, parts))
+    def _gather(self, gatherer: Gatherer, members: list[Member], now: float, put: Put) -> bool:
+        before = {one.id: one.backlog.sent for one in members if one.is_connected}
+        ready = [one for one in members if one.id in before]
+        takes = gatherer.flush(ready, now, lambda one, parts: put(wrap(one.number, parts)))
+        moved = (one for one in ready if one.backlog.sent != before[one.id])
+        self._touched |= {one.id: one for one in moved}
+        return takes
 
     def _attend(self, member: Member, now: float, put: Put) -> bool:
         if member.left or member.refused:

@@ -186,8 +186,8 @@ def open_joined(header: JoinedHeader, blob: bytes | memoryview, schema: Schema) 
     check_counted(header.quantities, windows, schema, repeated=True)
     for one in distributions:
         _check_distribution(one)
-    if copy_sites.size and int(copy_sites.max()) >= len(schema.sites):
-        raise ProtocolError("A joined frame's checksums name a site that its schema lacks.")
+    if not np.isin(copy_sites, sites).all() or (copy_cell.size and int(copy_cell.min()) < 0):
+        raise ProtocolError("A joined frame's checksums are not of cells of its sites.")
     members = len(header.members)
     return JoinedFrame(
         header=header,

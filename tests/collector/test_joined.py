@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rankscope.collector import Collector
 from rankscope.merge import Contribution, Topology, join, lay_out
@@ -17,6 +18,7 @@ from rankscope.wire import (
     Goodbye,
     JoinedMember,
     Reject,
+    Site,
     decode,
     encode,
     encode_frame,
@@ -32,8 +34,9 @@ SCHEMA = make_schema(SITES)
 RELAY, OTHER = b"relay", b"other"
 
 
-def frame_of(step: int) -> tuple[bytes, bytes]:
+def frame_of(step: int, *, partial: bool = False) -> tuple[bytes, bytes]:
     frame = Frame(
+        partial=partial,
         sequence=step,
         step=step,
         time_ns=step + 1,
@@ -43,7 +46,12 @@ def frame_of(step: int) -> tuple[bytes, bytes]:
     return encode_frame(frame, SCHEMA.hash)
 
 
-def joined(ranks: list[int], step: int = 0, world_size: int = 2) -> list[bytes]:
+def joined(
+    ranks: list[int],
+    step: int = 0,
+    world_size: int = 2,
+    sequences: Mapping[int, int] | None = None,
+) -> list[bytes]:
     """What a relay makes of frames of these ranks."""
     topology = Topology.of(SITES, {"dp": world_size}, world_size)
     parts, said = dict[int, Contribution](), dict[int, JoinedMember]()
@@ -51,7 +59,8 @@ def joined(ranks: list[int], step: int = 0, world_size: int = 2) -> list[bytes]:
         header, blob = frame_of(step)
         packed = open_frame(decode(header, "agent"), blob, SCHEMA)
         parts[rank] = Contribution(packed, lay_out(SITES, [0, 1], hello(rank, world_size).mesh))
-        said[rank] = JoinedMember(stream=f"stream-{rank}", sequence=step, time_ns=1)
+        number = (sequences or {}).get(rank, step)
+        said[rank] = JoinedMember(stream=f"stream-{rank}", sequence=number, time_ns=1)
     header, blob = join(parts, said, topology, SCHEMA.hash)
     return [encode(header), blob]
 
@@ -76,6 +85,11 @@ class Peers:
     def answers(self) -> list[object]:
         said, self.collector.outgoing = self.collector.outgoing, []
         return [decode(unwrap(addressed(*one)[1:])[1][0], "collector") for one in said]
+
+    def counts_of_nothing(self) -> None:
+        """Close; nothing is stored."""
+        self.collector.close(1.0)
+        assert open_run(self.store / "demo").records().empty
 
     def counts(self) -> list[float]:
         """Close, and of each record how many elements it has."""
@@ -149,3 +163,33 @@ def test_whatever_is_in_it_the_collector_goes_on(peers: Peers) -> None:
         peers.collector.tick(float(number))
     assert peers.collector.statistics().failed_commits == 0
     peers.counts()
+
+
+def test_a_step_that_began_unfinished_is_completed_by_joined_frames(peers: Peers) -> None:
+    header, blob = frame_of(0, partial=True)
+    peers.say(RELAY, 1, [header, blob])
+    peers.say(RELAY, 0, joined([0, 1], 0, sequences={0: 0, 1: 1}))
+    peers.say(RELAY, 0, joined([0, 1], 1, sequences={0: 1, 1: 2}))
+
+    assert not [one for one in peers.answers() if isinstance(one, Reject)]
+    assert peers.counts() == [2.0 * VALUES] * 2
+
+
+def test_when_one_of_its_streams_is_not_known_all_come_again(peers: Peers) -> None:
+    peers.say(RELAY, 0, joined([0, 1, 2], world_size=3))
+    refused = [one for one in peers.answers() if isinstance(one, Reject)]
+
+    assert len(refused) == 2
+    assert peers.collector.statistics().frames == 0
+    peers.counts_of_nothing()
+
+
+def test_a_stream_that_owes_a_frame_is_not_joined(peers: Peers) -> None:
+    header, blob = frame_of(0)
+    lacking = make_schema([*SITES, Site(kind="tap", name="new")])
+    peers.say(RELAY, 1, [encode(replace(decode(header, "agent"), schema=lacking.hash)), blob])
+    peers.say(RELAY, 0, joined([0, 1], 0, sequences={0: 0, 1: 1}))
+
+    assert len([one for one in peers.answers() if isinstance(one, Reject)]) == 2
+    assert peers.collector.statistics().frames == 0
+    peers.counts_of_nothing()
