@@ -23,9 +23,31 @@ from typing import Any
 import numpy as np
 
 from rankscope.agent import Outbox
+from rankscope.merge import (
+    Contribution,
+    Topology,
+    groups_of,
+    join,
+    lay_out,
+    merge_contributions,
+)
+from rankscope.merge.plan import Plans
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.store import open_run
-from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
+from rankscope.wire import (
+    PROTOCOL,
+    Frame,
+    Hello,
+    JoinedMember,
+    MeshAxis,
+    Site,
+    decode,
+    encode_frame,
+    make_schema,
+    open_frame,
+    open_joined,
+    pack_frame,
+)
 
 RANKS_A_RELAY = 64
 PENDING = 4
@@ -164,13 +186,55 @@ def measure(ranks: int, sites: int, steps: int, folder: str) -> str:
     )
 
 
+def merging(ranks: int, world_size: int, sites: int) -> str:
+    """One row, in this process: what a relay of so many ranks makes of a step, and the root."""
+    the_schema, mesh = make_schema(the_sites(sites)), {"dp": world_size}
+    frame = Frame(step=0, time_ns=1, sites=np.arange(sites, dtype=np.uint32), table=tables(sites))
+    header, blob = encode_frame(frame, the_schema.hash)
+    parts, said = dict[int, Contribution](), dict[int, JoinedMember]()
+    for rank in range(ranks):
+        axes = [MeshAxis(name="dp", size=world_size, coordinate=rank)]
+        groups = groups_of(axes, f"node-{rank // 8}")
+        layout = lay_out(the_schema.sites, range(sites), axes, (), groups)
+        parts[rank] = Contribution(open_frame(decode(header, "agent"), blob, the_schema), layout)
+        said[rank] = JoinedMember(stream=f"s{rank}", sequence=0, time_ns=1)
+    topology, plans = Topology.of(the_schema.sites, mesh, world_size), Plans()
+    join(parts, said, topology, the_schema.hash, plans)
+    begin = time.process_time()
+    joined, packed = join(parts, said, topology, the_schema.hash, plans)
+    relay_ms = 1e3 * (time.process_time() - begin)
+    opened = open_joined(joined, packed, the_schema)
+    groups = [name for part in parts.values() for name in part.layout.groups]
+    layout = lay_out(the_schema.sites, range(sites), [], (), groups)
+    above = {
+        first: Contribution(opened, layout, tuple(range(first, first + ranks)))
+        for first in range(0, world_size, ranks)
+    }
+    merge_contributions(above, plans)
+    begin = time.process_time()
+    merge_contributions(above, plans)
+    root_ms = 1e3 * (time.process_time() - begin)
+    alone, together = (len(header) + len(blob)) / 1000, len(packed) / 1000
+    return (
+        f"| {world_size} | {ranks} | {alone:.0f} | {together:.0f} | {relay_ms:.0f} | "
+        f"{root_ms:.0f} |"
+    )
+
+
 def main() -> None:
     """Print a row for each number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--sites", type=int, default=500)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--merging", action="store_true", help="Only what merging takes.")
     options = parser.parse_args()
+    if options.merging:
+        print("| ranks | a relay | kB a frame | kB joined | ms at a relay | ms at the collector |")
+        print("|---|---|---|---|---|---|")
+        for ranks in options.ranks:
+            print(merging(RANKS_A_RELAY, ranks, options.sites), flush=True)
+        return
     print(
         "| ranks | relays | frames/s | collector ms a step | relay ms a step, each "
         "| collector MiB | relay MiB | lag s | complete records | dropped |"
