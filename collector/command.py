@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 from contextlib import ExitStack
-from types import FrameType
 
 import click
 
 from ..wire.keys import CollectorKeys, read_keys
+from ..wire.stopping import StopSignal
 from .health import HealthServer
 from .joiner import JoinerSettings
 from .logs import log_to_stderr
@@ -110,7 +109,7 @@ def collect(
         keep_records=keep_steps,
         held_bytes=memory_mib << 20,
     )
-    stop = _StopSignal()
+    stop = StopSignal()
     raise_file_limit()
     service = Service(bind, store, settings=settings, keys=_keys(keys), insecure=insecure)
     with ExitStack() as cleanup:
@@ -133,18 +132,3 @@ def _keys(given: str | None) -> CollectorKeys | None:
     if given is None:
         return None
     return read_keys(sys.stdin.readline()) if given == "-" else CollectorKeys.load(given)
-
-
-class _StopSignal:
-    """Becomes true with SIGINT or SIGTERM."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
-
-    def __call__(self) -> bool:
-        return self._stopped
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopped = True

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 import click
 
+from ..wire.stopping import StopSignal
 from .service import Service
 from .settings import RelaySettings
 
@@ -95,7 +94,7 @@ def relay(
         memory_bytes=memory_bytes,
         merge=merge,
     )
-    stop = _StopSignal()
+    stop = StopSignal()
     service = Service(bind, to, settings=settings, insecure=insecure)
     logger = logging.getLogger(__name__)
     if announce:
@@ -107,18 +106,3 @@ def relay(
     finally:
         service.close()
         logger.info("%s", json.dumps(asdict(service.statistics())))
-
-
-class _StopSignal:
-    """Becomes true with SIGINT or SIGTERM."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
-
-    def __call__(self) -> bool:
-        return self._stopped
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopped = True
