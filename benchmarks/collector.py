@@ -25,6 +25,7 @@ import numpy as np
 from rankscope.agent import Outbox
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
+from rankscope.wire.keys import AgentKeys
 
 WINDOW_FRAMES = 64
 IDLE_S = 0.05
@@ -41,11 +42,14 @@ class Sent:
     dropped: int
 
 
-def send(rank: int, ranks: int, sites: int, seconds: float, address: str, gates: Any) -> None:
+def send(
+    rank: int, ranks: int, sites: int, seconds: float, address: str, keys: str, gates: Any
+) -> None:
     """Send frames for so long, then wait until all are durable."""
     ready, start, results = gates
     table = tables(sites, seed=rank)
-    box = Outbox(address, hello(rank, ranks), window_frames=256, window_bytes=64 << 20)
+    own = AgentKeys.load(keys) if keys else None
+    box = Outbox(address, hello(rank, ranks), keys=own, window_frames=256, window_bytes=64 << 20)
     box.set_sites(
         [
             Site(kind="activation", name=f"layers.{i}", placement={"dp": "shard"})
@@ -125,9 +129,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--sites", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--keys", action="store_true", help="Encrypt with CURVE.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as made:
+        rankscope = [sys.executable, "-m", "rankscope"]
+        command = [*rankscope, "collect", "--bind", "tcp://127.0.0.1:*"]
+        keys = f"{made}/keys/agent" if options.keys else ""
+        if keys:
+            subprocess.run([*rankscope, "keygen", f"{made}/keys"], check=True)
+            command += ["--keys", f"{made}/keys/collector"]
         collector = subprocess.Popen(
             [*command, "--store", folder, "--until-done", "--announce"], stdout=subprocess.PIPE
         )
@@ -138,7 +148,7 @@ def main() -> None:
         senders = [
             spawn.Process(
                 target=send,
-                args=(rank, options.ranks, options.sites, options.seconds, address, gates),
+                args=(rank, options.ranks, options.sites, options.seconds, address, keys, gates),
             )
             for rank in range(options.ranks)
         ]

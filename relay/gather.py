@@ -73,7 +73,9 @@ class Gatherer:
             by_group.setdefault((member.hello.run, member.hello.launch), []).append(member)
         self._groups = {key: group for key, group in self._groups.items() if key in by_group}
         for key, some in by_group.items():
-            group = self._groups.setdefault(key, _Group(Book(some[0].hello)))
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = _Group(Book(some[0].hello))
             if not self._flush(group, some, now, put):
                 return False
         return True
