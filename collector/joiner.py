@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ..merge.joining import KEPT_RANKS
 from ..merge.merging import merge_contributions
 from ..merge.placement import Layout
 from ..merge.plan import Contribution, Plans
@@ -49,7 +50,7 @@ class JoinerSettings:
     retain_bytes: int = 64 << 20
     open_bytes: int = 128 << 20
     """Above this the oldest open records are closed before their deadline."""
-    keep_ranks: int = 64
+    keep_ranks: int = KEPT_RANKS
     """Main statistics are kept for each rank of an attempt of at most this many ranks."""
 
 

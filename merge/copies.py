@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.table import Ints
 from ..wire.joined import WHOLE, JoinedFrame
 from .over_ranks import Observed
 
@@ -30,17 +29,20 @@ def find_divergences(observed: Observed) -> tuple[Divergence, ...]:
     plan, joined = observed.plan, observed.joined()
     if not plan.copies and not any(len(frame.copies.cell) for _, frame, _ in joined):
         return ()
-    place, cell, checksum, whose = _rows(observed, united=bool(joined))
+    rows = _rows(observed, united=bool(joined))
+    place, cell, checksum = plan.place[rows], plan.cell[rows], observed.rows.checksum[rows]
+    whose, entry = np.full(len(rows), -1), rows
     for number, frame, _ in joined:
         copies, sites = frame.copies, observed.parts[number].layout.site
         place = np.append(place, np.searchsorted(plan.sites, sites[copies.sites]))
         cell = np.append(cell, copies.cell)
         checksum = np.append(checksum, copies.checksum)
-        whose += [(number, one) for one in range(len(copies.cell))]
+        whose = np.append(whose, np.full(len(copies.cell), number))
+        entry = np.append(entry, np.arange(len(copies.cell)))
     if joined:
         order = np.lexsort((cell, place))
         place, cell, checksum = place[order], cell[order], checksum[order]
-        whose = [whose[one] for one in order.tolist()]
+        whose, entry = whose[order], entry[order]
     copy = (place[1:] == place[:-1]) & (cell[1:] == cell[:-1])
     begins = np.flatnonzero(np.append(True, ~copy))
     odd = 1 + np.flatnonzero(copy & (checksum[1:] != checksum[:-1]))
@@ -49,26 +51,20 @@ def find_divergences(observed: Observed) -> tuple[Divergence, ...]:
         end = begins[group + 1] if group + 1 < len(begins) else len(place)
         some = range(begins[group], end)
         site = int(plan.sites[place[begins[group]]])
-        found.append(
-            _judge(site, [(_holders(observed, *whose[one]), checksum[one]) for one in some])
-        )
+        holders = [_holders(observed, int(whose[one]), int(entry[one])) for one in some]
+        found.append(_judge(site, list(zip(holders, checksum[some], strict=True))))
     return tuple(found)
 
 
-def _rows(
-    observed: Observed, *, united: bool
-) -> tuple[NDArray[np.intp], Ints, NDArray[np.uint64], list[tuple[int, int]]]:
-    """Place, cell and checksum of the rows to be compared, by site and cell, and which they are."""
+def _rows(observed: Observed, *, united: bool) -> NDArray[np.intp]:
+    """The rows to be compared, by site and cell."""
     plan, order = observed.plan, observed.plan.order
-    unfinished = np.asarray(
-        [number in observed.unfinished for number in range(len(observed.parts))]
-    )
+    unfinished = np.zeros(len(observed.parts), np.bool_)
+    unfinished[list(observed.unfinished)] = True
     compared = ~unfinished[plan.part[order]] & observed.rows.has_checksum()[order]
     if united:  # what was united is compared by its cells
         compared &= plan.cell[order] != WHOLE
-    rows = order if compared.all() else order[compared]
-    whose = [(-1, row) for row in rows.tolist()]
-    return plan.place[rows], plan.cell[rows], observed.rows.checksum[rows], whose
+    return order if compared.all() else order[compared]
 
 
 def _holders(observed: Observed, number: int, one: int) -> list[int]:
