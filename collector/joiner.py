@@ -3,7 +3,7 @@
 Rules of this file: a rank's frames come in order, so a rank that has sent a later step will not
 send an earlier one, but for those that it had kept back. Records close in order. A record is open
 until every rank that is awaited is in it or past it, or until its deadline; then late ranks patch
-it for a while; what comes after that is told as an event and dropped.
+it for a while; what comes after that is dropped, and told as a gap.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ MAX_EVENTS = 4096
 """Of one batch; what more there was is counted."""
 MAX_PLACES = 32
 """Places at which ranks stand that are told of a job that hangs."""
+LATE = "it came after the record had been closed for good"
+UNREADABLE = "its frame could not be read"
+UNMERGED = "the record could not be merged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,13 +272,11 @@ class Joiner:
         )
         self._file(key, frames, part, now, told, kept=False)
 
-    def skip(self, rank: int, stream: str, sequence: int, text: str, step: int) -> None:
-        """A frame of `rank` cannot be used; it counts as dealt with once the event is durable."""
-        self._skipped.append((stream, sequence))
-        self._tell("malformed", rank, step, text)
+    def lose(self, rank: int, stream: str, sequence: int, lost: Sequence[Gap]) -> None:
+        """All of a stream up to `sequence` that did not come never will: see `lost`.
 
-    def end(self, rank: int, stream: str, sequence: int, lost: Sequence[Gap]) -> None:
-        """The goodbye of a stream told what was lost: it is dealt with once that is durable."""
+        It counts as dealt with once these gaps are durable.
+        """
         self._skipped.append((stream, sequence))
         self._events += [self._gap(rank, gap) for gap in lost]
 
@@ -467,13 +468,16 @@ class Joiner:
     def _emit(self, held: Held, batch: Batch, *, patched: bool = False) -> bool:
         """Put the record as it is now into the batch."""
         _, step, final = held.key
+        frames = len(held.released)
         batch.released += held.released
         batch.events += held.told
         held.released, held.told, held.changed = [], [], False
         try:
             merged = merge_contributions(held.parts, self._plans)
         except Exception as error:  # what peers have sent never ends what serves all
-            self._tell("malformed", -1, step, f"Step {step} was left out: {error!r}.")
+            cause = f"{UNMERGED}: {error!r}"
+            gap = Gap(first_step=step, last_step=step, frames=frames, cause=cause)
+            batch.events.append(self._gap(-1, gap))
             return False
         said = held.said()
         keep = self.world_size <= self.settings.keep_ranks
@@ -579,8 +583,11 @@ class Joiner:
         )
 
     def _gap(self, rank: int, gap: Gap) -> Event:
-        steps = f"of steps {gap.first_step} to {gap.last_step}"
-        text = f"Rank {rank} lost {gap.frames} frames {steps}: {gap.cause}."
+        first, last = gap.first_step, gap.last_step
+        who = "A record" if rank < 0 else f"Rank {rank}"
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        frames = "1 frame" if gap.frames == 1 else f"{gap.frames} frames"
+        text = f"{who} lost {frames} of {steps}: {gap.cause}."
         return replace(
             self._event("gap", rank, gap.first_step, text),
             last_step=gap.last_step,
@@ -590,10 +597,13 @@ class Joiner:
 
     def _tell_late(self, batch: Batch) -> None:
         for rank, late in self._late.items():
-            first, last, count = min(late.steps), max(late.steps), len(late.steps)
-            steps = f"step {first}" if count == 1 else f"{count} frames of steps {first} to {last}"
-            text = f"Rank {rank} sent {steps} after the records had been closed for good: left out."
-            self._tell("late", rank, first, text)
+            gap = Gap(
+                first_step=min(late.steps),
+                last_step=max(late.steps),
+                frames=len(late.steps),
+                cause=LATE,
+            )
+            batch.events.append(self._gap(rank, gap))
             batch.released += late.released
             batch.events += late.told
         self._late = {}

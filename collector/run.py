@@ -40,7 +40,7 @@ from ..wire.messages import (
 )
 from .budget import Budget
 from .cursor import Cursor
-from .joiner import Batch, Joiner, Place
+from .joiner import UNREADABLE, Batch, Joiner, Place
 from .room import Names
 from .settings import CollectorSettings
 
@@ -296,12 +296,16 @@ class Run:
         """Whether an open record waits for a rank."""
         return any(joiner.is_awaiting for joiner in self._joiners.values())
 
-    def skip(self, stream: Stream, sequence: int, step: int, reason: str) -> None:
-        """A frame cannot be read: tell it, so that the stream goes on after it."""
-        if stream.cursor.receive(sequence, 0) is not None:
-            text = f"A frame of rank {stream.rank} was left out: {reason}"
-            joiner = self._joiners[stream.attempt]
-            joiner.skip(stream.rank, stream.name, sequence, text, step)
+    def skip(
+        self, stream: Stream, sequence: int, step: int, gaps: Sequence[Gap], reason: str
+    ) -> None:
+        """A frame cannot be read: tell it, and the gaps that it told; the stream goes on after."""
+        missing = stream.cursor.receive(sequence, 0)
+        if missing is not None:
+            cause = f"{UNREADABLE}: {reason.rstrip('.')}"
+            own = Gap(first_step=step, last_step=step, frames=1, cause=cause)
+            lost = [*_lost(gaps, missing, step), own]
+            self._joiners[stream.attempt].lose(stream.rank, stream.name, sequence, lost)
 
     def hear(self, stream: Stream, state: State, now: float) -> None:
         """A sign of life."""
@@ -626,7 +630,7 @@ class Run:
         for stream in self.streams.values():
             if stream.farewell and len(stream.cursor.waiting) == 1:
                 [last] = stream.cursor.waiting
-                self._joiners[stream.attempt].end(stream.rank, stream.name, last, stream.farewell)
+                self._joiners[stream.attempt].lose(stream.rank, stream.name, last, stream.farewell)
                 stream.farewell = ()
 
     def _dated(self, event: Event) -> Event:

@@ -358,7 +358,7 @@ class Collector:
         except ProtocolError as error:
             self._counts.malformed += 1
             self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
-            stream.run.skip(stream, header.sequence, header.step, str(error))
+            stream.run.skip(stream, header.sequence, header.step, header.gaps, str(error))
             return
         if not stream.run.feed(stream, frame, known[1], now):
             self._counts.duplicates += 1
@@ -402,7 +402,7 @@ class Collector:
             self._counts.malformed += 1
             self._complaints.say("malformed", f"{_who(first)}: {error}", now)
             for one, member in zip(streams, header.members, strict=True):
-                one.run.skip(one, member.sequence, header.step, str(error))
+                one.run.skip(one, member.sequence, header.step, [], str(error))
             return
         first.run.feed_joined(streams, frame, known[1], now)
 

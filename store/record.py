@@ -169,10 +169,10 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to the pipeline and belongs to the run: a gap, a late rank."""
+    """Something that happened to the pipeline and belongs to the run: a gap, a lost rank."""
 
     kind: str
-    """`gap`, `report`, `late`, `rank-lost`, `rank-joined`, `retention`, …"""
+    """`gap`, `report`, `rank-lost`, `rank-joined`, `retention`, …"""
     attempt: int
     rank: int
     step: int

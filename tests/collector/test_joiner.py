@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collector import Batch, Joiner, JoinerSettings, Place
+from rankscope.collector.joiner import LATE
 from rankscope.sketch import derive
 from rankscope.store import Record, SiteInfo
 from rankscope.wire import Site
@@ -112,7 +113,7 @@ def test_a_kept_frame_ends_no_alert_and_waits_for_nobody_for_long(ranks: Ranks) 
     assert batch.alerts == []
 
 
-def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
+def test_what_comes_after_the_retention_is_told_as_a_gap(ranks: Ranks) -> None:
     joiner = new_joiner(0, 2, settings=JoinerSettings(retain_s=5.0, lost_after_s=1e9))
     zero, one = ranks(2)
     feed(joiner, zero, 1)
@@ -124,10 +125,9 @@ def test_what_comes_after_the_retention_is_an_event(ranks: Ranks) -> None:
     batch = joiner.tick(16.1, 2)
 
     assert batch.records == []
-    assert kinds(batch) == ["late"]
-    assert batch.events[0].text == (
-        "Rank 1 sent 2 frames of steps 1 to 2 after the records had been closed for good: left out."
-    )
+    [gap] = batch.events
+    assert (gap.kind, gap.rank, gap.step, gap.last_step, gap.frames) == ("gap", 1, 1, 2, 2)
+    assert gap.text == f"Rank 1 lost 2 frames of steps 1 to 2: {LATE}."
     assert batch.released == [("stream-1", 0), ("stream-1", 1)]
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from rankscope.agent import Outbox
 from rankscope.collector import Health, HealthServer
+from rankscope.collector.joiner import LATE
 from rankscope.collector.session import CollectorStatistics
 from rankscope.sketch import AddressError, SketchTable, sketch_array
 from rankscope.store import open_run
@@ -82,6 +83,22 @@ def test_health_and_counters_are_told_over_http(tmp_path: Path) -> None:
     assert ask(f"{where['health']}/other")[0] == 404
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.04, 0.1])
+def test_a_signal_that_comes_as_it_ends_by_itself_is_no_failure(
+    tmp_path: Path, after_s: float
+) -> None:
+    process, where = start(tmp_path, "--until-done")
+    box = outbox(where["address"])
+    send(box, range(3))
+    assert box.close(timeout_s=15)
+    assert process.stderr is not None
+    while "is stored" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(after_s)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
 
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(tmp_path: Path) -> None:
@@ -205,8 +222,10 @@ def test_memory_stays_bounded_while_nothing_can_be_stored_whatever_agents_send(
     assert process.wait(60) == 0
     run = open_run(tmp_path / "demo")
     stored = sum(run.records(all_attempts=True)["ranks"].tolist())
-    assert stored == RANKS * 120 - sum(lost)
-    assert sum(run.gaps()["frames"].tolist()) == sum(lost)
+    gaps = run.gaps()
+    late = sum(gaps[gaps["cause"] == LATE]["frames"].tolist())  # its rank was too far behind
+    assert sum(gaps["frames"].tolist()) == sum(lost) + late
+    assert stored == RANKS * 120 - sum(lost) - late
     told = run.events().query("kind == 'overload'")["text"].tolist()
     assert told[0].startswith("The collector does not keep up: from step ")
     print(f"{most / MIB:.0f} MiB more for {RANKS} ranks, of 64 MiB for frames")

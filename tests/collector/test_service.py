@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
+from rankscope.collector.joiner import UNREADABLE
 from rankscope.sketch import AddressError, BusyError, StoreError
 from rankscope.store import open_run
 from rankscope.wire import (
@@ -165,18 +166,20 @@ def test_a_damaged_frame_is_told_and_passed(
     with serving(tmp_path) as service, Peer(service.address) as peer:
         peer.say(hello())
         peer.say(make_schema(SITES))
-        peer.frame(0, crc32=7)
-        peer.frame(1)
-        peer.say(Goodbye(last=1))
-        wait_until(lambda: peer.hear(Ack) == Ack(received=1, committed=1))
+        peer.frame(0)
+        peer.frame(3, gaps=[Gap(first_step=1, last_step=2, frames=2, cause="slow")], crc32=7)
+        peer.frame(4)
+        peer.say(Goodbye(last=4))
+        wait_until(lambda: peer.hear(Ack) == Ack(received=4, committed=4))
         assert service.statistics().malformed == 1
     run = open_run(tmp_path / "demo")
 
-    assert run.records().step.tolist() == [1]
-    assert run.events().text[0] == (
-        "A frame of rank 0 was left out: "
-        "A frame's checksum does not match: it was damaged on the way."
-    )
+    assert run.records().step.tolist() == [0, 4]
+    told = run.gaps()[["first_step", "last_step", "frames", "cause"]]
+    assert told.to_numpy().tolist() == [
+        [1, 2, 2, "slow"],
+        [3, 3, 1, f"{UNREADABLE}: A frame's checksum does not match: it was damaged on the way"],
+    ]
     assert "Rank 0 of run 'demo': A frame's checksum" in caplog.text
 
 

@@ -314,13 +314,13 @@ def test_counts_beyond_32_bits_are_exact(writer: RunWriter, record: Make, when: 
 
 def test_events_are_appended(writer: RunWriter, record: Make) -> None:
     gap = Event(kind="gap", attempt=0, rank=1, step=3, text="Steps 3 to 5 were dropped.", time_ns=5)
-    late = Event(kind="late", attempt=0, rank=0, step=4, text="Zu spät.")
+    late = Event(kind="overload", attempt=0, rank=0, step=4, text="Zu spät.")
 
     writer.commit([], streams={}, events=[gap])
     writer.commit([record(0)], streams={}, events=[late])
 
     events = open_run(writer.path).events()
-    assert events["kind"].tolist() == ["gap", "late"]
+    assert events["kind"].tolist() == ["gap", "overload"]
     assert events["text"].tolist() == [gap.text, late.text]
     assert str(events.loc[0, "time"]) == "1970-01-01 00:00:00.000000005+00:00"
 
