@@ -51,11 +51,23 @@ class Bucket:
         return sorted(item["path"] for item in found)
 
 
-@pytest.fixture(scope="session", params=SERVERS)
-def running(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """A server that answers."""
+@pytest.fixture(scope="session")
+def running() -> Iterator[dict[str, Server]]:
+    """The servers that were started, by scheme; they go on until the last test."""
+    servers: dict[str, Server] = {}
+    yield servers
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture(params=SERVERS)
+def server(
+    request: pytest.FixtureRequest,
+    running: dict[str, Server],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Server:
+    """One that answers, named with its keys in the environment of this process and its children."""
     kind = SERVERS[request.param]
     missing = kind.missing()
     if missing:
@@ -63,22 +75,15 @@ def running(
         if os.environ.get("RANKSCOPE_REQUIRE_OBJECT_STORES"):
             pytest.fail(reason)
         pytest.skip(reason)
-    server = kind(tmp_path_factory.mktemp(kind.scheme))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-
-
-@pytest.fixture
-def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The same, named with its keys in the environment of this process and its children."""
+    if kind.scheme not in running:
+        running[kind.scheme] = kind(tmp_path_factory.mktemp(kind.scheme))
+        running[kind.scheme].start()
+    server = running[kind.scheme]
     for name in [name for name in os.environ if name.startswith(THEIR_VARIABLES)]:
         monkeypatch.delenv(name)
-    for name, value in running.environment(running.url).items():
+    for name, value in server.environment(server.url).items():
         monkeypatch.setenv(name, value)
-    return running
+    return server
 
 
 _numbers = count()

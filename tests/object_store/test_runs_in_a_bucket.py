@@ -162,7 +162,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize(("running", "case"), ERRORS, indirect=["running"])
+@pytest.mark.parametrize(("server", "case"), ERRORS, indirect=["server"])
 def test_what_is_wrong_is_said_in_words_and_soon(
     case: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
