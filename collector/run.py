@@ -228,6 +228,7 @@ class Run:
         schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
         layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
+        layout = replace(layout, schema=schema)
         stream.schemas[schema.hash] = Known(schema, layout, charge)
         self._schema_bytes += charge
         stream.needs_schema = False
@@ -377,7 +378,11 @@ class Run:
             if news:
                 self._write_attempts()
                 self.writer.commit(
-                    batch.records, streams=cursors, events=batch.events, alerts=batch.alerts
+                    batch.records,
+                    streams=cursors,
+                    events=batch.events,
+                    alerts=batch.alerts,
+                    rank_frames=batch.rank_frames,
                 )
         except BusyError:
             raise  # there is nothing to wait for
@@ -622,6 +627,7 @@ class Run:
             gathered.records += batch.records
             gathered.events += map(self._dated, batch.events)
             gathered.alerts += batch.alerts
+            gathered.rank_frames += batch.rank_frames
             gathered.released += batch.released
         return gathered
 

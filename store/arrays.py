@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import zarr
@@ -13,7 +14,19 @@ from zarr.storage import StorePath
 
 from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, delete_chunks, write_regions
 from .deferred import Deferred
-from .layout import ARRAYS, BLOCKS, LOGS, PYRAMID, RING, Dims, Layout, Tier, pyramid_path
+from .layout import (
+    ARRAYS,
+    BLOCKS,
+    LOGS,
+    PYRAMID,
+    RANK_FRAME_CHUNK,
+    RANK_FRAMES,
+    RING,
+    Dims,
+    Layout,
+    Tier,
+    pyramid_path,
+)
 from .tiers import Bounds, Piece, pieces
 
 Index = int | slice
@@ -21,6 +34,8 @@ Index = int | slice
 
 CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
+FRAME_CODEC = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle", typesize=8)
+"""Of frames, which are mostly columns of eight bytes: they come to half of what they are."""
 FIRST_AXIS = {"history": "record", "pyramid": "block"}
 """Its name, by place; else it is a slot of a ring."""
 
@@ -64,14 +79,10 @@ class Arrays:
         for path, layout in pyramid_arrays():
             self._open[path] = create(self.store, path, layout, "history", dims)
         for name in LOGS:
-            self._open[name] = zarr.create_array(
-                self.store,
-                name=name,
-                shape=(0,),
-                chunks=(LOG_CHUNK,),
-                dtype="uint8",
-                fill_value=0,
-            )
+            self._open[name] = create_bytes(self.store, name, LOG_CHUNK)
+        self._open[RANK_FRAMES] = create_bytes(
+            self.store, RANK_FRAMES, RANK_FRAME_CHUNK, FRAME_CODEC
+        )
 
     def dims(self) -> dict[str, int]:
         """How large the axes are that grow."""
@@ -134,11 +145,31 @@ class Arrays:
                     delete_chunks(self.at(tier, layout.name))
         self._begun = {}
 
+    def entries(self, name: str, length: int) -> list[dict[str, Any]]:
+        """What one of `LOGS` says in so many bytes."""
+        text = np.asarray(self.open(name)[:length]).tobytes() if length else b""
+        return [json.loads(line) for line in text.decode().splitlines()]
+
     def append_bytes(self, name: str, start: int, text: bytes) -> None:
-        """Put `text` into one of `LOGS` from position `start` on."""
+        """Put `text` into one of `LOGS`, or `RANK_FRAMES`, from position `start` on."""
         array = self.open(name)
         resize(array, (start + len(text),))
         array[start:] = np.frombuffer(text, np.uint8)
+
+
+def create_bytes(
+    store: Store, name: str, chunk: int, codec: BloscCodec | Literal["auto"] = "auto"
+) -> zarr.Array[Any]:
+    """Make an array of bytes, without any."""
+    return zarr.create_array(
+        store,
+        name=name,
+        shape=(0,),
+        chunks=(chunk,),
+        dtype="uint8",
+        fill_value=0,
+        compressors=codec,
+    )
 
 
 def pyramid_arrays() -> Iterator[tuple[str, Layout]]:

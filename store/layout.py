@@ -18,7 +18,7 @@ from ..sketch.derive import MAIN
 from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 
-FORMAT = "rankscope/6"
+FORMAT = "rankscope/7"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -290,8 +290,10 @@ PYRAMID: Mapping[str, Layout] = {
 of histograms. It has no tiers: its first axis is the block, for each length of `BLOCKS` in a group
 of its own."""
 
-LOGS = ("events", "alerts")
+LOGS = ("events", "alerts", "schemas", "rank_frame_index")
 """Arrays of bytes beside those of records: lines of JSON, appended."""
+RANK_FRAMES, RANK_FRAME_CHUNK = "rank_frames", 1 << 19
+"""An array of bytes beside those of records, see `rank_frames.py`, and bytes in a chunk of it."""
 
 AXES: Mapping[str, list[str]] = {
     "column": list(COLUMNS),

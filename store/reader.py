@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -13,13 +12,14 @@ import zarr
 from numpy.typing import NDArray
 
 from ..sketch.errors import NotARunError, StoreError
-from ..sketch.table import COUNT, SketchTable
+from ..wire.messages import Schema
 from .arrays import Arrays, Index
 from .chunks import read_regions
 from .deferred import Deferred, along
-from .layout import ARRAYS, COLUMNS
+from .layout import ARRAYS, COLUMNS, RANK_FRAMES
 from .naming import holds_repository, what_is_at
 from .place import Place, place_of
+from .rank_frames import INDEX, SCHEMAS, KeptAt, read_index, read_schemas
 from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
 from .selection import Chosen, Indices, Steps, choose_records, choose_step
@@ -64,6 +64,7 @@ class Reader:
             self.meta: Meta = before.meta
         else:
             self.meta = read_meta(session.store)
+        self._known: dict[str, Any] = {}
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts
@@ -183,26 +184,30 @@ class Reader:
             low += self.read("histogram_high", records, sites).astype(np.int64) << 32
         return low
 
-    def table(self, record: int, sites: Indices) -> tuple[Indices, SketchTable]:
-        """Those of the sites that were observed in a record, and their exact columns."""
-        one = np.array([record])
-        counts = self.read("counts", one, sites)[0]
-        here = np.flatnonzero(counts[:, COUNT] >= 0)
-        return sites[here], SketchTable(
-            counts[here],
-            self.read("moments", one, sites)[0][here],
-            self.read("checksum", one, sites)[0][here],
-            self.histograms(one, sites)[0][here],
-        )
-
     def log(self, name: str) -> list[dict[str, Any]]:
         """All entries of one of `LOGS`, in order."""
-        length = self.state.logs[name]
-        if not length:
-            return []
         with self._still_there():
-            text = np.asarray(self.arrays.open(name)[:length]).tobytes()
-        return [json.loads(line) for line in text.decode().splitlines()]
+            return self.arrays.entries(name, self.state.logs[name])
+
+    @property
+    def rank_frames(self) -> dict[int, KeptAt]:
+        """By record where the frames of single ranks lie, where some are kept."""
+        if INDEX not in self._known:
+            self._known[INDEX] = read_index(self.log(INDEX))
+        return self._known[INDEX]
+
+    @property
+    def schemas(self) -> dict[bytes, Schema]:
+        """By hash those of the frames that are kept."""
+        if SCHEMAS not in self._known:
+            self._known[SCHEMAS] = read_schemas(self.log(SCHEMAS))
+        return self._known[SCHEMAS]
+
+    def read_bytes(self, spans: Iterable[tuple[slice, NDArray[np.uint8]]]) -> None:
+        """Fill blocks with spans of the array `rank_frames`."""
+        array = self.arrays.open(RANK_FRAMES)
+        with self._still_there():
+            read_regions((array, (span,), block) for span, block in spans)
 
 
 def is_many(index: Any) -> TypeGuard[Indices]:

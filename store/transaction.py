@@ -11,6 +11,7 @@ from .arrays import Arrays
 from .layout import CHUNK, Dims
 from .pack import ByIndex, is_wide, pack, pack_apart
 from .pyramid import with_patches
+from .rank_frames import append_lines
 from .record import Alert, Event, Record
 from .state import Meta, State
 
@@ -119,13 +120,8 @@ def write_apart(
         arrays.write(name, state.bounds(name), records[0].index, packed, some)
 
 
-def append_lines(
+def append_entries(
     arrays: Arrays, state: State, name: str, entries: Sequence[Event] | Sequence[Alert]
 ) -> State:
-    """Append to one of `LOGS`, a line of JSON each."""
-    if not entries:
-        return state
-    start = state.logs[name]
-    text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries).encode()
-    arrays.append_bytes(name, start, text)
-    return replace(state, logs={**state.logs, name: start + len(text)})
+    """Append to one of `LOGS`."""
+    return append_lines(arrays, state, name, (json.dumps(asdict(one)).encode() for one in entries))
