@@ -145,7 +145,7 @@ class Arrays:
                     delete_chunks(self.at(tier, layout.name))
         self._begun = {}
 
-    def entries(self, name: str, length: int) -> list[dict[str, Any]]:
+    def entries(self, name: str, length: int) -> list[Any]:
         """What one of `LOGS` says in so many bytes."""
         text = np.asarray(self.open(name)[:length]).tobytes() if length else b""
         return [json.loads(line) for line in text.decode().splitlines()]

@@ -100,13 +100,13 @@ def unpack(text: memoryview, schemas: Mapping[bytes, Schema]) -> PackedFrame:
     return open_frame(header, text[begin:], schemas[header.schema])
 
 
-def read_index(lines: Iterable[Mapping[str, Any]]) -> dict[int, KeptAt]:
+def read_index(lines: Iterable[Any]) -> dict[int, KeptAt]:
     """By record where its frames lie, from the entries of the log."""
     entries = (msgspec.convert(line, KeptAt) for line in lines)
     return {entry.record: entry for entry in entries}
 
 
-def read_schemas(lines: Iterable[Mapping[str, Any]]) -> dict[bytes, Schema]:
+def read_schemas(lines: Iterable[Any]) -> dict[bytes, Schema]:
     """By hash, from the entries of the log."""
     schemas = (msgspec.convert(line, Schema) for line in lines)
     return {schema.hash: schema for schema in schemas}

@@ -184,7 +184,7 @@ class Reader:
             low += self.read("histogram_high", records, sites).astype(np.int64) << 32
         return low
 
-    def log(self, name: str) -> list[dict[str, Any]]:
+    def log(self, name: str) -> list[Any]:
         """All entries of one of `LOGS`, in order."""
         with self._still_there():
             return self.arrays.entries(name, self.state.logs[name])

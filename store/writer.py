@@ -419,7 +419,7 @@ class RunWriter:
     ) -> None:
         self.close()
 
-    def _log(self, name: str) -> list[dict[str, Any]]:
+    def _log(self, name: str) -> list[Any]:
         return self._arrays.entries(name, self._state.logs[name])
 
     def _make_piece(self, stretch: int) -> None:
