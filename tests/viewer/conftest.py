@@ -122,7 +122,7 @@ class Job:
         """What a rank said about a sound step."""
         schema = make_schema(
             [
-                convert({"kind": s.kind, "name": s.name, "placement": {"dp": "shard"}}, Site)
+                Site(kind=cast("Any", s.kind), name=s.name, placement={"dp": "shard"})
                 for s in self.sites
             ]
         )
