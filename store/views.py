@@ -190,7 +190,7 @@ def layout_of(
 ) -> Layout:
     """Where a rank's sites belong, as its collector knew it."""
     told = reader.meta.attempts[attempt]
-    coordinates = next(one.coordinates for one in told.ranks if one.rank == rank)
+    coordinates = next((one.coordinates for one in told.ranks if one.rank == rank), {})
     mesh = [
         MeshAxis(name=axis, size=told.mesh[axis], coordinate=at) for axis, at in coordinates.items()
     ]
