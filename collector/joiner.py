@@ -23,7 +23,7 @@ from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import Gap
 from .held import Held, Key
-from .keeper import Keeper, PerRank
+from .keeper import Keeper, PerRank, keeps
 from .watch import Watch, rank_words
 
 RECORD_BYTES, RANK_BYTES = 1024, 64
@@ -485,7 +485,7 @@ class Joiner:
             batch.events.append(self._gap(-1, gap))
             return False
         said = held.said()
-        is_small, chosen = self.world_size <= self.settings.keep_ranks, self._keeper.chosen
+        is_small, kept = self.world_size <= self.settings.keep_ranks, self.settings.per_rank
         record = Record(
             index=held.index,
             step=step,
@@ -501,7 +501,7 @@ class Joiner:
             merged=merged.table,
             spread=merged.spread,
             by_rank={
-                rank: own for rank, own in merged.by_rank.items() if is_small or rank in chosen
+                rank: own for rank, own in merged.by_rank.items() if is_small or keeps(kept, rank)
             },
             training={rank: one.training for rank, one in said.items()},
             health={rank: one.health for rank, one in said.items()},

@@ -36,6 +36,11 @@ def per_rank(text: str) -> PerRank:
     return frozenset(map(int, parts))
 
 
+def keeps(wanted: PerRank, rank: int) -> bool:
+    """Whether every frame of a rank is kept, so that relays are not to join it with others."""
+    return wanted == "all" or (isinstance(wanted, frozenset) and rank in wanted)
+
+
 @dataclass(slots=True)
 class Keeper:
     """Chooses what is kept of the records of one attempt.
@@ -55,11 +60,6 @@ class Keeper:
     _until: int = -1
     """The last record that is kept because of an alert."""
 
-    @property
-    def chosen(self) -> frozenset[int]:
-        """The ranks that were chosen by their numbers."""
-        return frozenset() if isinstance(self.wanted, str) else self.wanted
-
     def keep(
         self, record: int, parts: Mapping[int, Contribution], alerts: Iterable[Alert]
     ) -> Sequence[RankFrames]:
@@ -75,7 +75,7 @@ class Keeper:
         frames = {rank: found for rank, part in parts.items() if (found := _frame_of(part))}
         if self.wanted == "alert":
             return self._around_alerts(record, frames, alerts)
-        return _told(record, frames if self.wanted == "all" else _only(frames, self.wanted))
+        return _told(record, {rank: frames[rank] for rank in frames if keeps(self.wanted, rank)})
 
     def _around_alerts(
         self, record: int, frames: dict[int, RankFrame], alerts: Iterable[Alert]
