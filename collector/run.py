@@ -388,7 +388,7 @@ class Run:
             raise  # there is nothing to wait for
         except Exception as error:  # whatever the store's engine raises: the frames stay here
             self._failures += 1
-            wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
+            wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 4)
             self._next_try = now + wait_s
             self.failing = f"Run {self.name!r} cannot be stored: {error}"
             raise StoreError(self.failing) from error

@@ -9,13 +9,10 @@ from rankscope.sketch import StoreError
 from rankscope.store import open_run
 
 from .ledger import check
-from .processes import Processes, scaled, sleep_between, wait_until
+from .processes import SLOWLY_S, Processes, scaled, sleep_between, wait_until
 from .sender import ELEMENTS
 
 RANKS = 8
-SLOWLY_S = 0.2
-"""Between two steps: an agent keeps 128 frames, and on a busy machine a collector takes seconds to
-start, and stores nothing if it is killed within the next."""
 
 
 def test_a_collector_killed_again_and_again_loses_nothing_and_doubles_nothing(
