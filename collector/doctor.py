@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
+import secrets
 import shutil
 import socket
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,14 +21,17 @@ import click
 import numpy as np
 import zmq
 
-from ..sketch.errors import AddressError, BusyError, ProtocolError, StoreError
+from ..sketch.errors import AddressError, BusyError, ProtocolError, SettingError, StoreError
 from ..sketch.reference import sketch_array
 from ..sketch.table import SketchTable
 from ..store.lock import WriterLock
+from ..store.objects import delete_below, keeps_conditions
+from ..store.place import ObjectUrl, Place, place_of
 from ..store.record import Event
 from ..store.writer import RunWriter
 from ..wire.address import Address, parse_address
 from ..wire.codec import Frame, decode, encode, encode_frame, make_schema
+from ..wire.keys import COLLECTOR, OWN, AgentKeys
 from ..wire.messages import PROTOCOL, Hello, MeshAxis, Ping, Pong, Reject, Site
 from .session import Collector
 from .settings import CollectorSettings
@@ -35,8 +40,9 @@ ANSWER_S = 5.0
 DEFAULT = "tcp://127.0.0.1:7600"
 LEAST_FREE = 1 << 30
 """Bytes: some hours of a small job."""
-SLOW_COMMIT_S = 0.2
-"""Commits are made every second and a half."""
+COMMITS = 20
+SLOW_COMMIT_S, SLOW_REMOTE_S = 0.2, 1.0
+"""Of a disk, and of an object store. Commits are made every second and a half."""
 CLOCK_S = 1.0
 """Frames carry the time of their rank, and a run is read by it."""
 RANKS, SITES, STEPS = 4, 100, 100
@@ -58,22 +64,19 @@ Check = Iterator[Finding]
 
 
 @click.command()
-@click.option("--to", help="Address of a collector, as tcp://host:7600.")
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of runs that a collector here would write.",
-)
-def doctor(to: str | None, store: Path | None) -> None:
+@click.option("--to", help="Address of a collector or relay, as tcp://host:7600.")
+@click.option("--keys", help="Folder of an agent's keys, for a collector that asks for them.")
+@click.option("--store", help="Folder or URL of runs that a collector here would write.")
+def doctor(to: str | None, keys: str | None, store: str | None) -> None:
     """Check what a collector and its agents need; a line each, and what to do.
 
     Without options: this installation, and whether a collector could listen here. The exit code is
     1 if something is bad.
     """
     checks: list[Callable[[], Check]] = [check_versions]
-    checks.append((lambda: check_network(to)) if to else check_port)
+    checks.append((lambda: check_network(to, keys)) if to else (lambda: check_port(keys)))
     if store is not None:
-        checks += [lambda: check_store(store), lambda: check_burst(store)]
+        checks.append(lambda: check_store(store))
     is_bad = False
     for check in checks:
         for finding in check():
@@ -95,23 +98,24 @@ def check_versions() -> Check:
     yield Finding("ok", f"{ours}, {python}, {', '.join(found)}, libzmq {zmq.zmq_version()}.")
 
 
-def check_port() -> Check:
-    """Whether a collector could listen where it does by default."""
+def check_port(keys: str | None = None) -> Check:
+    """Whether a collector could listen where it does by default; if one does, what it says."""
     where = parse_address(DEFAULT)
     with socket.socket() as probe:
         try:
             probe.bind((where.host, where.port))
         except OSError:
-            yield from check_network(DEFAULT)
+            yield from check_network(DEFAULT, keys)
             return
     yield Finding("ok", f"{DEFAULT} is free for `rankscope collect`.")
 
 
-def check_network(to: str) -> Check:
+def check_network(to: str, keys: str | None = None) -> Check:
     """Whether a collector answers, how fast, and whether its clock agrees with ours."""
     try:
         where = parse_address(to)
-    except AddressError as error:
+        own = AgentKeys.load(keys) if keys else None
+    except (AddressError, SettingError) as error:
         yield Finding("bad", str(error))
         return
     refused = _why_unreachable(where)
@@ -120,6 +124,8 @@ def check_network(to: str) -> Check:
         return
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.ipv6 = 0, where.is_ipv6
+        if own is not None:
+            own.protect(peer)
         peer.connect(to)
         pong, off_s = None, 0.0
         times: list[float] = []
@@ -127,7 +133,7 @@ def check_network(to: str) -> Check:
             before, sent_ns = time.perf_counter(), time.time_ns()
             pong = _ask(peer, payload)
             if not isinstance(pong, Pong):
-                yield Finding("bad", f"{to}: {pong}")
+                yield Finding("bad", f"{to}: {pong or _silence(keys)}")
                 return
             times.append(time.perf_counter() - before)
             if payload == b"":
@@ -174,10 +180,25 @@ def _cure(where: Address) -> str:
     )
 
 
+def _silence(keys: str | None) -> str:
+    """What may be the matter with what does not answer."""
+    if keys is None:
+        return (
+            "what listens there does not answer: it is no collector, or it asks for keys; then "
+            "give those of an agent, --keys keys/agent."
+        )
+    return (
+        f"what listens there does not answer: it is no collector, or has no keys, or other ones "
+        f"than {Path(keys) / COLLECTOR}, or {Path(keys) / OWN}.key is not in its folder agents/; "
+        "its log says which."
+    )
+
+
 def _ask(peer: zmq.Socket[bytes], payload: bytes) -> Pong | str:
+    """Its answer, or what is wrong with it; empty if none comes."""
     peer.send(encode(Ping(payload=payload)))
     if not peer.poll(int(ANSWER_S * 1000)):
-        return "what listens there does not answer; it is no collector, or it wants a key (CURVE)."
+        return ""
     try:
         answer = decode(peer.recv_multipart()[0], "collector")
     except ProtocolError:
@@ -188,40 +209,84 @@ def _ask(peer: zmq.Socket[bytes], payload: bytes) -> Pong | str:
     return f"the collector {older}" if isinstance(answer, Reject) else "an answer made no sense."
 
 
-def check_store(store: Path) -> Check:
-    """Whether the folder can be written, has room, knows locks, and how fast a commit is."""
+def check_store(store: str) -> Check:
+    """Whether a place can be written and has room, keeps two writers apart, and how fast it is.
+
+    Nothing is left behind.
+    """
     try:
-        store.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(store).free
-        with tempfile.TemporaryDirectory(dir=store, prefix=".rankscope-doctor-") as folder:
-            place = Path(folder) / "run"
-            with RunWriter.open(place, run="run") as writer:
-                yield from _judge_lock(place)
-                times = [_commit(writer, number) for number in range(20)]
+        place = place_of(store)
+        with _beside(place) as inside:
+            if isinstance(inside, ObjectUrl):
+                yield _judge_conditions(store, inside / "condition")
+            else:
+                yield _judge_room(store, inside)
+            with RunWriter.open(inside / "run", run="run") as writer:
+                if isinstance(inside, Path):
+                    yield from _judge_lock(store, inside / "run")
+                times = [_commit(writer, number) for number in range(COMMITS)]
+            yield _judge_commits(times, isinstance(inside, Path))
+            if isinstance(inside, Path):
+                yield _judge_burst(_burst(inside))
     except (OSError, StoreError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         yield Finding("bad", f"{store} cannot be written ({why}): give another --store.")
+
+
+@contextmanager
+def _beside(place: Place) -> Generator[Place]:
+    """A place of our own in `place`, which is gone afterwards, like folders made for it."""
+    if isinstance(place, ObjectUrl):
+        inside = place / f".rankscope-doctor-{secrets.token_hex(4)}"
+        try:
+            yield inside
+        finally:
+            delete_below(inside)
         return
+    made = [one for one in (place, *place.parents) if not one.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".rankscope-doctor-") as folder:
+            yield Path(folder)
+    finally:
+        with suppress(OSError):  # another process may have put something there
+            for one in made:
+                one.rmdir()
+
+
+def _judge_room(store: str, folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
     gib = free / 2**30
     if free < LEAST_FREE:
-        yield Finding("bad", f"{store} has {gib:.2f} GiB free: make room, or give another --store.")
-    else:
-        yield Finding("ok", f"{store} can be written and has {gib:.0f} GiB free.")
-    usual, worst = statistics.median(times), max(times)
-    text = f"A small commit takes {usual * 1e3:.1f} ms, {worst * 1e3:.1f} ms at most"
-    if usual > SLOW_COMMIT_S:
-        yield Finding("bad", f"{text}: use a local disk, not a network's.")
-    else:
-        yield Finding("ok", f"{text}.")
+        return Finding(
+            "bad", f"{store} has {gib:.2f} GiB free: make room, or give another --store."
+        )
+    return Finding("ok", f"{store} can be written and has {gib:.0f} GiB free.")
 
 
-def _judge_lock(place: Path) -> Check:
+def _judge_conditions(store: str, at: ObjectUrl) -> Finding:
+    if keeps_conditions(at):
+        return Finding("ok", f"{store} can be written, and takes writes on condition.")
+    text = "writes what it should refuse (If-Match, If-None-Match), so that two collectors could "
+    return Finding("bad", f"{store} {text}spoil a run: use a server that keeps to these headers.")
+
+
+def _judge_lock(store: str, run: Path) -> Check:
     try:
-        WriterLock(place).release()
+        WriterLock(run).release()
     except BusyError:
         return
     text = "does not know locks, so that two collectors could spoil a run: use a local disk."
-    yield Finding("bad", f"The file system of {place.parent.parent} {text}")
+    yield Finding("bad", f"The file system of {store} {text}")
+
+
+def _judge_commits(times: Sequence[float], is_local: bool) -> Finding:
+    usual, worst = statistics.median(times), max(times)
+    text = f"A small commit takes {usual * 1e3:.1f} ms, {worst * 1e3:.1f} ms at most"
+    if usual <= (SLOW_COMMIT_S if is_local else SLOW_REMOTE_S):
+        return Finding("ok", f"{text}.")
+    cure = "use a local disk, not a network's" if is_local else "use a store that is nearer"
+    return Finding("bad", f"{text}: {cure}.")
 
 
 def _commit(writer: RunWriter, number: int) -> float:
@@ -231,20 +296,13 @@ def _commit(writer: RunWriter, number: int) -> float:
     return time.perf_counter() - before
 
 
-def check_burst(store: Path) -> Check:
+def _judge_burst(rate: float) -> Finding:
     """How many frames a second this machine joins and stores, without the network."""
-    try:
-        with tempfile.TemporaryDirectory(dir=store, prefix=".rankscope-doctor-") as folder:
-            rate = _burst(Path(folder))
-    except (OSError, StoreError) as error:
-        yield Finding("bad", f"A burst of frames could not be stored: {error}")
-        return
     text = f"It joins and stores {rate:.0f} frames a second, of {SITES} sites each"
     if rate < FEW_FRAMES:
         cure = "give it a faster disk and a free core, or observe less often (every=10)"
-        yield Finding("note", f"{text}: {cure}.")
-    else:
-        yield Finding("ok", f"{text}.")
+        return Finding("note", f"{text}: {cure}.")
+    return Finding("ok", f"{text}.")
 
 
 def _burst(folder: Path) -> float:
@@ -271,7 +329,7 @@ def _burst(folder: Path) -> float:
     collector.close(time.monotonic())
     took = time.perf_counter() - begin
     if collector.statistics().records < STEPS:
-        raise StoreError("see the log above.")
+        raise StoreError("a burst of frames was not stored, see the log above")
     return RANKS * STEPS / took
 
 

@@ -14,6 +14,9 @@ import icechunk
 
 RETENTION_S = 300.0
 """How long a reader may go on with a snapshot that is no longer the newest."""
+DRIFT_S = 660.0
+"""How much older an object must be that is deleted beside commits, where another clock dates it:
+what a commit has just written may look old. From ten minutes apart on Icechunk commits nothing."""
 EVERY_S = 60.0
 """Least time between two cleanings: each lists all objects of the store."""
 EVERY_COMMITS = 64
@@ -21,10 +24,16 @@ EVERY_COMMITS = 64
 
 
 class Cleaner:
-    """Decides when a repository is cleaned, and does it."""
+    """Decides when a repository is cleaned, and does it.
 
-    def __init__(self, repository: icechunk.Repository) -> None:
+    Args:
+        repository: what is cleaned.
+        is_remote: whether its objects are dated by another machine's clock.
+    """
+
+    def __init__(self, repository: icechunk.Repository, *, is_remote: bool = False) -> None:
         self._repository = repository
+        self._drift_s = DRIFT_S if is_remote else 0.0
         self._last = monotonic()
         self._commits = 0
         self._thread: Thread | None = None
@@ -55,17 +64,17 @@ class Cleaner:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._clean(retention_s)
+        self._clean(retention_s, drift_s=0.0)
         self._commits = 0
 
     def _try(self) -> None:
         try:
-            self._clean(RETENTION_S)
+            self._clean(RETENTION_S, self._drift_s)
         except Exception as error:  # whatever the store's engine raises; told with the next call
             self._error = error
 
-    def _clean(self, retention_s: float) -> None:
+    def _clean(self, retention_s: float, drift_s: float) -> None:
         limit = datetime.now(UTC) - timedelta(seconds=retention_s)
         self._repository.expire_snapshots(limit)
-        self._repository.garbage_collect(limit)
+        self._repository.garbage_collect(limit - timedelta(seconds=drift_s))
         self._last = monotonic()

@@ -7,20 +7,21 @@ take their credentials from the same environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import icechunk
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from ..sketch.errors import StoreError
 from .place import SCHEMES, ObjectUrl
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import ClientConfig, RetryConfig
 
 ANSWER_S = 15.0
@@ -32,11 +33,12 @@ KEYS: Mapping[str, str] = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-ENDPOINTS: Mapping[str, str] = {
-    "s3": "AWS_ENDPOINT_URL",
-    "gs": "GOOGLE_BASE_URL",
-    "az": "AZURE_STORAGE_ENDPOINT",
+ENDPOINTS: Mapping[str, Sequence[str]] = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
+"""What may name the address of a kind of store; the last that is set counts."""
 
 _WHY: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -44,7 +46,14 @@ _WHY: tuple[tuple[tuple[str, ...], str], ...] = (
         "there is no {kind} {bucket!r}; make it first, or correct the name",
     ),
     (
-        ("invalidaccesskeyid", "signaturedoesnotmatch", "authenticationfailed", "invalidtoken"),
+        (
+            "invalidaccesskeyid",
+            "signaturedoesnotmatch",
+            "authenticationfailed",
+            "failed to authenticate",
+            "invalidtoken",
+            "invalid access key",
+        ),
         "the credentials are refused; {keys}",
     ),
     (
@@ -62,6 +71,10 @@ _WHY: tuple[tuple[tuple[str, ...], str], ...] = (
             "missing account",
         ),
         "no credentials were found; {keys}",
+    ),
+    (
+        ("invalidbucketname", "invalidresourcename"),
+        "{bucket!r} is no name for a {kind}; correct it",
     ),
     (
         ("connection refused", "connect error", "error sending request", "dispatch failure", "dns"),
@@ -85,18 +98,64 @@ def names_in(url: ObjectUrl) -> list[str]:
         return sorted([*folders, *(item["path"][start:] for item in found["objects"])])
 
 
+def delete_below(url: ObjectUrl) -> None:
+    """Delete everything below a URL.
+
+    Raises:
+        StoreError: the store cannot be asked; the message says why.
+    """
+    with told(url, "Cannot delete"):
+        asked = client(url)
+        for found in obstore.list(asked, f"{url.key}/"):
+            obstore.delete(asked, [item["path"] for item in found])
+
+
+def keeps_conditions(url: ObjectUrl) -> bool:
+    """Whether the store refuses a write whose condition does not hold, as commits need it.
+
+    It writes one object at `url`.
+
+    Raises:
+        StoreError: the store cannot be asked; the message says why.
+    """
+    with told(url, "Cannot write to"):
+        asked = client(url)
+        first = obstore.put(asked, url.key, b"first", mode="create")
+        try:
+            obstore.put(asked, url.key, b"again", mode="create")
+        except AlreadyExistsError:
+            pass
+        else:
+            return False
+        marks = {"e_tag": first["e_tag"], "version": first["version"]}
+        known = cast("UpdateVersion", {name: mark for name, mark in marks.items() if mark})
+        obstore.put(asked, url.key, b"second")
+        try:
+            obstore.put(asked, url.key, b"third", mode=known)
+        except PreconditionError:
+            return True
+        return False
+
+
 def client(url: ObjectUrl) -> S3Store | GCSStore | AzureStore:
-    """What asks the store of `url`, with bounded patience."""
+    """What asks the store of `url`, with bounded patience.
+
+    Raises:
+        ValueError: the environment names no address, but something else.
+    """
+    address = endpoint_of(url.scheme)
+    if address and not address.startswith(("http://", "https://")):
+        names = " or ".join(ENDPOINTS[url.scheme])
+        raise ValueError(f"{names} must begin with http:// or https://, got {address!r}.")
     each = timedelta(seconds=ANSWER_S / TRIES)
     options: ClientConfig = {"connect_timeout": each, "timeout": each}
     retry: RetryConfig = {"max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=ANSWER_S)}
+    options["allow_http"] = is_plain(url.scheme)
     if url.scheme == "gs":
         return GCSStore(url.bucket, client_options=options, retry_config=retry)
     if url.scheme == "az":
-        options["allow_http"] = is_plain("az")
         return AzureStore(url.bucket, client_options=options, retry_config=retry)
     endpoint = endpoint_of("s3")
-    options["allow_http"] = is_plain("s3")
     config: dict[str, Any] = {"region": region()}  # of two types, as obstore takes them
     if endpoint:
         config |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
@@ -139,12 +198,8 @@ def settings() -> icechunk.StorageSettings:
 
 def endpoint_of(scheme: str) -> str | None:
     """The address that the environment names for a kind of store."""
-    names = {
-        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-        "gs": (),
-        "az": ("AZURE_STORAGE_ENDPOINT",),
-    }
-    return next((os.environ[name] for name in names[scheme] if os.environ.get(name)), None)
+    names = reversed(ENDPOINTS[scheme])
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def is_plain(scheme: str) -> bool:
@@ -167,16 +222,18 @@ def told(url: ObjectUrl, failed: str) -> Generator[None]:
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
-        raise StoreError(f"{failed} {url}: {why(url, error, lambda text: text[:200])}") from error
+        reason = why(url, error, lambda text: text.partition("\n")[0][:200])
+        raise StoreError(f"{failed} {url}: {reason}") from error
 
 
 def why(url: ObjectUrl, error: BaseException, shorten: Callable[[str], str]) -> str:
     """What an error of an object store means, and what to do."""
-    # Only what it says: a traceback of Icechunk's names functions, and so words that mislead.
-    text = str(error).lower()
+    # Only what it says: a traceback of Icechunk's names functions, and obstore prints its settings
+    # below, and both so words that mislead.
+    text = str(error).partition("\n\nDebug source:")[0].lower()
     for words, meaning in _WHY:
         if any(word in text for word in words):
-            endpoint = ENDPOINTS[url.scheme]
+            endpoint = ENDPOINTS[url.scheme][0]
             return (
                 meaning.format(
                     kind=SCHEMES[url.scheme],

@@ -43,7 +43,7 @@ def open_reader(path: str | Place) -> Reader:
     """
     place = place_of(path)
     if not holds_repository(place):
-        raise NotARunError(f"{place} {what_is_at(place)}.")
+        raise NotARunError(f"{place} {what_is_at(place)}; give a run.")
     return Reader(place, open_repository(place, cached_bytes=CACHED_BYTES))
 
 

@@ -83,7 +83,7 @@ class RunWriter:
         """Takes over a transaction whose commit failed, should it have been done all the same."""
         self._landed: Batch = ()
         """What was committed by a call that failed: it will come again."""
-        self._cleaner = Cleaner(repository)
+        self._cleaner = Cleaner(repository, is_remote=isinstance(path, ObjectUrl))
         self._state = snapshot.state
         self._streams = snapshot.streams
         self._meta = self._stored_meta = read_meta(session.store)

@@ -115,7 +115,9 @@ def _mutate_header(header: bytes, random: Random) -> bytes:
     """One value somewhere in it becomes another; a schema's hash is made to fit again."""
     try:
         message = msgpack.unpackb(header, strict_map_key=False)
-    except ValueError:
+    except (ValueError, TypeError):  # no msgpack, or a list as the key of a map
+        return header
+    if not isinstance(message, list):
         return header
     spot: Any = message
     while isinstance(spot, list) and spot:
@@ -124,7 +126,8 @@ def _mutate_header(header: bytes, random: Random) -> bytes:
         if isinstance(inner, list) and inner and random.random() < 0.8:
             spot = inner
             continue
-        kind = type(inner) if random.random() < 0.9 else random.choice(list(VALUES))
+        known = type(inner) in VALUES and random.random() < 0.9
+        kind = type(inner) if known else random.choice(list(VALUES))
         spot[place] = random.choice(VALUES[kind])
         break
     changed = bytes(msgpack.packb(message) or b"")

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from rankscope.__main__ import cli
 from rankscope.wire import PROTOCOL
+from rankscope.wire.keys import CollectorKeys
 
 from .serving import serving
 
@@ -28,7 +29,7 @@ def test_a_healthy_place_is_told_so_and_left_as_it_was(tmp_path: Path) -> None:
     assert f"ok    {tmp_path}/runs can be written and has " in result.output
     assert "ok    A small commit takes " in result.output
     assert " frames a second, of 100 sites each" in result.output
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_collector_that_answers_is_measured_and_no_run_is_made(tmp_path: Path) -> None:
@@ -59,11 +60,30 @@ def test_what_is_no_collector_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         result = examine("--to", f"tcp://127.0.0.1:{server.getsockname()[1]}")
     assert result.exit_code == 1
-    assert "does not answer; it is no collector, or it wants a key" in result.output
+    assert "does not answer: it is no collector, or it asks for keys" in result.output
 
     with zmq.Context() as context, context.socket(zmq.REP) as other:
         port = other.bind_to_random_port("tcp://127.0.0.1")
         assert examine("--to", f"tcp://127.0.0.1:{port}").exit_code == 1
+
+
+def test_a_collector_with_keys_answers_to_those_of_its_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 2.0)
+    for name in ("keys", "others"):
+        assert CliRunner().invoke(cli, ["keygen", str(tmp_path / name)]).exit_code == 0
+    with serving(tmp_path / "runs", keys=CollectorKeys.load(tmp_path / "keys/collector")) as it:
+        ours = examine("--to", it.address, "--keys", str(tmp_path / "keys/agent"))
+        others = examine("--to", it.address, "--keys", str(tmp_path / "others/agent"))
+        none = examine("--to", it.address)
+
+    assert ours.exit_code == 0
+    assert f"ok    {it.address} answers in " in ours.output
+    assert (others.exit_code, none.exit_code) == (1, 1)
+    assert f"or other ones than {tmp_path}/others/agent/collector.key" in others.output
+    assert "then give those of an agent, --keys keys/agent." in none.output
+    assert "nowhere/own.key_secret" in examine("--to", it.address, "--keys", "nowhere").output
 
 
 def test_an_address_that_is_none_is_told() -> None:
@@ -79,3 +99,7 @@ def test_a_store_that_is_a_file_is_told(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "cannot be written (Not a directory): give another --store." in result.output
+
+    result = CliRunner().invoke(cli, ["doctor", "--store", "ftp://host/runs"])
+    assert result.exit_code == 1
+    assert "neither a path nor a URL that begins with s3://, gs://, az://): give" in result.output

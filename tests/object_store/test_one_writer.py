@@ -19,6 +19,7 @@ from rankscope.store import Event, Record, RunWriter, open_run
 
 if TYPE_CHECKING:
     from .conftest import Bucket
+    from .server import Server
 
 Make = Callable[..., Record]
 
@@ -169,9 +170,10 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(aws: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
-    proxy = Proxy(aws)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
+    proxy = Proxy(server.url)
+    for name, value in server.environment(proxy.url).items():
+        monkeypatch.setenv(name, value)
     yield proxy
     proxy.close()
 
@@ -185,10 +187,8 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
     with RunWriter.open(bucket.run, run="gpt") as writer:
         writer.attempt_of("x")
         writer.commit([], streams={}, events=[])
-        proxy.lose, proxy.cut = (
-            b"PUT /" + bucket.name.encode() + b"/team/gpt/refs/branch.main",
-            stays_away,
-        )
+        head = bucket.server.path(bucket.name, "team/gpt/refs/branch.main")
+        proxy.lose, proxy.cut = f"PUT {head}".encode(), stays_away
         with pytest.raises(StoreError, match="cannot be reached") if stays_away else nullcontext():
             writer.commit(records, streams={"s": 1}, events=events)
         assert proxy.lost.is_set()

@@ -1,4 +1,4 @@
-"""Readers in processes of their own, while a run on S3 is written and cleaned."""
+"""Readers in processes of their own, while a run in a bucket is written and cleaned."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_folder_in_use_is_left_alone(writer: RunWriter, record: Make, tmp_path
         export_zarr(open_run(writer.path), tmp_path / "mine")
     command = ["export", str(tmp_path / "none"), "--zarr", str(tmp_path / "plain")]
     result = CliRunner().invoke(cli, command)
-    assert result.output == f"Error: {tmp_path / 'none'} does not exist.\n"
+    assert result.output == f"Error: {tmp_path / 'none'} does not exist; give a run.\n"
 
 
 def test_a_run_without_records_is_exported_empty(writer: RunWriter, tmp_path: Path) -> None:

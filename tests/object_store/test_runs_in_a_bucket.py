@@ -1,4 +1,4 @@
-"""Runs on a real S3 server: written, read and listed, with the errors that people meet."""
+"""Runs in buckets: written, read and listed, with the errors that people meet."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_runs_in_a_bucket_are_listed(writer: RunWriter, record: Make, bucket: Bu
 
 
 def test_a_place_that_holds_something_else_is_left_alone(bucket: Bucket) -> None:
-    bucket.client().put("team/gpt/model.pt", b"weights")
+    bucket.put("team/gpt/model.pt", b"weights")
 
     with pytest.raises(NotARunError, match="gpt is a folder without a run; choose a URL that"):
         RunWriter.open(bucket.run, run="gpt")
@@ -118,19 +118,55 @@ def test_the_viewer_shows_runs_of_a_bucket(writer: RunWriter, record: Make, buck
         server.stop()
 
 
+def test_the_doctor_tries_a_bucket_and_leaves_nothing_there(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = f"{bucket.url}/team"
+    result = CliRunner().invoke(cli, ["doctor", "--store", folder])
+
+    assert f"ok    {folder} can be written, and takes writes on condition." in result.output
+    assert "    A small commit takes " in result.output
+    assert bucket.names() == []
+
+    for name, value in bucket.server.environment(NOWHERE).items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(cli, ["doctor", "--store", folder])
+    assert result.exit_code == 1
+    assert f"bad   {folder} cannot be written (Cannot " in result.output
+    assert "cannot be reached; look at the network" in result.output
+
+
+NO_KEYS = "the credentials are refused; set "
+NOWHERE = "http://127.0.0.1:1"
 ERRORS = {
-    "nobucket": ({}, "s3://no-such-bucket/gpt", "there is no bucket 'no-such-bucket'; make it"),
-    "key": ({"AWS_ACCESS_KEY_ID": "wrong"}, "", "the credentials are refused; set AWS_ACCESS"),
-    "secret": ({"AWS_SECRET_ACCESS_KEY": "no"}, "", "the credentials are refused; set AWS_ACCESS"),
-    "away": ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "", "cannot be reached; .*127.0.0.1:1"),
+    ("s3", "bucket"): ({}, "s3://no-such/gpt", "there is no bucket 'no-such'; make it first"),
+    ("s3", "key"): ({"AWS_ACCESS_KEY_ID": "wrong"}, "", f"{NO_KEYS}AWS_ACCESS_KEY_ID"),
+    ("s3", "secret"): ({"AWS_SECRET_ACCESS_KEY": "no"}, "", f"{NO_KEYS}AWS_ACCESS_KEY_ID"),
+    ("s3", "away"): ({"AWS_ENDPOINT_URL": NOWHERE}, "", f"cannot be reached; .*{NOWHERE}"),
+    ("s3", "address"): (
+        {"AWS_ENDPOINT_URL": "ceph:7480"},
+        "",
+        "must begin with http.*got 'ceph:7480'",
+    ),
+    ("az", "bucket"): ({}, "az://no-such/gpt", "there is no container 'no-such'; make it first"),
+    ("az", "name"): ({}, "az://A_B/gpt", "'A_B' is no name for a container; correct it"),
+    ("az", "key"): ({"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}, "", f"{NO_KEYS}AZURE_STORAGE"),
+    ("az", "no key"): ({"AZURE_STORAGE_ACCOUNT_KEY": "?"}, "", f"{NO_KEYS}AZURE_STORAGE"),
+    ("az", "away"): ({"AZURE_STORAGE_ENDPOINT": NOWHERE}, "", f"cannot be reached; .*{NOWHERE}"),
+    ("az", "address"): (
+        {"AZURE_STORAGE_ENDPOINT": "azure"},
+        "",
+        "must begin with http.*got 'azure'",
+    ),
+    ("gs", "away"): ({"GOOGLE_BASE_URL": NOWHERE}, "", f"cannot be reached; .*{NOWHERE}"),
 }
 
 
-@pytest.mark.parametrize("case", ERRORS)
+@pytest.mark.parametrize(("running", "case"), ERRORS, indirect=["running"])
 def test_what_is_wrong_is_said_in_words_and_soon(
     case: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment, url, said = ERRORS[case]
+    environment, url, said = ERRORS[bucket.server.scheme, case]
     url = url or bucket.run
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
