@@ -21,6 +21,7 @@ Index = int | slice
 
 CODEC = BloscCodec(cname="lz4", clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
+OVER_RANKS = ("rank", "group", "extreme")
 FIRST_AXIS = {"history": "record", "pyramid": "block"}
 """Its name, by place; else it is a slot of a ring."""
 
@@ -150,9 +151,7 @@ def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
 
 def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
     """Make one array, as it is in one tier."""
-    # What follows in time lies side by side, bit by bit: so it packs best.
     kept = tier == "history"
-    order = (*range(1, 1 + len(layout.axes)), 0)
     return zarr.create_array(
         store,
         name=path,
@@ -160,7 +159,7 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=[TransposeCodec(order=order)] if kept else None,
+        filters=[TransposeCodec(order=order_in_history(layout))] if kept else None,
         compressors=[
             BloscCodec(cname=layout.compressor, clevel=LEVEL, shuffle="bitshuffle")
             if kept
@@ -168,6 +167,15 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         ],
         dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )
+
+
+def order_in_history(layout: Layout) -> tuple[int, ...]:
+    """The order of the axes of a chunk of the history, as it is stored: so it packs best.
+
+    What follows in time lies side by side, and so do what ranks say of one site: often the same.
+    """
+    axes = range(1, 1 + len(layout.axes))
+    return (*sorted(axes, key=lambda axis: layout.axes[axis - 1] in OVER_RANKS), 0)
 
 
 def room(array: zarr.Array[Any], rows: int, inner: tuple[Index, ...]) -> Block:
