@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, delete_chunks, write_regions
+from .chunks import LEVEL, Block, Encoded, Request, delete_chunks, write_regions
 from .deferred import Deferred
 from .layout import (
     ARRAYS,
@@ -32,10 +32,11 @@ from .tiers import Bounds, Piece, pieces
 Index = int | slice
 """Selects along an axis after the record."""
 
-CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
+CODEC = BloscCodec(cname="lz4", clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
 FRAME_CODEC = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle", typesize=8)
 """Of frames, which are mostly columns of eight bytes: they come to half of what they are."""
+OVER_RANKS = ("rank", "group", "extreme")
 FIRST_AXIS = {"history": "record", "pyramid": "block"}
 """Its name, by place; else it is a slot of a ring."""
 
@@ -181,8 +182,7 @@ def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
 
 def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
     """Make one array, as it is in one tier."""
-    turned = layout.turned and tier == "history"
-    order = (*range(1, 1 + len(layout.axes)), 0)
+    kept = tier == "history"
     return zarr.create_array(
         store,
         name=path,
@@ -190,10 +190,23 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=[TransposeCodec(order=order)] if turned else None,
-        compressors=[CODEC],
+        filters=[TransposeCodec(order=order_in_history(layout))] if kept else None,
+        compressors=[
+            BloscCodec(cname=layout.compressor, clevel=LEVEL, shuffle="bitshuffle")
+            if kept
+            else CODEC
+        ],
         dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )
+
+
+def order_in_history(layout: Layout) -> tuple[int, ...]:
+    """The order of the axes of a chunk of the history, as it is stored: so it packs best.
+
+    What follows in time lies side by side, and so do what ranks say of one site: often the same.
+    """
+    axes = range(1, 1 + len(layout.axes))
+    return (*sorted(axes, key=lambda axis: layout.axes[axis - 1] in OVER_RANKS), 0)
 
 
 def room(array: zarr.Array[Any], rows: int, inner: tuple[Index, ...]) -> Block:
