@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -13,9 +14,9 @@ from pathlib import Path
 
 from ..sketch.errors import RankscopeError, SettingError
 
-_started: list[subprocess.Popen[bytes]] = []
-"""Collectors outlive these objects; they are kept, for Python warns when one is forgotten."""
-
+BESIDE = 'exec 3<&0; "$@" <&3 3<&- &'
+"""A shell that runs its arguments and ends at once. So the collector is no child of the rank that
+starts it, which may wait for all of its children."""
 START_S = 60.0
 """How long the collector may take to say its address."""
 
@@ -41,7 +42,8 @@ def start_collector(
     """Start a collector that ends by itself when all ranks have left; its address.
 
     It has a session of its own, so that it outlives the rank that started it: launchers kill the
-    process groups of their workers. What it logs goes to `directory/run.log`.
+    process groups of their workers. Nor is it a child of that. What it logs goes to
+    `directory/run.log`.
 
     Args:
         bind: where it listens.
@@ -65,18 +67,18 @@ def start_collector(
     begins = log.tell()
     with log:
         process = subprocess.Popen(
-            command,
+            ["/bin/sh", "-c", BESIDE, "sh", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
             env=_plain_environment(),
         )
-    _started.append(process)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as line_in:  # if it has ended it says why
         line_in.write(keys.encode() + b"\n")
     line = _first_line(process)
+    process.wait()  # the shell
     if not line:
         said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
         raise RankscopeError(_last_sentence(said) or "The embedded collector did not start.")
@@ -109,7 +111,8 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
             said += part
     process.stdout.close()
     if b"\n" not in said:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         return b""
     return said.partition(b"\n")[0]
 

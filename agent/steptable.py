@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ ROW_BYTES = sum(column.nbytes for column in SketchTable.empty(1).columns())
 Absorb = Callable[[SketchTable, NDArray[np.int64], SketchTable, NDArray[np.bool_]], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class StepTable:
     """One row a site; which rows hold something; and what the training loop said about the step."""
 
@@ -70,7 +71,8 @@ class StepRing:
     """
 
     def __init__(self) -> None:
-        self._all: list[StepTable] = []
+        self._all: weakref.WeakSet[StepTable] = weakref.WeakSet()
+        """Without those that never came back, because the training thread was interrupted."""
         self._counted_bytes = 0
         """What the counts of a step took at most."""
         self._free: deque[StepTable] = deque()
@@ -79,7 +81,7 @@ class StepRing:
         """An empty table for `step`, or None where all are still on their way out."""
         if not self._free and self._may_grow():
             table = StepTable(0, SketchTable.empty(0), np.zeros(0, np.bool_))
-            self._all.append(table)
+            self._all.add(table)
             self._free.append(table)
         if not self._free:
             return None

@@ -18,6 +18,10 @@ class Stopwatch:
         self.seconds = 0.0
         self._depth, self._begin = 0, 0.0
 
+    def reset(self) -> None:
+        """Be outside of all blocks: one that was interrupted may not have been left."""
+        self._depth = 0
+
     def __enter__(self) -> Self:
         if self._depth == 0:
             self._begin = time.perf_counter()

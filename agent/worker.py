@@ -34,7 +34,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="rankscope", daemon=True)
         self._breathed = self._deadline = 0.0
         self.durable = False
-        """After `stop`: whether the collector has everything on disk."""
+        """After `join`: whether the collector has everything on disk."""
 
     def start(self) -> None:
         """Begin to work."""
@@ -44,11 +44,14 @@ class Worker:
         """Let `job` run after all earlier ones. Never blocks."""
         self._jobs.put(job)
 
-    def stop(self, *, timeout_s: float) -> None:
-        """Finish all jobs, say goodbye and end, within about `timeout_s` seconds."""
+    def dismiss(self, *, timeout_s: float) -> None:
+        """Let it finish all jobs, say goodbye and end, within about `timeout_s` seconds."""
         self._deadline = time.monotonic() + timeout_s
         self._jobs.put(None)
-        self._thread.join(timeout_s + 1.0)
+
+    def join(self) -> None:
+        """Wait until it has ended, after `dismiss`."""
+        self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

@@ -10,11 +10,12 @@ from contextlib import ExitStack
 import click
 
 from ..wire.keys import CollectorKeys, read_keys
+from ..wire.memory import raise_file_limit, use_one_heap
 from ..wire.stopping import StopSignal
 from .health import HealthServer
 from .joiner import JoinerSettings
+from .keeper import per_rank
 from .logs import log_to_stderr
-from .memory import raise_file_limit, use_one_heap
 from .service import Service
 from .settings import CollectorSettings
 
@@ -63,6 +64,13 @@ from .settings import CollectorSettings
     help="Delete the detail of recorded steps older than the last N. Otherwise all is kept.",
 )
 @click.option(
+    "--keep-per-rank",
+    default="alert",
+    show_default=True,
+    help="Keep all that single ranks said: of `all`, of `none`, of ranks as `0,3`, or of the "
+    "records around an alert.",
+)
+@click.option(
     "--memory",
     "memory_mib",
     type=click.IntRange(min=16),
@@ -90,6 +98,7 @@ def collect(
     deadline: float,
     lost_after: float,
     keep_steps: int | None,
+    keep_per_rank: str,
     memory_mib: int,
     health: str | None,
     log_format: str,
@@ -102,6 +111,7 @@ def collect(
         lost_after_s=lost_after,
         open_bytes=memory_mib << 19,
         retain_bytes=memory_mib << 18,
+        per_rank=per_rank(keep_per_rank),
     )
     settings = CollectorSettings(
         joiner=joiner,

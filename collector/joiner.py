@@ -18,11 +18,12 @@ from ..merge.joining import KEPT_RANKS
 from ..merge.merging import merge_contributions
 from ..merge.placement import Layout
 from ..merge.plan import Contribution, Plans
-from ..store.record import Alert, Event, Record, SiteInfo
+from ..store.record import Alert, Event, RankFrames, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import Gap
 from .held import Held, Key
+from .keeper import Keeper, PerRank, keeps
 from .watch import Watch, rank_words
 
 RECORD_BYTES, RANK_BYTES = 1024, 64
@@ -54,7 +55,9 @@ class JoinerSettings:
     open_bytes: int = 128 << 20
     """Above this the oldest open records are closed before their deadline."""
     keep_ranks: int = KEPT_RANKS
-    """Main statistics are kept for each rank of an attempt of at most this many ranks."""
+    """Main statistics are kept for each rank of an attempt of at most this many ranks …"""
+    per_rank: PerRank = "alert"
+    """… and whole frames of these ranks, whose main statistics are kept in any attempt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class Batch:
     records: list[Record] = field(default_factory=list[Record])
     events: list[Event] = field(default_factory=list[Event])
     alerts: list[Alert] = field(default_factory=list[Alert])
+    rank_frames: list[RankFrames] = field(default_factory=list[RankFrames])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
 
@@ -141,6 +145,7 @@ class Joiner:
         self._stalled = False
         """Whether it was told that no rank moves."""
         self._plans = Plans()
+        self._keeper = Keeper(self.settings.per_rank, world_size)
         self.watch = Watch(attempt, site)
         """What its records are judged by."""
         self._open_bytes = 0
@@ -480,7 +485,7 @@ class Joiner:
             batch.events.append(self._gap(-1, gap))
             return False
         said = held.said()
-        keep = self.world_size <= self.settings.keep_ranks
+        is_small, kept = self.world_size <= self.settings.keep_ranks, self.settings.per_rank
         record = Record(
             index=held.index,
             step=step,
@@ -495,7 +500,9 @@ class Joiner:
             sites=merged.sites,
             merged=merged.table,
             spread=merged.spread,
-            by_rank=merged.by_rank if keep else {},
+            by_rank={
+                rank: own for rank, own in merged.by_rank.items() if is_small or keeps(kept, rank)
+            },
             training={rank: one.training for rank, one in said.items()},
             health={rank: one.health for rank, one in said.items()},
             quantities=merged.quantities,
@@ -504,12 +511,15 @@ class Joiner:
         )
         batch.records.append(record)
         whole = record.complete and not record.partial
+        alerts = list[Alert]()
         try:
-            batch.alerts += self.watch.judge(
+            alerts = self.watch.judge(
                 merged, step, record.time_ns, whole=whole, patched=patched or held.kept
             )
         except Exception as error:  # a rule never costs the record, whatever peers have sent
             self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
+        batch.alerts += alerts
+        batch.rank_frames += self._keeper.keep(held.index, held.parts, alerts)
         return True
 
     def _may_change(self, held: Held) -> bool:

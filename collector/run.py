@@ -228,6 +228,7 @@ class Run:
         schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
         layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
+        layout = replace(layout, schema=schema)
         stream.schemas[schema.hash] = Known(schema, layout, charge)
         self._schema_bytes += charge
         stream.needs_schema = False
@@ -377,13 +378,17 @@ class Run:
             if news:
                 self._write_attempts()
                 self.writer.commit(
-                    batch.records, streams=cursors, events=batch.events, alerts=batch.alerts
+                    batch.records,
+                    streams=cursors,
+                    events=batch.events,
+                    alerts=batch.alerts,
+                    rank_frames=batch.rank_frames,
                 )
         except BusyError:
             raise  # there is nothing to wait for
         except Exception as error:  # whatever the store's engine raises: the frames stay here
             self._failures += 1
-            wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 16)
+            wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 4)
             self._next_try = now + wait_s
             self.failing = f"Run {self.name!r} cannot be stored: {error}"
             raise StoreError(self.failing) from error
@@ -622,6 +627,7 @@ class Run:
             gathered.records += batch.records
             gathered.events += map(self._dated, batch.events)
             gathered.alerts += batch.alerts
+            gathered.rank_frames += batch.rank_frames
             gathered.released += batch.released
         return gathered
 

@@ -36,6 +36,7 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.via import connection
+from .keeper import keeps
 from .overload import Overload
 from .run import Run, Stream
 from .settings import CollectorSettings
@@ -285,7 +286,7 @@ class Collector:
             received=stream.cursor.received,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self._credit_bytes(stream),
-            joins=True,
+            joins=not keeps(self.settings.joiner.per_rank, stream.rank),
         )
         self._send(peer, welcome)
 

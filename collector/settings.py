@@ -24,7 +24,7 @@ class CollectorSettings:
     keep_records: int | None = None
     """Of how many records of a run, the last, all is to stay; None: of all."""
     retry_s: float = 1.0
-    """Wait after a commit that failed; doubled each time, up to 16 times this."""
+    """Wait after a commit that failed; doubled each time, up to 4 times this."""
     first_hello_s: float = 60.0
     """With `until_done`: end if nobody said hello within this time."""
     credit_frames: int = 32

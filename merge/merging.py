@@ -97,6 +97,15 @@ def merge_contributions(
         )
 
 
+def merge_tables(
+    contributions: Mapping[int, Contribution], plans: Plans | None = None
+) -> tuple[NDArray[np.intp], SketchTable]:
+    """The sites and the table alone of what `merge_contributions` gives."""
+    with np.errstate(all="ignore"):
+        observed = Observed.of(contributions, plans or Plans())
+        return observed.plan.sites, _merged(observed.plan, observed.rows, observed.parts)
+
+
 def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> SketchTable:
     """One row a site."""
     rows = united(plan, thin)

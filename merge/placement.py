@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..wire.messages import MeshAxis, Site
+from ..wire.messages import MeshAxis, Schema, Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +34,8 @@ class Layout:
     """Names of the groups of ranks that the rank is in, see `groups_of`."""
     peers: int = 0
     """The coordinate on the mesh axis `tp`: ranks that share it hold the same part of a layer."""
+    schema: Schema | None = None
+    """Of which it is the layout, for who keeps frames as they came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,16 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import (
+    Alert,
+    Event,
+    QuantityInfo,
+    RankFrame,
+    RankFrames,
+    RankInfo,
+    Record,
+    SiteInfo,
+)
 from .writer import RunWriter
 
 if TYPE_CHECKING:
@@ -22,6 +31,8 @@ __all__ = [
     "FirstBad",
     "Heatmap",
     "QuantityInfo",
+    "RankFrame",
+    "RankFrames",
     "RankInfo",
     "Record",
     "Run",

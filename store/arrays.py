@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import zarr
@@ -11,16 +12,31 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.storage import StorePath
 
-from .chunks import COMPRESSOR, LEVEL, Block, Encoded, Request, delete_chunks, write_regions
+from .chunks import LEVEL, Block, Encoded, Request, delete_chunks, write_regions
 from .deferred import Deferred
-from .layout import ARRAYS, BLOCKS, LOGS, PYRAMID, RING, Dims, Layout, Tier, pyramid_path
+from .layout import (
+    ARRAYS,
+    BLOCKS,
+    LOGS,
+    PYRAMID,
+    RANK_FRAME_CHUNK,
+    RANK_FRAMES,
+    RING,
+    Dims,
+    Layout,
+    Tier,
+    pyramid_path,
+)
 from .tiers import Bounds, Piece, pieces
 
 Index = int | slice
 """Selects along an axis after the record."""
 
-CODEC = BloscCodec(cname=COMPRESSOR, clevel=LEVEL, shuffle="shuffle")
+CODEC = BloscCodec(cname="lz4", clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
+FRAME_CODEC = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle", typesize=8)
+"""Of frames, which are mostly columns of eight bytes: they come to half of what they are."""
+OVER_RANKS = ("rank", "group", "extreme")
 FIRST_AXIS = {"history": "record", "pyramid": "block"}
 """Its name, by place; else it is a slot of a ring."""
 
@@ -64,14 +80,10 @@ class Arrays:
         for path, layout in pyramid_arrays():
             self._open[path] = create(self.store, path, layout, "history", dims)
         for name in LOGS:
-            self._open[name] = zarr.create_array(
-                self.store,
-                name=name,
-                shape=(0,),
-                chunks=(LOG_CHUNK,),
-                dtype="uint8",
-                fill_value=0,
-            )
+            self._open[name] = create_bytes(self.store, name, LOG_CHUNK)
+        self._open[RANK_FRAMES] = create_bytes(
+            self.store, RANK_FRAMES, RANK_FRAME_CHUNK, FRAME_CODEC
+        )
 
     def dims(self) -> dict[str, int]:
         """How large the axes are that grow."""
@@ -134,11 +146,31 @@ class Arrays:
                     delete_chunks(self.at(tier, layout.name))
         self._begun = {}
 
+    def entries(self, name: str, length: int) -> list[Any]:
+        """What one of `LOGS` says in so many bytes."""
+        text = np.asarray(self.open(name)[:length]).tobytes() if length else b""
+        return [json.loads(line) for line in text.decode().splitlines()]
+
     def append_bytes(self, name: str, start: int, text: bytes) -> None:
-        """Put `text` into one of `LOGS` from position `start` on."""
+        """Put `text` into one of `LOGS`, or `RANK_FRAMES`, from position `start` on."""
         array = self.open(name)
         resize(array, (start + len(text),))
         array[start:] = np.frombuffer(text, np.uint8)
+
+
+def create_bytes(
+    store: Store, name: str, chunk: int, codec: BloscCodec | Literal["auto"] = "auto"
+) -> zarr.Array[Any]:
+    """Make an array of bytes, without any."""
+    return zarr.create_array(
+        store,
+        name=name,
+        shape=(0,),
+        chunks=(chunk,),
+        dtype="uint8",
+        fill_value=0,
+        compressors=codec,
+    )
 
 
 def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
@@ -150,8 +182,7 @@ def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
 
 def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
     """Make one array, as it is in one tier."""
-    turned = layout.turned and tier == "history"
-    order = (*range(1, 1 + len(layout.axes)), 0)
+    kept = tier == "history"
     return zarr.create_array(
         store,
         name=path,
@@ -159,10 +190,23 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=[TransposeCodec(order=order)] if turned else None,
-        compressors=[CODEC],
+        filters=[TransposeCodec(order=order_in_history(layout))] if kept else None,
+        compressors=[
+            BloscCodec(cname=layout.compressor, clevel=LEVEL, shuffle="bitshuffle")
+            if kept
+            else CODEC
+        ],
         dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )
+
+
+def order_in_history(layout: Layout) -> tuple[int, ...]:
+    """The order of the axes of a chunk of the history, as it is stored: so it packs best.
+
+    What follows in time lies side by side, and so do what ranks say of one site: often the same.
+    """
+    axes = range(1, 1 + len(layout.axes))
+    return (*sorted(axes, key=lambda axis: layout.axes[axis - 1] in OVER_RANKS), 0)
 
 
 def room(array: zarr.Array[Any], rows: int, inner: tuple[Index, ...]) -> Block:

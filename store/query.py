@@ -17,7 +17,7 @@ from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
-from ..sketch.table import SketchTable
+from ..sketch.table import BINS, COUNTS, SketchTable
 from .badness import Badness
 from .columns import in_columns
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
@@ -49,7 +49,8 @@ from .selection import (
     choose_records,
     choose_sites,
 )
-from .values import View, heatmap, main_column, numbers, silent_records, summed, values
+from .values import heatmap, main_column, numbers, silent_records, summed, values
+from .views import View, exact, observed
 
 Labels = str | Collection[str] | None
 
@@ -199,7 +200,8 @@ class Run:
         finite.
 
         Main statistics are float32 and come in every view; the others are derived from the exact
-        columns, as float64, for the merged view.
+        columns, as float64: for the merged view, and for ranks in steps of which their frames are
+        kept, see `kept_ranks`.
 
         Args:
             statistic: A name of `rankscope.sketch.STATISTICS`.
@@ -209,6 +211,7 @@ class Run:
             steps: Which steps, both ends included.
             view: `merged`, a rank, or `min`, `max`, `argmin`, `argmax` over ranks; or one of
                 `groups`: what the ranks with a coordinate make up, as "tp=1" or "host=node-3".
+                Where frames are kept, any coordinates on the mesh, as "dp=0,pp=1,tp=1".
             attempt: Only records of this attempt.
             unscaled: Gradients as they were without the loss scale, in runs that kept it.
 
@@ -287,6 +290,7 @@ class Run:
         sites: Labels = None,
         steps: Steps = None,
         width: int | None = None,
+        view: View = "merged",
         attempt: int | None = None,
     ) -> xr.Dataset:
         """Histograms of exponents: `count` over (step, site, exponent), and what is in no bin.
@@ -300,39 +304,52 @@ class Run:
             steps: which steps, both ends included.
             width: sums over neighbouring steps, at most so many: `step` is the first of each,
                 `last_step` the last. Of a long run they are read from sums that are kept.
+            view: `merged`; or a rank, or coordinates on the mesh as "dp=0,tp=1", in steps of which
+                the frames of these ranks are kept, see `kept_ranks`; not with `width`.
             attempt: only records of this attempt.
 
         Raises:
-            SettingError: there is no such site.
+            SettingError: there is no such site or view, or no exact columns of it.
         """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         if width is not None:
+            if view != "merged":
+                raise SettingError(f"Sums over steps are of all ranks, not of view {view!r}.")
             silent = silent_records(reader, "rms")
             columns = in_columns(chosen, width, reader.state, silent=silent)
             sums = summed(reader, columns, places)
             return exponents_dataset(by_column(columns), reader.sites(places), *sums)
+        table, shape = exact(reader, view, chosen.records, places), (len(chosen), len(places))
         return exponents_dataset(
             by_step(chosen),
             reader.sites(places),
-            reader.read("counts", chosen.records, places),
-            reader.histograms(chosen.records, places),
+            table.counts.reshape(*shape, len(COUNTS)),
+            table.histogram.reshape(*shape, BINS),
         )
 
     def table(
-        self, step: int, sites: Labels = None, *, attempt: int | None = None
+        self,
+        step: int,
+        sites: Labels = None,
+        *,
+        view: View = "merged",
+        attempt: int | None = None,
     ) -> tuple[list[str], SketchTable]:
         """The exact columns of one step: labels of the sites observed in it, and a row for each.
 
-        They come in the order of execution, or of `sites`.
+        They come in the order of execution, or of `sites`. For a rank, or the ranks at coordinates
+        on the mesh, as "dp=0,tp=1", the frames of these must be kept, see `kept_ranks`.
 
         Raises:
-            SettingError: the step was not recorded, or there is no such site.
+            SettingError: the step was not recorded, there is no such site or view, or there are no
+                exact columns of it.
         """
         reader = self._reader
         record = reader.choose_step(step, attempt)
-        here, table = reader.table(record, choose_sites(reader.meta.sites, sites=sites))
+        places = choose_sites(reader.meta.sites, sites=sites)
+        here, table = observed(reader, view, record, places)
         return [reader.label(place) for place in here], table
 
     def formats(
@@ -341,17 +358,20 @@ class Run:
         site: str,
         step: int,
         formats: Sequence[str] = FORMATS,
+        view: View = "merged",
         attempt: int | None = None,
     ) -> pd.DataFrame:
         """How one tensor would fit number formats: by format the shares that overflow, underflow, …
 
         Each share comes with the bounds that the histogram guarantees, or what was counted beside
-        the sketch: most answers from `FineExponents` are exact, all from `CastCounts`.
+        the sketch: most answers from `FineExponents` are exact, all from `CastCounts`. Of single
+        ranks (`view`, see `table`) it is what the histogram guarantees.
 
         Raises:
-            SettingError: the site was not observed in that step, or there is no such format.
+            SettingError: the site was not observed in that step, there is no such format or view,
+                or there are no exact columns of it.
         """
-        labels, table = self.table(step, [site], attempt=attempt)
+        labels, table = self.table(step, [site], view=view, attempt=attempt)
         if not labels:
             raise SettingError(f"{site} was not observed in step {step}.")
         if table.is_glance()[0]:
@@ -359,7 +379,8 @@ class Run:
                 f"{site} was left to the sentinel in step {step}, which takes no histogram; "
                 "`scalar` without NaN tells the steps in which it was sketched."
             )
-        return fit_formats(table, counts_at(self._reader, site, step, attempt), formats)
+        counts = counts_at(self._reader, site, step, attempt) if view == "merged" else {}
+        return fit_formats(table, counts, formats)
 
     def quantities(
         self, kind: str | Collection[str] | None = None, name: str | None = None
@@ -491,6 +512,23 @@ class Run:
         """
         return gaps_frame(self._reader.log("events"))
 
+    def kept_ranks(self, *, steps: Steps = None, attempt: int | None = None) -> pd.Series:
+        """By step the ranks whose frames are kept as they came, where some are.
+
+        Of these all that is known of the merged tensors is known of each, and of what any of them
+        make up: see `view` of `scalar`, `exponents`, `table` and `formats`. Which they are is for
+        the collector's `--keep-per-rank` to say.
+        """
+        reader = self._reader
+        chosen = reader.choose(steps=steps, attempt=attempt)
+        kept = {
+            int(step): reader.rank_frames[record].ranks
+            for step, record in zip(chosen.steps, chosen.records.tolist(), strict=True)
+            if record in reader.rank_frames
+        }
+        index = pd.Index(list(kept), dtype=np.int64, name="step")
+        return pd.Series(list(kept.values()), index=index, name="ranks", dtype=object)
+
     def rank_outliers(
         self,
         statistic: str = "rms",
@@ -604,7 +642,9 @@ class Run:
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
-        tables = [_sketched(*reader.table(int(record), places)) for record in chosen.records]
+        tables = [
+            _sketched(*observed(reader, "merged", int(record), places)) for record in chosen.records
+        ]
         return logframe(
             (int(step), reader.sites(here), table)
             for step, (here, table) in zip(chosen.steps, tables, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.labels import site_label
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import Ints, SketchTable
+from ..wire.codec import PackedFrame
+from ..wire.messages import Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,23 @@ class Record:
     )
     """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
     mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
+
+
+class RankFrame(NamedTuple):
+    """What one rank said about one step."""
+
+    frame: PackedFrame
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFrames:
+    """Frames of single ranks that are kept as they came, beside what all ranks make up."""
+
+    record: int
+    """Index of the record that they went into; it must be stored, or be stored with them."""
+    frames: Mapping[int, RankFrame]
+    """By rank. They replace all that were kept of the record before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

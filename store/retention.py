@@ -14,7 +14,8 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from .arrays import Arrays
-from .layout import ARRAYS, CHUNK
+from .layout import ARRAYS, CHUNK, RANK_FRAME_CHUNK, RANK_FRAMES
+from .rank_frames import INDEX, read_index
 from .record import Event
 from .selection import ATTEMPT, STEP, Indices
 from .state import State
@@ -53,8 +54,16 @@ def doomed(arrays: Arrays, state: State, keep: int) -> Doomed:
         for name in ARRAYS
         if name not in FOR_EVER
     }
+    limits[RANK_FRAMES] = _frames_below(arrays, state, stop) // RANK_FRAME_CHUNK
     chunks, size_bytes = sync(_below(arrays.store, limits))
     return Doomed(first=state.deleted, stop=stop, chunks=chunks, size_bytes=size_bytes)
+
+
+def _frames_below(arrays: Arrays, state: State, stop: int) -> int:
+    """Up to which byte of `RANK_FRAMES` there are only frames of records below `stop`."""
+    index = read_index(arrays.entries(INDEX, state.logs[INDEX]))
+    later = (at.start for record, at in index.items() if record >= stop)
+    return min(later, default=state.logs[RANK_FRAMES])
 
 
 def event_of(found: Doomed, facts: Indices, keep: int, time_ns: int) -> Event:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from .layout import ARRAYS, LOGS
+from .layout import ARRAYS, LOGS, RANK_FRAMES
 from .record import Alert, QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
@@ -23,8 +23,8 @@ class State:
     """Where the tail begins."""
     history: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ARRAYS, 0))
     """By array: where its history ends."""
-    logs: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
-    """By array of `LOGS`: how many of its bytes count."""
+    logs: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys((*LOGS, RANK_FRAMES), 0))
+    """By array of `LOGS`, and of `RANK_FRAMES`: how many of its bytes count."""
     meta: int = 0
     """Counts the changes of the attributes of the group `meta`."""
     wide: bool = False

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, SENTINEL, check_statistic, derive
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
-from ..sketch.table import BINS, COUNT, COUNTS, SketchTable
+from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
 from .layout import ENDS, pyramid_path
 from .pooling import Heatmap, Pool, group_size, pool_sites, pool_steps
 from .reader import Asked, Reader
 from .selection import BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
+from .views import View, exact
 
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
@@ -27,8 +28,6 @@ SKETCHED = "zero_share"
 
 So a tensor without elements is told as not observed here: it has none of these statistics."""
 
-View = str | int
-"""`merged`, one rank, a group of ranks, or `min`, `max`, `argmin`, `argmax` over ranks."""
 Pooled = tuple[str, View, Pool]
 """A statistic, as it is viewed, and which of several numbers of it is kept."""
 
@@ -53,8 +52,8 @@ def several(
     lying = [where(reader, statistic, records, places, view) for statistic, view in asked]
     kept = iter(reader.read_all([place for place in lying if place is not None]))
     return [
-        derived(reader, statistic, records, places) if place is None else next(kept)
-        for place, (statistic, _) in zip(lying, asked, strict=True)
+        derived(reader, statistic, records, places, view) if place is None else next(kept)
+        for place, (statistic, view) in zip(lying, asked, strict=True)
     ]
 
 
@@ -63,35 +62,34 @@ def where(
 ) -> Asked | None:
     """Where a statistic of these records and sites lies; None for one that is derived."""
     check_statistic(statistic)
-    if view == "merged" and statistic not in MAIN:
+    if view in SPREAD:
+        return "spread", records, (places, main_column(statistic, view), SPREAD.index(str(view)))
+    if not isinstance(view, str) and not 0 <= view < reader.ranks:
+        raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
+    if isinstance(view, str) and view not in ("merged", *reader.meta.groups) and "=" not in view:
+        known = ", ".join((*SPREAD, *reader.meta.groups))
+        raise SettingError(f"`view` must be 'merged', a rank, or one of {known}, got {view!r}.")
+    if statistic not in MAIN:
         return None
-    column = main_column(statistic, f"view {view!r}")
+    column = MAIN.index(statistic)
     if view == "merged":
         return "scalars", records, (places, column)
     if view in reader.meta.groups:
         return "groups", records, (reader.meta.groups.index(str(view)), places, column)
-    if isinstance(view, str):
-        return "spread", records, (places, column, spread_column(view, reader.meta.groups))
-    if not 0 <= view < reader.ranks:
-        raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
-    return "ranks", records, (int(view), places, column)
+    return None if isinstance(view, str) else ("ranks", records, (int(view), places, column))
 
 
 def derived(
-    reader: Reader, statistic: str, records: Indices, places: Indices
+    reader: Reader, statistic: str, records: Indices, places: Indices, view: View
 ) -> NDArray[np.float64]:
-    """float64 [records, sites] of any statistic, from the exact columns."""
-    counts = reader.read("counts", records, places)
-    moments = reader.read("moments", records, places)
-    rows = counts.shape[0] * counts.shape[1]
-    table = SketchTable(
-        counts.reshape(rows, counts.shape[2]),
-        moments.reshape(rows, moments.shape[2]),
-        np.empty(0, np.uint64),
-        np.empty((0, BINS), np.int64),
-    )
-    found = derive(table, statistic).reshape(counts.shape[:2])
-    return np.where(counts[..., COUNT] >= 0, found, np.nan)
+    """float64 [records, sites] of any statistic, from the exact columns.
+
+    Raises:
+        SettingError: there is no such view, or there are no exact columns of it.
+    """
+    table = exact(reader, view, records, places, histograms=False)
+    found = np.where(table.counts[:, COUNT] >= 0, derive(table, statistic), np.nan)
+    return found.reshape(len(records), len(places))
 
 
 def numbers(
@@ -239,11 +237,3 @@ def main_column(statistic: str, what: str) -> int:
             f"by rank there are {', '.join(MAIN)}."
         )
     return MAIN.index(statistic)
-
-
-def spread_column(view: str, groups: Sequence[str]) -> int:
-    """Where a view over ranks stands on the last axis of the spread."""
-    if view not in SPREAD:
-        known = ", ".join((*SPREAD, *groups))
-        raise SettingError(f"`view` must be 'merged', a rank, or one of {known}, got {view!r}.")
-    return SPREAD.index(view)

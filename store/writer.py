@@ -7,13 +7,12 @@ store nothing beside the one that took its place.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import icechunk
 import numpy as np
@@ -30,7 +29,9 @@ from .lock import WriterLock
 from .naming import holds_repository, is_there, is_vacant, what_is_at
 from .pack import consecutive, dims_for
 from .place import ObjectUrl, Place, place_of
-from .record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
+from .rank_frames import SCHEMAS, read_schemas
+from .rank_frames import append as append_frames
+from .record import Alert, Event, QuantityInfo, RankFrames, RankInfo, Record, SiteInfo
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -45,7 +46,7 @@ from .repository import (
 )
 from .selection import ATTEMPT, STEP
 from .state import Attempt, Meta, State, alert_from_json
-from .transaction import append_lines, with_names, write_records
+from .transaction import append_entries, with_names, write_records
 from .validate import check_records
 
 MAX_SITES = 100_000
@@ -92,7 +93,9 @@ class RunWriter:
         }
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
-        self._alerts = by_identity(self._read_alerts())
+        self._alerts = by_identity(map(alert_from_json, self._log("alerts")))
+        self._schemas = set(read_schemas(self._log(SCHEMAS)))
+        """Hashes of those that are stored."""
         self._making: tuple[int, int] | None = None
         """The stretch of the pyramid of which some pieces are made, and how many sites there were.
 
@@ -301,6 +304,7 @@ class RunWriter:
         streams: Mapping[str, int],
         events: Sequence[Event] = (),
         alerts: Sequence[Alert] = (),
+        rank_frames: Sequence[RankFrames] = (),
     ) -> None:
         """Store records, events, alerts and the position of streams in one transaction.
 
@@ -311,7 +315,7 @@ class RunWriter:
                 or, if only the answer was lost, the same call made again finds that out.
             BusyError: another process took over.
         """
-        batch: Batch = (*records, *events, *alerts)
+        batch: Batch = (*records, *events, *alerts, *rank_frames)
         self._settle()
         if same(self._landed, batch):
             self._landed = ()
@@ -323,13 +327,15 @@ class RunWriter:
         def write(arrays: Arrays, state: State) -> State:
             for stretch in consecutive(ordered):
                 state = write_records(arrays, state, meta, self._dims, stretch)
-            state = append_lines(arrays, state, "events", events)
-            return append_lines(arrays, state, "alerts", alerts)
+            state = append_entries(arrays, state, "events", events)
+            state = append_entries(arrays, state, "alerts", alerts)
+            return append_frames(arrays, state, rank_frames, self._schemas)
 
         every_stream = {**self._streams, **streams}
         self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
         self._meta = meta
         self._alerts |= by_identity(alerts)
+        self._schemas |= {one.schema.hash for some in rank_frames for one in some.frames.values()}
         if any(pyramid.stretch_of(record) <= self._state.stretches for record in ordered):
             self._making = None  # its records may have changed
 
@@ -373,7 +379,7 @@ class RunWriter:
 
         def change(arrays: Arrays, state: State) -> State:
             retention.delete(arrays.store, found.chunks)
-            return append_lines(arrays, replace(state, deleted=found.stop), "events", [told])
+            return append_entries(arrays, replace(state, deleted=found.stop), "events", [told])
 
         self._transact(change, "Retention")
         if free:
@@ -413,12 +419,8 @@ class RunWriter:
     ) -> None:
         self.close()
 
-    def _read_alerts(self) -> list[Alert]:
-        length = self._state.logs["alerts"]
-        if not length:
-            return []
-        lines = np.asarray(self._arrays.open("alerts")[:length]).tobytes().decode().splitlines()
-        return [alert_from_json(json.loads(line)) for line in lines]
+    def _log(self, name: str) -> list[Any]:
+        return self._arrays.entries(name, self._state.logs[name])
 
     def _make_piece(self, stretch: int) -> None:
         """Make the next piece of a stretch of the pyramid; with the last one the stretch counts."""
@@ -572,6 +574,6 @@ def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.
     return repository
 
 
-def by_identity(alerts: Sequence[Alert]) -> dict[tuple[int, str, str, int], Alert]:
+def by_identity(alerts: Iterable[Alert]) -> dict[tuple[int, str, str, int], Alert]:
     """Of several entries of one alert the latest counts."""
     return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}

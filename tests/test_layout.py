@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT = {
     "sketch": set[str](),
     "wire": {"sketch"},
-    "store": {"sketch"},
+    "store": {"merge", "sketch", "wire"},
     "agent": {"sketch", "wire"},
     "merge": {"sketch", "wire"},
     "collector": {"merge", "sketch", "store", "wire"},

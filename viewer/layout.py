@@ -16,7 +16,7 @@ from panel.io.notifications import NotificationAreaBase
 from panel.io.resources import LOCAL_DIST
 
 from ..sketch.formats import FORMATS
-from . import markup
+from . import markup, words
 from .page import Page
 
 CSS = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def controls(page: Page) -> pn.FlexBox:
     return pn.FlexBox(
         select(page, "kind", told.param.kinds, label="Kind", width=160, words=markup.kind_name),
         select(page, "statistic", page.statistics, label="Statistic", width=125),
-        select(page, "view", told.param.views, label="View", width=170, words=markup.view_name),
+        select(page, "view", told.param.views, label="View", width=170, words=words.view_name),
         select(page, "scale", scales, label="Shading", width=125),
         pn.widgets.TextInput.from_param(
             choice.param.pattern,

@@ -19,27 +19,12 @@ if TYPE_CHECKING:
     from ..store import FirstBad
     from ..store.runs import RunSummary
 
-VIEWS: Mapping[str, str] = {
-    "merged": "merged over ranks",
-    "max": "largest over ranks",
-    "min": "smallest over ranks",
-    "argmax": "which rank is largest",
-    "argmin": "which rank is smallest",
-}
-"""Views that are no rank, and how they are called."""
-
 LOGO = (
     '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
     '<rect x="0" y="13" width="4" height="9"/><rect x="6" y="7" width="4" height="15"/>'
     '<rect x="12" y="0" width="4" height="22"/><rect x="18" y="5" width="4" height="17"/>'
     f'<rect x="24" y="10" width="4" height="12" fill="{colours.NONFINITE}"/></svg>'
 )
-
-
-def view_name(view: str) -> str:
-    """A view in words."""
-    of_ranks = f"rank {view}" if view.isdigit() else f"ranks of {view}"
-    return VIEWS.get(view, of_ranks)
 
 
 def kind_name(kind: str) -> str:

@@ -17,6 +17,7 @@ from . import grid, series, spectrum, words
 
 if TYPE_CHECKING:
     from ..store.query import Run
+    from ..store.views import View
 
 WIDTH, HEIGHT = 1000, 500
 """Cells that a heatmap has at most, unless asked otherwise."""
@@ -68,7 +69,9 @@ def heatmap(
     return shades * bad
 
 
-def exponents(run: Run, *, site: str, step: int, format: str = "") -> hv.Overlay:
+def exponents(
+    run: Run, *, site: str, step: int, format: str = "", view: View = "merged"
+) -> hv.Overlay:
     """The exponents of one site at one step, with lines where a number format ends.
 
     Args:
@@ -76,11 +79,13 @@ def exponents(run: Run, *, site: str, step: int, format: str = "") -> hv.Overlay
         site: label of the site, such as `activation:blocks.0.mlp`.
         step: a recorded step.
         format: a number format; the site's own by default.
+        view: `merged`; or a rank, or coordinates as "tp=1", where `run.kept_ranks()` has them.
 
     Raises:
-        SettingError: the site was not observed at that step.
+        SettingError: the site was not observed at that step, or there are no exact columns of the
+            view.
     """
-    found = spectrum.load_spectrum(run, site=site, step=step)
+    found = spectrum.load_spectrum(run, site=site, step=step, view=view)
     if found is None:
         raise SettingError(f"{site} was not observed at step {step}; see run.records().")
     own = str(run.sites().loc[site, "dtype"])

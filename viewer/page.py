@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.errors import RankscopeError
-from . import grid, markup, series
+from . import grid, markup, series, words
 from .figures import HeatmapFigure, LinesFigure, colours, look
 from .follow import Follower
 from .selection import Selection
@@ -89,7 +89,10 @@ class Page:
             lambda *_: self._locked(self.show_grid),
             ["kind", "statistic", "view", "pattern", "scale", "zoom"],
         )
-        watch(lambda *_: self._locked(self.show_selection), ["site", "step", "format", "statistic"])
+        watch(
+            lambda *_: self._locked(self.show_selection),
+            ["site", "step", "format", "statistic", "view"],
+        )
         watch(lambda *_: self._locked(self.show_training), ["training"])
 
     def _locked(self, call: Callable[[], None]) -> None:
@@ -113,7 +116,7 @@ class Page:
         """Tell what can be chosen now."""
         self.told.param.update(
             kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
-            views=[*markup.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
+            views=[*words.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
             names=series.training_names(self.run),
         )
 
@@ -253,7 +256,7 @@ class Page:
         self._outline()
         what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
         told = {
-            "heatmap": markup.title(what, markup.view_name(choice.view)),
+            "heatmap": markup.title(what, words.view_name(choice.view)),
             "legend": markup.legend(limits, logarithmic=shown.logarithmic, view=choice.view),
             "heatmap_summary": markup.summary(
                 grid.describe(shown, statistic=choice.statistic, kind=choice.kind, view=choice.view)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..sketch.distribution import SPREAD
 from ..sketch.formats import NumberFormat, number_format
 from . import grid, markup, series, spectrum, words
 from .figures import ExponentsFigure, LinesFigure
@@ -49,22 +50,27 @@ class Selection:
     def _show_exponents(self, facts: Mapping[str, object]) -> None:
         site, step, own = self.choice.site, self.choice.step, str(facts["dtype"])
         target = self._target(own)
-        shown = (site, target.name, *self._record(step))
+        shown = (site, target.name, self.choice.view, *self._record(step))
         if shown == self._shown:
             return
         self._shown = shown
-        held = None if step is None else spectrum.load_spectrum(self.run, site=site, step=step)
+        held, asked = None, grid.run_view(self.choice.view)
+        view = asked
+        if step is not None:
+            view = spectrum.exact_view(self.run, asked, site=site, step=step)
+            held = spectrum.load_spectrum(self.run, site=site, step=step, view=view)
         self.exponents.show(held, target)
         if held is None or step is None:
             why = series.why_no_sketch(self.run, site=site, step=step)
             self.told.param.update(exponents_summary=markup.summary(why), fit="")
             return
-        fit = spectrum.load_fit(self.run, site=site, step=step)
+        fit = spectrum.load_fit(self.run, site=site, step=step, view=view)
         blocks = spectrum.load_block_fit(self.run, site=site, step=step)
         tables = [markup.fit_table(fit, target=target, own=own), *markup.block_tables(blocks)]
-        self.told.param.update(
-            exponents_summary=markup.summary(spectrum.describe(held, target)), fit="".join(tables)
-        )
+        said = spectrum.describe(held, target)
+        if view != asked and asked not in SPREAD:
+            said += f" That is of all ranks: {words.view_name(self.choice.view)} was not kept here."
+        self.told.param.update(exponents_summary=markup.summary(said), fit="".join(tables))
 
     def _target(self, own: str) -> NumberFormat:
         chosen = self.choice.format

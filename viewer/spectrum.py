@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS, NumberFormat, number_format
 from . import words
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..store.query import Run
+    from ..store.views import View
 
 ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
@@ -38,6 +40,8 @@ class Spectrum:
     total: int
     unseen: int = 0
     """Elements that a sample left out."""
+    view: View = "merged"
+    """The ranks that they are of."""
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -45,9 +49,24 @@ class Spectrum:
         return self.counts / max(self.total, 1)
 
 
-def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
-    """The histogram of a site at a step, merged over ranks; None where it was not observed."""
-    found = run.exponents(sites=[site], steps=slice(step, step))
+def exact_view(run: Run, view: View, *, site: str, step: int) -> View:
+    """That view where there are exact columns of it, else `merged`."""
+    if view in ("merged", *SPREAD):
+        return "merged"
+    try:
+        run.table(step, [site], view=view)
+    except SettingError:
+        return "merged"
+    return view
+
+
+def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> Spectrum | None:
+    """The histogram of a site at a step; None where it was not observed.
+
+    Raises:
+        SettingError: there are no exact columns of the view.
+    """
+    found = run.exponents(sites=[site], steps=slice(step, step), view=view)
     if found.sizes["step"] == 0 or found.sizes["site"] == 0:
         return None
     one = found.isel(step=-1, site=0)
@@ -65,6 +84,7 @@ def load_spectrum(run: Run, *, site: str, step: int) -> Spectrum | None:
         aside={name: int(one[name]) for name in ASIDE},
         total=int(one["total"]),
         unseen=int(one["unseen"]),
+        view=view,
     )
 
 
@@ -83,10 +103,10 @@ def zones(spectrum: Spectrum, target: NumberFormat) -> list[str]:
     return [str(name) for name in zone]
 
 
-def load_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
+def load_fit(run: Run, *, site: str, step: int, view: View = "merged") -> pd.DataFrame | None:
     """How the site would fit each format; None where it was not observed."""
     try:
-        return run.formats(site=site, step=step, formats=FORMATS)
+        return run.formats(site=site, step=step, formats=FORMATS, view=view)
     except SettingError:
         return None
 
@@ -99,6 +119,8 @@ def load_block_fit(run: Run, *, site: str, step: int) -> pd.DataFrame:
 def describe(spectrum: Spectrum, target: NumberFormat) -> str:
     """The histogram in one sentence, for those who do not see it."""
     text = f"{words.count(spectrum.total, 'element')}"
+    if spectrum.view != "merged":
+        text += f" of {words.view_name(str(spectrum.view))}"
     if spectrum.unseen:
         every = words.thousands(spectrum.total + spectrum.unseen)
         text = f"A sample of {text} of {every}: extremes are bounds, sums estimates. They lie"

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, isfinite, isinf, isnan, log2
 
+VIEWS: Mapping[str, str] = {
+    "merged": "merged over ranks",
+    "max": "largest over ranks",
+    "min": "smallest over ranks",
+    "argmax": "which rank is largest",
+    "argmin": "which rank is smallest",
+}
+"""Views that are no rank, and how they are called."""
+
 SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+
+
+def view_name(view: str) -> str:
+    """A view in words."""
+    of_ranks = f"rank {view}" if view.isdigit() else f"ranks of {view}"
+    return VIEWS.get(view, of_ranks)
 
 
 def number(value: float) -> str:

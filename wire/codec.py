@@ -210,7 +210,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
     """
     first, width, bins = pack_windows(frame.table.histogram)
     windows, counted = count_windows(frame.quantities)
-    columns = (
+    blob = _joined(
         frame.sites.astype("<u4"),
         frame.table.counts.astype("<i8", copy=False),
         frame.table.moments.astype("<f8", copy=False),
@@ -219,9 +219,6 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
         width,
         bins,
         *counted,
-    )
-    blob = b"".join(
-        np.ascontiguousarray(column).data.cast("B") for column in columns if column.size
     )
     header = FrameHeader(
         sequence=frame.sequence,
@@ -281,6 +278,20 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
     )
 
 
+def blob_of(frame: PackedFrame) -> bytes:
+    """The blob that the frame was opened from."""
+    return _joined(
+        frame.sites,
+        frame.counts,
+        frame.moments,
+        frame.checksum,
+        frame.first_bin,
+        frame.bin_count,
+        frame.bins,
+        *frame.windows,
+    )
+
+
 def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) -> Frame:
     """The frame of a header and its blob, as `encode_frame` was given it.
 
@@ -306,6 +317,13 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         final=header.final,
         unmatched=header.unmatched,
         kept=header.kept,
+    )
+
+
+def _joined(*columns: NDArray[Any]) -> bytes:
+    """Columns back to back."""
+    return b"".join(
+        np.ascontiguousarray(column).data.cast("B") for column in columns if column.size
     )
 
 

@@ -43,6 +43,8 @@ WAKING_BYTES = 4 << 20
 """The agent's thread is woken when so much waits: to wake it costs the training thread 50 us."""
 WAITING_BYTES = 16 << 20
 """Activations and gradients that may wait to be read: they are kept in memory for it."""
+LOOK_S = 0.1
+"""Who waits for another thread looks this often by himself."""
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
 CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -107,6 +109,11 @@ class Batch:
         if same:
             self.twins.append((row, place))
         return same
+
+    def give_up(self) -> None:
+        """It holds nothing."""
+        self.counts = {}
+        self.owners, self.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
 
     def check(self) -> None:
         """Find the tensors that have another version now, and let go of all; once."""
@@ -187,6 +194,15 @@ class Lane:
         self.waiting_bytes -= batch.size_bytes
         return batch
 
+    def give_up(self, step: StepTable) -> None:
+        """Leave out what nobody reads, because the training thread was interrupted when it took it.
+
+        To be called when no thread is at a batch of that step.
+        """
+        for batch in self.unchecked:
+            if batch.step is step and batch.leaf is None and batch not in self.waiting:
+                batch.give_up()
+
     def checked(self, step: StepTable | None) -> Iterator[Batch]:
         """Those at the head that were read, after their check; if given, of that step alone."""
         while self.unchecked and self.unchecked[0].leaf is not None:
@@ -220,7 +236,9 @@ class CpuMeter:
         """Batches that are being read, each by another thread."""
         self._awake = False
         """Whether the agent's thread was told to read, and has not run out of batches since."""
-        self._lock = threading.Condition()
+        # Entered as it is, and not by the condition, whose own code a signal could interrupt.
+        self._lock = threading.RLock()
+        self._read_some = threading.Condition(self._lock)
         self._trains = 0
         """The thread that trains."""
         self.stale = 0
@@ -238,8 +256,9 @@ class CpuMeter:
         lane = self._lasting if how.lasting else self._passing
         self._trains = threading.get_ident()
         if how.brief:
-            self._briefs = self._briefs or Batch(step)
-            self._briefs.add(row, tensor, how, to_count)
+            batch, self._briefs = self._briefs or Batch(step), None
+            batch.add(row, tensor, how, to_count)
+            self._briefs = batch  # unless it was interrupted in the middle of it
             return
         at_once = row in self._book.synchronous
         with self._lock:
@@ -252,7 +271,11 @@ class CpuMeter:
                 lane.close(wait=True)
             if lane.open is None:
                 lane.open = Batch(step, limit=WAITING_BYTES if self._team() else BATCH_BYTES)
-            lane.open.add(row, tensor, how, to_count)
+            try:
+                lane.open.add(row, tensor, how, to_count)
+            except BaseException:  # interrupted in the middle of it, as by Ctrl-C
+                lane.open = None
+                raise
             if not at_once and lane.open.size_bytes >= WAITING_BYTES:
                 lane.close(wait=True)
                 full = True
@@ -286,24 +309,40 @@ class CpuMeter:
         while self._read_one():
             pass
         with self._lock:
-            self._lock.wait_for(lambda: not self._reading)
+            self._wait_for(lambda: not self._reading)
         self._check()
 
     def settle(self, step: StepTable) -> None:
         """Merge all of a step whose tensors cannot change any more, on the agent's thread."""
         self._read_all()
         with self._lock:  # the training thread may be at one: it reads along where it must wait
-            self._lock.wait_for(lambda: all(batch.step is not step for batch in self._reading))
+            self._wait_for(lambda: all(batch.step is not step for batch in self._reading))
+            for lane in (self._passing, self._lasting):
+                lane.give_up(step)
         self._check(step)
         self._merge()
 
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        """Until another thread has read enough; a signal may keep it from telling."""
+        while not self._read_some.wait_for(done, LOOK_S):
+            pass
+
     def _read_now(self, lane: Lane) -> None:
         """Read the open batch before the return."""
-        with self._lock:
-            batch = lane.close(wait=False)
-        if batch is not None:
-            self._read(batch)
-            batch.check()  # others may still be waiting before it
+        batch = None
+        try:
+            with self._lock:
+                batch = lane.close(wait=False)
+                if batch is not None:
+                    self._reading.append(batch)
+            if batch is not None:
+                self._read(batch)
+                batch.check()  # others may still be waiting before it
+        finally:
+            with self._lock:
+                if batch in self._reading:
+                    self._reading.remove(batch)
+                self._read_some.notify_all()
         self._check()
 
     def _hand_on(self, lane: Lane) -> None:
@@ -347,26 +386,27 @@ class CpuMeter:
 
     def _read_one(self) -> bool:
         """Read the batch that has waited longest, of those kept for this first; False for none."""
-        with self._lock:
-            batch = self._passing.next() or self._lasting.next()
-            if batch is None:
-                self._awake = False
-                return False
-            self._reading.append(batch)
+        batch = None
         try:
-            self._read(batch)
-        finally:
             with self._lock:
-                self._reading.remove(batch)
-                self._lock.notify_all()
+                batch = self._passing.next() or self._lasting.next()
+                if batch is None:
+                    self._awake = False
+                    return False
+                self._reading.append(batch)
+            self._read(batch)
+        finally:  # here, and not in a function: a second signal could come before its first line
+            with self._lock:
+                if batch in self._reading:
+                    self._reading.remove(batch)
+                self._read_some.notify_all()
         return True
 
     def _read(self, batch: Batch) -> None:
         try:
             self._sketch(batch, self._team())
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
-            batch.counts = {}
-            batch.owners, batch.leaf = np.zeros(0, np.int64), SketchTable.empty(0)
+            batch.give_up()
             raise
 
     @staticmethod

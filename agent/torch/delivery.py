@@ -72,18 +72,14 @@ class Delivery:
     ) -> None:
         """Start the copies of a closed step, on the training thread; the agent's does the rest."""
         parcel = _Parcel(step, [])
-        try:
-            for meter in self._recorder.meters():
-                if isinstance(meter, DeviceMeter):
-                    before = meter.dropped
-                    if (copy := meter.send_home()) is not None:
-                        parcel.copies.append((meter, copy))
-                    elif meter.dropped > before:
-                        self._recorder.lose(_gap(step, NO_BUFFER))
-            self._note_numbers(parcel, training or {})
-        except BaseException:  # told by the caller; the table is needed for another step
-            self._recorder.release(step)
-            raise
+        for meter in self._recorder.meters():
+            if isinstance(meter, DeviceMeter):
+                before = meter.dropped
+                if (copy := meter.send_home()) is not None:
+                    parcel.copies.append((meter, copy))
+                elif meter.dropped > before:
+                    self._recorder.lose(_gap(step, NO_BUFFER))
+        self._note_numbers(parcel, training or {})
         self._submit(lambda: self._accept(parcel))
 
     def finish(self, timeout_s: float) -> None:
@@ -95,6 +91,7 @@ class Delivery:
         self.lost = len(self._parcels)
         for parcel in self._parcels:
             self._recorder.lose(_gap(parcel.step, TOO_LATE))
+        self._recorder.handed_over(2**63 - 1)
         self._outbox.note_gaps(self._recorder.take_lost())
 
     def attend(self, now: float) -> None:
@@ -108,6 +105,7 @@ class Delivery:
             self._tell_open_step(step)
 
     def _accept(self, parcel: _Parcel) -> None:
+        self._recorder.handed_over(parcel.step.step)
         self._parcels.append(parcel)
         self.attend(0.0)
 

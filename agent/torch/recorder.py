@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -21,6 +22,7 @@ from torch.utils.weak import TensorWeakRef
 from ...sketch.elements import Region
 from ...sketch.quantities import MAX_NUMBERS
 from ...wire.messages import Gap, Placement
+from ..interruption import error_of_a_signal
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
@@ -45,6 +47,7 @@ from .sampling import LEAST as LEAST_SAMPLED
 MAX_LOST = 16
 """Gaps that are told apart between two frames."""
 NO_TABLE = "all step tables were still on their way out"
+INTERRUPTED = "its end was interrupted, or failed"
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 
@@ -125,6 +128,10 @@ class Recorder:
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""
         self._begun: float | None = None
+        self._next = 0
+        """The step to begin next."""
+        self._awaited: deque[int] = deque()
+        """The steps that were begun, until the agent's thread has them."""
         self.last_key: Key | None = None
         self.tensors = 0
         """How many were noted of the open step: where a job hangs it says which rank is behind."""
@@ -152,20 +159,33 @@ class Recorder:
 
     def begin(self, step: int) -> None:
         """Open `step`; it is dropped, and counted, where no step table is free."""
-        self._begun = self._begun or time.monotonic()
+        if self._begun is None:
+            self._begun, self._next = time.monotonic(), step
         self._open, self.tensors = None, 0
-        if self.timetable.begin(step):
-            self._open = self._ring.take(step)
+        is_due = False
+        for number in range(self._next, step + 1):  # those before it had an interrupted end
+            is_due = self.timetable.begin(number)
+            self._next = number + 1  # no signal can come between this and the next line
+            if is_due:
+                self._awaited.append(number)
+        if is_due:
+            self._take_table(step)
             if self._open is None:
-                self._drop(step)
                 self.timetable.end()
 
     def begin_final(self, step: int) -> None:
         """Open the record of the weights after the last step, whatever their schedule."""
         self.timetable.begin_final()
-        self._open = self._ring.take(step)
-        if self._open is None:
-            self._drop(step)
+        self._awaited.append(step)
+        self._take_table(step)
+
+    def handed_over(self, step: int) -> None:
+        """The agent's thread has this one; those before it that it never got are lost."""
+        while self._awaited and self._awaited[0] <= step:
+            awaited = self._awaited.popleft()
+            if awaited == step:
+                return
+            self.lose(Gap(first_step=awaited, last_step=awaited, frames=1, cause=INTERRUPTED))
 
     def lose(self, gap: Gap) -> None:
         """A step will never become a frame; told with the next one."""
@@ -224,9 +244,9 @@ class Recorder:
             else:
                 self._add(step, row, key, tensor, how, module, aliases, borrowed, placed)
         except Exception as error:  # the law: counted and told, never raised
+            self.report(f"Site {key[0]}:{key[1]} is no longer measured", error)
             self.counters["hook_errors"] += 1
             self.book.disable(key)
-            self.report(f"Site {key[0]}:{key[1]} is no longer measured", error)
 
     def measure_gradient(
         self,
@@ -278,8 +298,8 @@ class Recorder:
                 try:
                     meter.flush()
                 except Exception as error:  # the law: counted and told, never raised
-                    self.counters["hook_errors"] += 1
                     self.report("Some tensors of a step could not be measured", error)
+                    self.counters["hook_errors"] += 1
         return step
 
     def forget(self) -> None:
@@ -304,11 +324,18 @@ class Recorder:
         self._ring.give_back(step)
 
     def report(self, sentence: str, error: BaseException | None = None) -> None:
-        """Keep a sentence for the next frame; beyond a limit only count it."""
-        cause = f": {type(error).__name__}: {error}" if error else ""
+        """Keep a sentence for the next frame; beyond a limit only count it.
+
+        Args:
+            error: what was caught. If a user's signal handler has raised it, it is raised again:
+                it only came while the agent was at work.
+        """
+        meant_for_training = error_of_a_signal(error)
+        if meant_for_training is not None:
+            raise meant_for_training
         with self._lock:
             if len(self._reports) < MAX_REPORTS:
-                self._reports.append(f"{sentence}{cause}."[:1000])
+                self._reports.append(f"{sentence}{_words(error)}."[:1000])
             else:
                 self.counters["reports_dropped"] += 1
 
@@ -376,9 +403,12 @@ class Recorder:
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
 
-    def _drop(self, step: int) -> None:
-        self.counters["steps_dropped"] += 1
-        self.lose(Gap(first_step=step, last_step=step, frames=1, cause=NO_TABLE))
+    def _take_table(self, step: int) -> None:
+        self._open = self._ring.take(step)
+        if self._open is None:
+            self._awaited.pop()
+            self.counters["steps_dropped"] += 1
+            self.lose(Gap(first_step=step, last_step=step, frames=1, cause=NO_TABLE))
 
     def _reading(
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading
@@ -461,6 +491,12 @@ class Recorder:
                 f"site of which some are not counted: a rank has room for {MAX_NUMBERS} counts"
             )
         return row
+
+
+def _words(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return f": {type(error).__name__}" + (f": {error}" if str(error) else "")
 
 
 def health_of(recorder: Recorder) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import uuid
@@ -286,27 +287,12 @@ class Scope:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._state = "closed"
-        if self in _open_scopes:
-            _open_scopes.remove(self)
-        self._hooks.remove()
-        self._parameter_hooks.remove()
-        self._parallel_hooks.remove()
-        if error is not None:
-            self._recorder.report(f"Training ended in step {self._step}", error)
-        left = self._recorder.end({})
-        if left is None and error is not None:  # nothing was due in this step, but this is told
-            self._recorder.begin_final(self._step)
-            left = self._recorder.end({})
-        if left is not None:
-            left.partial = True
-            self._delivery.send(left)
-        if error is None:
-            self._record_final()
-        self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
-        self._worker.stop(timeout_s=CLOSE_S)
-        self._statistics = self._outbox.statistics()
-        self._warn_of_losses(self._statistics)
+        if self._state == "forked":  # the parent's goes on
+            self._detach()
+        if self._state != "open":
+            return
+        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
+        self._close(f"Training ended in step {self._step}{words}" if error else "")
         if error is None and self._recorder.book.sites:
             labels = self._recorder.book.labels()
             self._counting.warn_of_strays(labels)
@@ -323,19 +309,23 @@ class Scope:
         Raises:
             SettingError: called outside the `with` block.
         """
+        if self._state in ("forked", "over"):
+            return
         if self._state != "open":
             when = "before" if self._state == "new" else "after"
             raise SettingError(
                 f"scope.step() was called {when} its block; "
                 "call it inside `with observe(…) as scope:`."
             )
+        self._recorder.stopwatch.reset()
         with self._recorder.stopwatch:
             try:
                 self._end_step(training)
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report(f"Step {self._step} could not be closed", error)
-            self._step += 1
-            self._recorder.begin(self._step)
+            finally:  # whatever a signal's handler raises: no step is told twice
+                self._step += 1
+                self._recorder.begin(self._step)
 
     def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
@@ -349,6 +339,45 @@ class Scope:
     def health(self) -> dict[str, float]:
         """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
         return health_of(self._recorder)
+
+    def _close(self, why: str) -> None:
+        """End the record that is open, and wait for all to be stored.
+
+        Args:
+            why: what is told of training that did not end well.
+        """
+        self._state = "closed"
+        if self in _open_scopes:
+            _open_scopes.remove(self)
+        try:
+            self._detach()
+            if why:
+                self._recorder.report(why)
+            self._send_rest(partial=bool(why))
+            self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
+        finally:
+            self._worker.dismiss(timeout_s=CLOSE_S)
+        self._worker.join()
+        self._statistics = self._outbox.statistics()
+        self._warn_of_losses(self._statistics)
+
+    def _send_rest(self, *, partial: bool) -> None:
+        """Send the open step, and what is recorded after the last one that is whole."""
+        left = self._recorder.end({})
+        if left is None and partial:  # nothing was due in this step, but this is told
+            self._recorder.begin_final(self._step)
+            left = self._recorder.end({})
+        if left is not None:
+            left.partial = True
+            self._delivery.send(left)
+        if not partial:
+            self._record_final()
+
+    def _detach(self) -> None:
+        """Take all hooks off the model."""
+        self._hooks.remove()
+        self._parameter_hooks.remove()
+        self._parallel_hooks.remove()
 
     def _attach(self, mesh: Sequence[MeshAxis]) -> None:
         axes = data_axes(mesh)
@@ -439,7 +468,12 @@ class Scope:
         """In a forked child: the thread and the socket are not here."""
         if self._state == "open":
             self._recorder.forget()
-            self._state = "closed"
+            self._state = "forked"
+
+    def _leave_at_exit(self) -> None:
+        """The interpreter ends, and the block was not left; threads may still train."""
+        self._close(f"The process ended in step {self._step}, in the middle of the block")
+        self._state = "over"
 
 
 def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -453,4 +487,10 @@ def _silence_all() -> None:
     _open_scopes.clear()
 
 
+def _leave_all() -> None:
+    for scope in reversed(_open_scopes.copy()):
+        scope._leave_at_exit()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
+
+
 os.register_at_fork(after_in_child=_silence_all)
+atexit.register(_leave_all)

@@ -25,6 +25,11 @@ def scaled(short: int, long: int) -> int:
     return round(long * SOAK) if SOAK else short
 
 
+SLOWLY_S = 0.2
+"""Between two steps: an agent keeps 128 frames, and on a busy machine a collector takes seconds to
+start, and stores nothing if it is killed within the next."""
+
+
 class Processes:
     """All processes of one test; none outlives it.
 

@@ -9,7 +9,7 @@ from rankscope.sketch import StoreError
 from rankscope.store import open_run
 
 from .ledger import check
-from .processes import Processes, scaled, sleep_between, wait_until
+from .processes import SLOWLY_S, Processes, scaled, sleep_between, wait_until
 from .sender import ELEMENTS
 
 RANKS = 8
@@ -21,7 +21,7 @@ def test_a_collector_killed_again_and_again_loses_nothing_and_doubles_nothing(
     kills = scaled(6, 50)
     collector = processes.collector()
     reader = processes.reader()
-    senders = processes.senders(RANKS, steps=60 * kills, pause_s=0.05)
+    senders = processes.senders(RANKS, steps=20 * kills, pause_s=SLOWLY_S)
     for _ in range(kills):
         sleep_between(processes, 0.2, 2.0)
         processes.kill(collector)
@@ -96,9 +96,9 @@ def test_a_collector_that_is_stopped_and_started_again_cuts_no_record_in_two(
     processes: Processes,
 ) -> None:
     stops = scaled(2, 20)
-    total = 150 * stops
+    total = 40 * stops
     processes.collector()
-    senders = processes.senders(RANKS, steps=total, pause_s=0.05)
+    senders = processes.senders(RANKS, steps=total, pause_s=SLOWLY_S)
     complete = 0
     for _ in range(stops):
         # All ranks have found it: of one that has not nobody can know whether it will come.

@@ -13,7 +13,7 @@ from rankscope.sketch import NotARunError
 from rankscope.store import Run, open_run
 
 from .ledger import check
-from .processes import Processes, scaled, sleep_between, wait_until
+from .processes import SLOWLY_S, Processes, scaled, sleep_between, wait_until
 
 RANKS = 4
 
@@ -52,7 +52,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(
     times = scaled(3, 15)
     collector = processes.collector("--until-done")
     reader = processes.reader()
-    senders = processes.senders(RANKS, steps=80 * times, pause_s=0.04)
+    senders = processes.senders(RANKS, steps=20 * times, pause_s=SLOWLY_S)
     wait_until(lambda: (small_disk / "demo").is_dir())
     for number in range(times):
         sleep_between(processes, 0.3, 1.2)
@@ -80,7 +80,7 @@ def test_a_second_collector_of_a_run_is_refused_and_takes_over_when_the_first_is
     processes: Processes,
 ) -> None:
     first = processes.collector()
-    senders = processes.senders(2, steps=150, pause_s=0.02)
+    senders = processes.senders(2, steps=75, pause_s=SLOWLY_S)  # while two more processes start
     wait_until(lambda: (processes.store / "demo").is_dir())
     command = [*processes.COLLECT, "--bind", "tcp://127.0.0.1:*", "--store", str(processes.store)]
     refused = subprocess.run(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import zmq
 
-from rankscope.collector import CollectorSettings, Service
-from rankscope.collector.memory import resident_bytes
+from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.store import open_run
 from rankscope.wire import Frame, Reject, State, Welcome, encode, encode_frame, make_schema
+from rankscope.wire.memory import resident_bytes
 
 from .serving import QUICK, SITES, a_table, hello, outbox, send, serving, wait_until
 from .test_service import Peer
@@ -108,7 +108,10 @@ def test_one_who_reads_no_answers_costs_little(tmp_path: Path) -> None:
 
 
 def test_one_who_says_to_be_another_rank_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
+    patient = replace(
+        QUICK, joiner=JoinerSettings(deadline_s=2.0)
+    )  # the rank is not taken for lost
+    with serving(tmp_path, patient) as service:
         box = outbox(service.address)
         send(box, range(3))
         wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 3)

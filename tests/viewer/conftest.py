@@ -5,15 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Alert, Event, Record, RunWriter, SiteInfo
-from rankscope.store.record import RankInfo
+from rankscope.store import (
+    Alert,
+    Event,
+    RankFrame,
+    RankFrames,
+    RankInfo,
+    Record,
+    RunWriter,
+    SiteInfo,
+)
+from rankscope.wire import Frame, Site, make_schema, open_frame, pack_frame
 
 MODULES = {
     "norm1": ("RMSNorm", 1.0),
@@ -93,14 +102,36 @@ class Job:
         events: tuple[Event, ...] = (),
         alerts: tuple[Alert, ...] = (),
         spike: Mapping[tuple[int, str], float] | None = None,
+        kept: tuple[int, ...] = (),
     ) -> None:
-        """Write steps in one transaction."""
+        """Write steps in one transaction; of the ranks in `kept` all that they said."""
         first = self.writer.next_record
         records = [
             self.record(first + i, step, without=without, spike=spike or {})
             for i, step in enumerate(steps)
         ]  # fmt: skip
-        self.writer.commit(records, streams={}, events=events, alerts=alerts)
+        frames = [
+            RankFrames(record=one.index, frames={rank: self.frame(one.step, rank) for rank in kept})
+            for one in records
+        ]
+        self.writer.commit(
+            records, streams={}, events=events, alerts=alerts, rank_frames=frames if kept else ()
+        )
+
+    def frame(self, step: int, rank: int) -> RankFrame:
+        """What a rank said about a sound step."""
+        schema = make_schema(
+            [
+                Site(kind=cast("Any", s.kind), name=s.name, placement={"dp": "shard"})
+                for s in self.sites
+            ]
+        )
+        sites = np.arange(len(self.sites), dtype=np.uint32)
+        table = self.table(step, rank, {})
+        header, blob = pack_frame(
+            Frame(step=step, time_ns=1, sites=sites, table=table), schema.hash
+        )
+        return RankFrame(open_frame(header, blob, schema), schema)
 
     def record(
         self,

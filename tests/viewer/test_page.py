@@ -137,6 +137,27 @@ def test_a_click_selects_a_cell_and_shows_its_histogram(broken_job: Path) -> Non
     assert page.pinned.location == 30
 
 
+def test_of_a_rank_that_was_kept_its_own_exponents_are_shown(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(1))
+    job.commit(range(1, 2), kept=(1,))
+    site = job.site("blocks.0.mlp.act")
+    page = open_page(job.path, kind="activation", site=site, step=1, view="1")
+    run = open_run(job.path)
+
+    own = run.table(1, [site], view=1)[1].histogram.sum()
+    assert sum(page.selection.exponents.bars.data["count"]) == own
+    assert own < run.table(1, [site])[1].histogram.sum()
+    assert "elements of rank 1" in page.told.exponents_summary
+
+    page.choice.step = 0
+    every = run.table(0, [site])[1].histogram.sum()
+    assert sum(page.selection.exponents.bars.data["count"]) == every
+    assert "That is of all ranks: rank 1 was not kept here." in page.told.exponents_summary
+    page.choice.view = "max"
+    assert "That is of all ranks" not in page.told.exponents_summary
+
+
 def test_a_click_beside_the_cells_selects_nothing(broken_job: Path) -> None:
     page = open_page(broken_job)
 

@@ -1,0 +1,36 @@
+"""Errors that a user's signal handler raises while the training thread is in the agent.
+
+Python runs handlers in between any two instructions of the main thread. What they raise is meant
+for the training loop, as `KeyboardInterrupt` is: the agent must not take it for a fault of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from itertools import pairwise
+from types import FrameType
+
+
+def error_of_a_signal(error: BaseException | None) -> BaseException | None:
+    """The error, or one in whose handling it was raised, that a signal's handler has raised."""
+    while error is not None and not _is_of_a_handler(error):
+        error = error.__context__
+    return error
+
+
+def _is_of_a_handler(error: BaseException) -> bool:
+    """Whether it came through a handler: that is given the frame that it interrupts."""
+    trace, interrupted = error.__traceback__, None
+    while trace is not None:
+        if interrupted is not None and _is_given(trace.tb_frame, interrupted):
+            return True
+        trace, interrupted = trace.tb_next, trace.tb_frame
+    return False
+
+
+def _is_given(callee: FrameType, frame: FrameType) -> bool:
+    """Whether a call was `callee(number, frame)`, by whichever names."""
+    names, rest, _, values = inspect.getargvalues(callee)
+    given = [values.get(name) for name in names]
+    given += values.get(rest, ()) if rest is not None else ()
+    return any(isinstance(one, int) and other is frame for one, other in pairwise(given))
