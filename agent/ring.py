@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..sketch.table import MAX, MIN, NAN, NEG_INF, POS_INF
 from ..wire.codec import Packed
 from ..wire.messages import Gap
-from .steptable import StepTable
 
 MAX_BYTES = 8 << 20
 """What the steps of a ring take together at most: the oldest leave it earlier then. It is half of
@@ -29,11 +24,9 @@ class Ring:
 
     Args:
         steps: how many.
-        limit: a magnitude from which on a number is an overflow.
     """
 
     steps: int
-    limit: float
     dropped: int = 0
     """Steps that left it early, for want of room."""
     _kept: deque[Packed] = field(default_factory=deque[Packed])
@@ -42,24 +35,6 @@ class Ring:
     _early: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
     """Number and step of those that left it early and that it should still hold."""
     _size_bytes: int = 0
-    _bad: deque[NDArray[np.intp]] = field(default_factory=deque[NDArray[np.intp]])
-    """Of the last steps the rows in which something was wrong."""
-
-    def newly_bad(self, step: StepTable) -> NDArray[np.intp]:
-        """The rows with what is not finite, or overflows, in which it did not in the last steps.
-
-        So what is always so, as the -inf of an attention mask, is news but once.
-        """
-        rows = np.flatnonzero(step.present)
-        counts, moments = step.table.counts[rows], step.table.moments[rows]
-        largest = np.maximum(-moments[:, MIN], moments[:, MAX])
-        is_bad = (counts[:, [NAN, POS_INF, NEG_INF]] > 0).any(axis=1) | (largest >= self.limit)
-        bad = rows[is_bad]
-        known = [one for one in self._bad if len(one)]
-        self._bad.append(bad)
-        while len(self._bad) > self.steps:
-            self._bad.popleft()
-        return np.setdiff1d(bad, np.concatenate(known)) if known else bad
 
     def keep(self, one: Packed) -> None:
         """Add a step; the oldest leave."""

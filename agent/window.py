@@ -1,9 +1,10 @@
 """The frames that are not durable yet: bounded, in order, ready to be sent again.
 
-Pure: no socket, no clock. Beyond its bounds the oldest frames fall out. One that was not sent is
-lost then, and told as a gap. One that was is in doubt: it becomes durable, or is lost if the
-collector ends before that, which the next connection tells. So nothing is told as lost that is
-stored. A gap is told by the next frame that goes out, and again if that falls out itself.
+Pure: no socket, no clock. Beyond its bounds frames fall out: the oldest while these were sent, for
+they are in doubt then: such a frame becomes durable, or is lost if the collector ends before that,
+which the next connection tells. So nothing is told as lost that is stored. Where none was sent,
+those of least worth go, and are lost: what is left lies evenly over all steps, and has those that
+matter. What is lost is told as a gap by the frame behind it, and again if that falls out itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from ..wire.codec import Packed, encode
 from ..wire.gaps import joined
 from ..wire.messages import Gap
+from ..wire.worth import worth_of
 
 MAX_DOUBTS = 65_536
 """Frames in doubt, of which a few numbers are kept; beyond it the oldest count as lost."""
@@ -35,6 +37,11 @@ class Entry:
     """Bytes on the wire."""
     gaps: tuple[Gap, ...] = ()
     """What it tells as lost, once it was sent."""
+
+    @property
+    def worth(self) -> int:
+        """How much it would be missed."""
+        return worth_of(self.packed[0])
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
@@ -112,11 +119,14 @@ class Window:
         return gaps
 
     def push(self, entry: Entry) -> None:
-        """Add the newest entry; the oldest give way."""
+        """Add the newest entry; others give way."""
         self._entries.append(entry)
         self.size_bytes += entry.size_bytes
         while len(self._entries) > 1 and self._is_full():
-            self._drop_oldest()
+            if self._sent:
+                self._drop_oldest()
+            else:
+                self._thin()
 
     def lose(self, step: int, size_bytes: int, cause: str) -> None:
         """A frame was lost before it got here."""
@@ -202,13 +212,22 @@ class Window:
         self._sent = max(self._sent - 1, 0)
         return entry
 
+    def _thin(self) -> None:
+        """Lose the frame of least worth, of such the oldest; never the newest frame."""
+        place = min(range(len(self._entries) - 1), key=lambda place: self._entries[place].worth)
+        entry, behind = self._entries[place], self._entries[place + 1]
+        del self._entries[place]
+        self.size_bytes -= entry.size_bytes
+        self.dropped_frames += 1
+        self.dropped_bytes += entry.size_bytes
+        gap = Gap(first_step=entry.step, last_step=entry.step, frames=1, cause=OVERFLOW)
+        # By this one and no other: whoever misses a number asks the frame that comes instead.
+        behind.gaps = tuple(joined([*entry.gaps, gap, *behind.gaps]))
+
     def _drop_oldest(self) -> None:
-        was_sent = self._sent > 0
+        """Of those that were sent."""
         entry = self._pop()
         doubt = Doubt(entry.sequence, entry.step, entry.schema, entry.size_bytes, entry.gaps)
-        if not was_sent:
-            self._lose(doubt, OVERFLOW)
-            return
         self._doubts.append(doubt)
         if len(self._doubts) > MAX_DOUBTS:
             self._lose(self._doubts.popleft(), OVERFLOW)

@@ -22,9 +22,10 @@ from ..sketch.errors import SettingError
 from ..wire.codec import decode, encode
 from ..wire.complaints import Complaints
 from ..wire.messages import FrameHeader, Gap
+from ..wire.worth import worth_of
 from .settings import RelaySettings
 from .shelf import Kept, Row, Shelf
-from .thinning import FULL, make_room, worth_of
+from .thinning import FULL, make_room
 
 logger = logging.getLogger(__name__)
 

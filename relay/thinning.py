@@ -13,22 +13,7 @@ from .shelf import Shelf
 
 ROOM_SHARE = 64
 """When the spool is full, one part in so many more is made free, so that it is rarely done."""
-MOST_WORTH = 100
-"""Of frames that say more than numbers: they give way last."""
 FULL = "the relay's spool was full"
-
-
-def worth_of(header: FrameHeader) -> int:
-    """How much a frame would be missed if there is no room: those of least worth go first.
-
-    It follows from the step alone, so that all ranks, at all relays, lose the same steps: half of
-    all steps are worth 0, a quarter 1, an eighth 2.
-    """
-    says_more = header.reports or header.kept or header.partial or header.final
-    if says_more or header.unmatched:
-        return MOST_WORTH
-    mixed = (header.step * 0x9E3779B97F4A7C15 >> 32) & 0xFFFFFFFF
-    return (mixed & -mixed).bit_length() - 1 if mixed else MOST_WORTH - 1
 
 
 def make_room(disk: Shelf, limit: int, sent: Callable[[int], int]) -> list[int]:

@@ -98,6 +98,8 @@ class Frame:
     """The rank's own gradients are not what the reduced ones of the step were made of."""
     kept: bool = False
     """It was kept back, and is sent because something went wrong since: after later steps."""
+    alarming: bool = False
+    """Some site has values that are not finite, or overflow, and had none in the steps before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,6 +240,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
         quantities=windows,
         unmatched=frame.unmatched,
         kept=frame.kept,
+        alarming=frame.alarming,
     )
     return header, blob
 
@@ -317,6 +320,7 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         final=header.final,
         unmatched=header.unmatched,
         kept=header.kept,
+        alarming=header.alarming,
     )
 
 

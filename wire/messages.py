@@ -242,6 +242,8 @@ class FrameHeader(Message, tag="frame", frozen=True):
     """The rank's own gradients are not what the reduced ones of the step were made of."""
     kept: bool = False
     """It was kept back, and is sent because something went wrong since: after later steps."""
+    alarming: bool = False
+    """Some site has values that are not finite, or overflow, and had none in the steps before."""
 
 
 class JoinedMember(Message, frozen=True):

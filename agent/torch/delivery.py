@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...sketch.labels import site_label
 from ...wire.codec import Frame, Packed, pack_frame
 from ...wire.messages import Gap
+from ..alarm import Alarm
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
@@ -50,6 +51,7 @@ class Delivery:
     Args:
         ring: keeps what schedules leave out, for when something goes wrong; None: they say what is
             read, too.
+        alarm: says in which steps something goes wrong.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class Delivery:
         outbox: Outbox,
         submit: Callable[[Callable[[], None]], None],
         ring: Ring | None,
+        alarm: Alarm,
     ) -> None:
         self._recorder, self._outbox, self._submit = recorder, outbox, submit
-        self._ring = ring
+        self._ring, self._alarm = ring, alarm
         self._parcels: deque[_Parcel] = deque()
         self._known_sites = -1
         self._told: StepTable | None = None
@@ -117,10 +120,11 @@ class Delivery:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
         something = step.present.any() or not step.partial or self._recorder.has_reports
+        bad = np.empty(0, np.intp) if step.final else self._alarm.newly_bad(step)
         if something and self._ring is not None and not step.final:
-            self._send_or_keep(step, self._ring)
+            self._send_or_keep(step, self._ring, bad)
         elif something:
-            self._frame(step, partial=step.partial)
+            self._frame(step, partial=step.partial, alarming=len(bad) > 0)
         self._told = None
         self._recorder.release(step)
 
@@ -139,14 +143,13 @@ class Delivery:
                 self._empty(self._ring, np.empty(0, np.intp))
             self._frame(step, partial=True)
 
-    def _send_or_keep(self, step: StepTable, ring: Ring) -> None:
+    def _send_or_keep(self, step: StepTable, ring: Ring, bad: NDArray[np.intp]) -> None:
         """Send a step that is scheduled, or bad, and with that all that was kept; else keep it."""
-        bad = ring.newly_bad(step)
         if len(bad) or step.partial:
             self._empty(ring, bad)
         scheduled = self._recorder.timetable.is_scheduled(step.step)
         if len(bad) or step.partial or scheduled or step is self._told:
-            self._frame(step, partial=step.partial)
+            self._frame(step, partial=step.partial, alarming=len(bad) > 0)
         else:
             ring.keep(self._packed(step, kept=True))
 
@@ -172,11 +175,11 @@ class Delivery:
             self._known_sites = len(sites)
             self._outbox.set_sites(sites, quantities)
 
-    def _frame(self, step: StepTable, *, partial: bool) -> None:
+    def _frame(self, step: StepTable, *, partial: bool, alarming: bool = False) -> None:
         self._tell_sites()
         reports = self._recorder.take_reports()
         self._outbox.note_gaps(self._recorder.take_lost())
-        self._outbox.send(self._packed(step, partial=partial, reports=reports))
+        self._outbox.send(self._packed(step, partial=partial, alarming=alarming, reports=reports))
 
     def _packed(
         self,
@@ -184,6 +187,7 @@ class Delivery:
         *,
         partial: bool = False,
         kept: bool = False,
+        alarming: bool = False,
         reports: Sequence[str] = (),
     ) -> Packed:
         rows = np.flatnonzero(step.present)
@@ -201,6 +205,7 @@ class Delivery:
                 final=step.final,
                 unmatched=step.unmatched,
                 kept=kept,
+                alarming=alarming,
             )
         )
 

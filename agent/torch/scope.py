@@ -19,6 +19,7 @@ from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
+from ..alarm import Alarm
 from ..embedded import folder_of
 from ..outbox import Outbox, OutboxStatistics
 from ..ring import Ring
@@ -176,6 +177,7 @@ def observe(
     known = [name for name, _ in names.modules()]
     known += [name for name, _ in names.parameters().values()]
     selection.warn_of_strays(known)
+    kept, alarm = ring_of(ring, overflow)
     return Scope(
         optimizers,
         run=run_name(run),
@@ -191,7 +193,8 @@ def observe(
             has_accelerator=any(p.device.type != "cpu" for p in names.whole.parameters()),
         ),
         budget=budget,
-        ring=ring_of(ring, overflow),
+        ring=kept,
+        alarm=alarm,
         selection=selection,
         names=names,
         counting=Counting.of(quantities),
@@ -219,6 +222,7 @@ class Scope:
         timetable: Timetable,
         budget: float | None,
         ring: Ring | None,
+        alarm: Alarm,
         selection: Selection,
         names: Names,
         counting: Counting,
@@ -232,7 +236,8 @@ class Scope:
     ) -> None:
         self._model, self._optimizers = names.whole, optimizers
         self._run, self._to, self._keys, self._directory = run, to, keys, directory
-        self._timetable, self._budget, self._ring = timetable, budget, ring
+        self._timetable, self._budget = timetable, budget
+        self._ring, self._alarm = ring, alarm
         self._selection, self._counting, self._modules = selection, counting, modules
         self._names = names
         self._scale = scale
@@ -394,7 +399,9 @@ class Scope:
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, stage_axes(mesh), meters)
         self._recorder.forward_listeners.append(self._scale.note)
-        self._delivery = Delivery(self._recorder, self._outbox, self._worker.submit, self._ring)
+        self._delivery = Delivery(
+            self._recorder, self._outbox, self._worker.submit, self._ring, self._alarm
+        )
         self._ledger = Ledger()
         self._parameter_hooks = ParameterHooks(
             self._names, self._optimizers, self._recorder, self._ledger

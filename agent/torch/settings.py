@@ -14,11 +14,14 @@ from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
 from ...wire.keys import AgentKeys
 from ...wire.messages import LEAST_BUDGET, RUN_NAME
+from ..alarm import Alarm
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning
 from ..timetable import Timetable
 
+ALARM_STEPS = 16
+"""Without a ring: what was wrong in one of so many steps before is no news."""
 MAX_RING = 128
 """Steps that a ring holds at most: half of what an agent keeps until it is durable."""
 
@@ -62,8 +65,8 @@ def timetable_of(
     return Timetable(schedules, sentinel=sentinel, ring=ring > 0, strides=strides)
 
 
-def ring_of(steps: int, overflow: str | None) -> Ring | None:
-    """The ring of so many steps; None for 0.
+def ring_of(steps: int, overflow: str | None) -> tuple[Ring | None, Alarm]:
+    """The ring of so many steps, None for 0; and what looks for steps that matter.
 
     Raises:
         SettingError: that is no number of steps, there is no such format, or it has no use.
@@ -73,7 +76,7 @@ def ring_of(steps: int, overflow: str | None) -> Ring | None:
     limit = inf if overflow is None else number_format(overflow).overflow_threshold
     if overflow is not None and not steps:
         raise SettingError("`overflow` says when a `ring` is sent; give ring=16, say, too.")
-    return Ring(steps, limit) if steps else None
+    return (Ring(steps) if steps else None), Alarm(steps or ALARM_STEPS, limit)
 
 
 def run_name(run: str | None) -> str:

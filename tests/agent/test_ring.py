@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+import zmq
 from torch import nn
 
+from rankscope.agent import RankscopeWarning
 from rankscope.agent.ring import MAX_BYTES, NO_ROOM, Ring
-from rankscope.agent.torch import tap
+from rankscope.agent.torch import observe, tap
 from rankscope.sketch import SettingError, SketchTable
 from rankscope.store import open_run
-from rankscope.wire import Frame, Gap, pack_frame
+from rankscope.wire import (
+    PROTOCOL,
+    Frame,
+    FrameHeader,
+    Gap,
+    Hello,
+    Welcome,
+    decode,
+    encode,
+    pack_frame,
+)
 
 if TYPE_CHECKING:
     from conftest import Observed
@@ -142,7 +155,7 @@ def test_what_was_kept_and_comes_late_is_no_rewind(observed: Observed, train: Tr
 def test_a_ring_is_bounded_in_steps_and_in_bytes() -> None:
     nothing = Frame(step=0, time_ns=0, sites=np.zeros(0, np.uint32), table=SketchTable.empty(0))
     header, _ = pack_frame(nothing)
-    ring = Ring(3, float("inf"))
+    ring = Ring(3)
     for size in (1, 2, 3, 4):
         ring.keep((header, bytes(size)))
     taken = [[len(blob) for _, blob in ring.take()] for _ in range(2)]
@@ -155,7 +168,7 @@ def test_a_ring_is_bounded_in_steps_and_in_bytes() -> None:
 
 
 def test_a_ring_tells_as_lost_only_what_it_should_still_hold() -> None:
-    ring = Ring(3, float("inf"))
+    ring = Ring(3)
     for step in range(9):
         nothing = Frame(
             step=step, time_ns=0, sites=np.zeros(0, np.uint32), table=SketchTable.empty(0)
@@ -184,3 +197,49 @@ def test_what_does_not_go_together_is_refused(
     model, optimizer = new_model()
     with pytest.raises(SettingError, match=message):
         observed.observe(model, optimizer, **options)
+
+
+def test_while_nobody_takes_frames_those_of_steps_that_matter_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.5)
+    steps, bad = 600, 5
+    headers = list[FrameHeader]()
+
+    def job(collector: zmq.Socket[bytes], port: int) -> None:
+        to = f"tcp://127.0.0.1:{port}"
+        with observe(nn.Linear(2, 2), run="away", to=to, kinds=["tap"]) as scope:
+            for step in range(steps):
+                scope.tap("x", torch.full((2,), torch.nan if step == bad else 1.0))
+                scope.step()
+                while (now := scope.statistics()).pending_frames + now.dropped_frames <= step:
+                    time.sleep(0.001)
+            headers.extend(taken_by(collector, steps - 1))
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as collector:
+        collector.linger = 0
+        port = collector.bind_to_random_port("tcp://127.0.0.1")
+        with pytest.warns(RankscopeWarning, match="were not stored"):
+            job(collector, port)
+    kept = [header.step for header in headers]
+
+    assert [header.step for header in headers if header.alarming] == [bad]
+    assert max(behind - before for before, behind in pairwise(kept)) < 40
+    assert sum(gap.frames for header in headers for gap in header.gaps) == steps - len(kept)
+
+
+def taken_by(collector: zmq.Socket[bytes], last: int) -> list[FrameHeader]:
+    """The headers of all frames up to that step, by a collector that has just come."""
+    headers = list[FrameHeader]()
+    welcome = Welcome(
+        protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=1000, credit_bytes=1 << 30
+    )
+    while not headers or headers[-1].step < last:
+        peer, head, *_ = collector.recv_multipart()
+        message = decode(head, "agent")
+        if isinstance(message, Hello):
+            headers.clear()
+            collector.send_multipart((peer, encode(welcome)))
+        elif isinstance(message, FrameHeader):
+            headers.append(message)
+    return headers

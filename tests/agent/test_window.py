@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from rankscope.agent.window import FORSAKEN, OVERFLOW, Entry, Window
 from rankscope.wire import FrameHeader, Gap
 
 
-def entry(sequence: int, size: int = 10, schema: bytes = b"a") -> Entry:
+def entry(sequence: int, size: int = 10, schema: bytes = b"a", *, alarming: bool = False) -> Entry:
     header = FrameHeader(
         sequence=sequence,
         schema=schema,
@@ -19,6 +21,7 @@ def entry(sequence: int, size: int = 10, schema: bytes = b"a") -> Entry:
         bins=0,
         bin_dtype="u1",
         crc32=0,
+        alarming=alarming,
     )
     return Entry(sequence=sequence, packed=(header, b""), size_bytes=size)
 
@@ -45,22 +48,51 @@ def test_entries_are_sent_in_order_and_once() -> None:
     assert window.is_under_way
 
 
-def test_beyond_its_frames_the_oldest_fall_out_and_are_told() -> None:
-    window = Window(10**6, 3)
-    fill(window, 6)
+def test_what_was_not_sent_is_thinned_and_each_loss_is_told_by_the_frame_behind_it() -> None:
+    window = Window(10**6, 32)
+    fill(window, 256)
+    held = [one.sequence for one in window.entries()]
+    lost = [window.entries()[0].sequence]
+    lost += [behind - before - 1 for before, behind in pairwise(held)]
 
-    assert send_all(window) == [3, 4, 5]
-    assert (window.dropped_frames, window.dropped_bytes) == (3, 30)
-    assert window.size_bytes == 30
-    assert window.entries()[0].gaps == (Gap(first_step=0, last_step=4, frames=3, cause=OVERFLOW),)
+    assert send_all(window) == held
+    assert held[-1] == 255, "the newest stays"
+    assert max(lost) < 40, "a hole of 224 steps it would be"
+    assert [sum(gap.frames for gap in one.gaps) for one in window.entries()] == lost
+    assert {gap.cause for one in window.entries() for gap in one.gaps} == {OVERFLOW}
+    assert (window.dropped_frames, window.dropped_bytes) == (224, 2240)
+    assert window.size_bytes == 320
     assert window.take_gaps() == ()
 
 
-def test_beyond_its_bytes_the_oldest_fall_out() -> None:
+def test_all_ranks_thin_alike() -> None:
+    one, other = Window(10**6, 32), Window(10**6, 32)
+    fill(one, 200)
+    fill(other, 201)
+    steps = [{entry.step for entry in window.entries()} for window in (one, other)]
+
+    assert len(steps[0] & steps[1]) >= 30, "the newest of one may be of little worth to the other"
+
+
+def test_steps_that_matter_stay_the_longest() -> None:
+    window = Window(10**6, 8)
+    alarms = {3, 40, 41, 90}
+    for sequence in range(200):
+        window.push(entry(sequence, alarming=sequence in alarms))
+
+    assert alarms < {held.sequence for held in window.entries()}
+    for sequence in range(200, 220):
+        window.push(entry(sequence, alarming=True))
+    held = [held.sequence for held in window.entries()]
+    assert held == list(range(212, 220)), "of those that matter the oldest go"
+
+
+def test_beyond_its_bytes_frames_fall_out() -> None:
     window = Window(35, 100)
     fill(window, 5)
 
-    assert send_all(window) == [2, 3, 4]
+    assert len(send_all(window)) == 3
+    assert window.dropped_bytes == 20
 
 
 def test_one_entry_is_kept_whatever_its_size() -> None:
@@ -73,15 +105,16 @@ def test_one_entry_is_kept_whatever_its_size() -> None:
 def test_a_gap_told_by_a_frame_that_is_lost_itself_is_told_again() -> None:
     window = Window(10**6, 2)
     fill(window, 4)
-    assert send_all(window) == [2, 3]
+    assert send_all(window) == [0, 3]
     fill(window, 2, first=4)
     window.restart(received=-1, committed=-1)
 
     assert (len(window), window.in_doubt, window.dropped_frames) == (2, 0, 4)
     assert send_all(window) == [4, 5]
     assert window.entries()[0].gaps == (
-        Gap(first_step=0, last_step=2, frames=2, cause=OVERFLOW),
-        Gap(first_step=4, last_step=6, frames=2, cause=FORSAKEN),
+        Gap(first_step=0, last_step=0, frames=1, cause=FORSAKEN),
+        Gap(first_step=2, last_step=4, frames=2, cause=OVERFLOW),
+        Gap(first_step=6, last_step=6, frames=1, cause=FORSAKEN),
     )
 
 
@@ -199,11 +232,13 @@ def test_whatever_happens_each_frame_is_pending_dropped_or_acknowledged(
     told: dict[int, tuple[Gap, ...]] = {}
     for what, number in events:
         if what == "p":
-            window.push(entry(pushed, size=number))
+            window.push(entry(pushed, size=number, alarming=number % 5 == 0))
             pushed += 1
         elif what == "s" and (found := window.next(4, 60)) is not None:
             window.advance()
             assert found.sequence > received, "nothing is sent that is there"
+            jumped = found.sequence - received - 1
+            assert sum(gap.frames for gap in found.gaps) >= jumped, "no loss is unexplained"
             received = found.sequence
             told[received] = found.gaps
         elif what == "h":
@@ -221,6 +256,8 @@ def test_whatever_happens_each_frame_is_pending_dropped_or_acknowledged(
         assert window.size_bytes == sum(held.size_bytes for held in window.entries())
         assert 0 <= window.unsent <= len(window)
         assert len(window) <= 8
+        held = [one.sequence for one in window.entries()]
+        assert held == sorted(set(held))
     last = window.take_gaps()
     gaps = [gap for some in (*told.values(), last) for gap in some]
     unsent = {gap for held in window.entries() if held.sequence not in told for gap in held.gaps}
