@@ -2,7 +2,7 @@
 
 The sites are tensors whose scale and shape of distribution drift, each with its own dtype's grain,
 so that all digits are as noisy as those of training. With several ranks each holds its own samples
-of them, as data-parallel ranks do.
+of them, as data-parallel ranks do. `--of` looks at a run that is there already.
 """
 
 from __future__ import annotations
@@ -82,6 +82,17 @@ def stored(path: Path) -> Counter[str]:
     return sync(sizes())
 
 
+def show(path: Path) -> None:
+    """Print the table of a run."""
+    run = open_run(path)
+    rows = len(run.sites()) * len(run.records())
+    print("| array | bytes a site and record |\n|---|---|")
+    found = stored(path)
+    for name, size in found.most_common():
+        print(f"| `{name}` | {size / rows:.1f} |")
+    print(f"| all | {found.total() / rows:.1f} |")
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -90,7 +101,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--keep-ranks", action="store_true", help="main statistics by rank, too")
+    parser.add_argument("--of", type=Path, help="a finished run")
     options = parser.parse_args()
+    if options.of:
+        show(options.of)
+        return
     dtype = ml_dtypes.bfloat16 if options.dtype == "bfloat16" else np.float32
     made = [
         tables(np.random.default_rng(rank), options.sites, options.records, dtype)
@@ -113,13 +128,8 @@ def main() -> None:
                 taken.append(time.perf_counter() - begin)
                 writer.compact_if_due()
             writer.finish()
-        rows = options.sites * options.records
         print(f"{options.ranks} ranks, {options.sites} sites x {options.records}, {options.dtype}")
-        print("| array | bytes a site and record |\n|---|---|")
-        found = stored(path)
-        for name, size in found.most_common():
-            print(f"| `{name}` | {size / rows:.1f} |")
-        print(f"| all | {found.total() / rows:.1f} |")
+        show(path)
     half, most = np.percentile(np.array(taken[16:]) * 1e3, [50, 99])
     print(f"Commits of one record: median {half:.1f} ms, 99th percentile {most:.1f} ms.")
 

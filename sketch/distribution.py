@@ -47,9 +47,11 @@ NAMES = slice(3 + 2 * EXTREMES, 3 + 4 * EXTREMES)
 _HALF = 200 * LEVELS_PER_OCTAVE
 _SPAN = 2 * _HALF + 1
 """How many levels there are."""
-_SIDES = np.array([1, -1], np.float32)[None, :, None]
-"""What turns the magnitudes of each side into numbers of which the smallest are kept."""
+_SIDES = np.array([0, 0xFFFF_FFFF], np.uint32)[None, :, None]
+"""What turns the bits of each side's magnitudes into numbers of which the smallest are kept."""
 _NOBODY = np.iinfo(np.int32).max
+_LAST = np.uint64(0xFFFF_FFFF << 32 | _NOBODY)
+"""Comes after all that somebody has."""
 
 
 def log2_magnitude(values: NDArray[np.floating]) -> Floats:
@@ -168,9 +170,15 @@ def _most_extreme(
     magnitudes: NDArray[np.float32], names: NDArray[np.int32]
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Of [rows, 2, any] the `EXTREMES` that come first on each side; NaN and nobody where none."""
+    # Magnitude and name as one number: of floats that are not negative the bits are in their order.
     lacking = max(0, EXTREMES - magnitudes.shape[2])
-    room = ((0, 0), (0, 0), (0, lacking))
-    magnitudes = np.pad(magnitudes, room, constant_values=np.nan)
-    names = np.pad(names, room, constant_values=_NOBODY)
-    first = np.lexsort((names, magnitudes * _SIDES), axis=2)[..., :EXTREMES]  # NaN comes last
-    return np.take_along_axis(magnitudes, first, 2), np.take_along_axis(names, first, 2)
+    keys = np.full((*magnitudes.shape[:2], magnitudes.shape[2] + lacking), _LAST)
+    bits = np.ascontiguousarray(magnitudes).view(np.uint32) ^ _SIDES
+    own = bits.astype(np.uint64) << np.uint64(32) | names.astype(np.uint32)
+    np.copyto(keys[..., : magnitudes.shape[2]], own, where=~np.isnan(magnitudes))
+    keys.sort(axis=2)
+    first = keys[..., :EXTREMES]
+    whose = first.astype(np.uint32).view(np.int32)
+    found = ((first >> np.uint64(32)).astype(np.uint32) ^ _SIDES).view(np.float32)
+    found[whose == _NOBODY] = np.nan
+    return found, whose

@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -22,14 +22,16 @@ import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
-from zarr.codecs import TransposeCodec
+from zarr.codecs import BloscCodec, BloscShuffle, TransposeCodec
 from zarr.core.sync import sync
 
 Slices = tuple[slice, ...]
 Block = NDArray[Any]  # of the array's own dtype
 
-COMPRESSOR, LEVEL = "lz4", 1
-"""Blosc's settings for all chunks, here and in the arrays' metadata; with shuffle."""
+LEVEL = 1
+"""Of compression, for all chunks; the arrays' metadata say with what, and how to shuffle."""
+SAMPLE = 509
+"""A chunk is looked at for what is not the fill value in steps of so many elements first."""
 
 _rooms = threading.local()
 _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="rankscope-chunks")
@@ -81,8 +83,8 @@ Request = tuple[zarr.Array[Any], Slices, Block]
 """An array, a region that lies within it, and a block of that region's shape."""
 Key = tuple[zarr.Array[Any], tuple[int, ...]]
 """An array and the place of a chunk in its grid."""
-Encoded = dict[str, bytes]
-"""Chunks as they are stored, by their key in the store."""
+Encoded = dict[str, bytes | None]
+"""Chunks as they are stored, by their key in the store; None for one that holds nothing."""
 
 
 def read_regions(requests: Iterable[Request]) -> None:
@@ -114,7 +116,7 @@ def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Bloc
     list(_threads.map(decode_and_use, parts, chunks))
 
 
-def write_regions(requests: Iterable[Request], known: Mapping[str, bytes] | None = None) -> Encoded:
+def write_regions(requests: Iterable[Request], known: Encoded | None = None) -> Encoded:
     """Store the elements of regions, which may lie in the same chunks but not overlap.
 
     Args:
@@ -168,14 +170,16 @@ async def _get(array: zarr.Array[Any], chunk: tuple[int, ...]) -> bytes | None:
     return None if found is None else found.to_bytes()
 
 
-async def _set_all(keys: Iterable[Key], values: Iterable[bytes]) -> None:
-    as_buffer = default_buffer_prototype().buffer.from_bytes
-    await asyncio.gather(
-        *(
-            array.store.set(name_of(array, chunk), as_buffer(value))
-            for (array, chunk), value in zip(keys, values, strict=True)
-        )
-    )
+async def _set_all(keys: Iterable[Key], values: Iterable[bytes | None]) -> None:
+    await asyncio.gather(*(_set(*key, value) for key, value in zip(keys, values, strict=True)))
+
+
+async def _set(array: zarr.Array[Any], chunk: tuple[int, ...], value: bytes | None) -> None:
+    if value is None:
+        await array.store.delete(name_of(array, chunk))
+    else:
+        as_buffer = default_buffer_prototype().buffer.from_bytes
+        await array.store.set(name_of(array, chunk), as_buffer(value))
 
 
 def name_of(array: zarr.Array[Any], chunk: tuple[int, ...]) -> str:
@@ -210,8 +214,7 @@ def decode(array: zarr.Array[Any], encoded: bytes, room: Block | None = None) ->
 
 def order_of(array: zarr.Array[Any]) -> tuple[int, ...]:
     """The order of the axes of a chunk, as it is stored."""
-    codecs = getattr(array.metadata, "codecs", ())
-    turns = (codec.order for codec in codecs if isinstance(codec, TransposeCodec))
+    turns = (codec.order for codec in codecs_of(array) if isinstance(codec, TransposeCodec))
     return next(turns, tuple(range(array.ndim)))
 
 
@@ -220,8 +223,11 @@ def delete_chunks(array: zarr.Array[Any]) -> None:
     sync(array.store.delete_dir(f"{array.path}/c"))
 
 
-def encode(works: Sequence[Work], before: bytes | None) -> bytes:
-    """A chunk with the parts of regions' blocks put into it, over what it held."""
+def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
+    """A chunk with the parts of regions' blocks put into it, over what it held.
+
+    None where all of it is the fill value: then nothing is stored, as Zarr has it.
+    """
     array, block, part = works[0]
     chunk = block[part.outside]
     if chunk.shape != array.chunks:
@@ -230,5 +236,24 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes:
             chunk[...] = decode(array, before)
         for _, block, part in works:
             chunk[part.inside] = block[part.outside]
-    blosc = Blosc(COMPRESSOR, LEVEL, Blosc.SHUFFLE, typesize=array.dtype.itemsize)
-    return blosc.encode(np.ascontiguousarray(chunk.transpose(order_of(array))))
+    chunk = np.ascontiguousarray(chunk.transpose(order_of(array)))
+    if is_filled(chunk, array.fill_value):
+        return None
+    [codec] = (one for one in codecs_of(array) if isinstance(one, BloscCodec))
+    is_bitwise = codec.shuffle is BloscShuffle.bitshuffle
+    shuffle = Blosc.BITSHUFFLE if is_bitwise else Blosc.SHUFFLE
+    return Blosc(codec.cname.value, LEVEL, shuffle, typesize=chunk.itemsize).encode(chunk)
+
+
+def codecs_of(array: zarr.Array[Any]) -> tuple[object, ...]:
+    """What an array's metadata say of how its chunks are stored."""
+    return getattr(array.metadata, "codecs", ())
+
+
+def is_filled(chunk: Block, fill: Any) -> bool:
+    """Whether all elements are the fill value."""
+    flat = chunk.reshape(-1)
+    return all(
+        bool((np.isnan(some) if fill != fill else some == fill).all())
+        for some in (flat[::SAMPLE], flat)
+    )

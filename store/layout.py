@@ -42,13 +42,14 @@ COLUMNS = (
     "nonfinite",
     "unmatched",
     "kept",
+    "alone",
 )
 """First columns of the array `records`; 64-bit words after them are a mask of the ranks present.
 
 `rows` are the sites observed; of them `sketched` have elements in the histogram, `glanced` were
 left to the sentinel, and `nonfinite` have NaN or infinity. `unmatched` says that the ranks' own
 gradients are not what the reduced ones were made of. `kept` says that the ranks
-sent it late, after later steps."""
+sent it late, after later steps; `alone` that it is of one rank, and its spread is not written."""
 
 RECENT_STATISTICS = 4
 """Statistics in a chunk of the recent tier: most questions are about one, and files cost."""
@@ -89,9 +90,8 @@ class Layout:
     """Whether it has the middle tier; without it the tail moves straight to the history."""
     tail_sites: int = MAX_SITE_CHUNK
     """Most sites in a chunk of the tail."""
-    turned: bool = False
-    """Whether a chunk of the history has the record as its last axis: what follows in time is then
-    side by side and packs better, and reading a whole record takes longer."""
+    compressor: Literal["lz4", "zstd"] = "lz4"
+    """Of the history; LZ4 takes half the time, Zstandard makes of histograms a fifth less."""
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -161,15 +161,13 @@ ARRAYS: Mapping[str, Layout] = {
             fill=-1,
             axes=("site", "count"),
             history=(512, 64, len(COUNTS)),
-            turned=True,
         ),
         Layout(
-            name="moments",
-            dtype="float64",
-            fill=float("nan"),
+            name="digits",
+            dtype="uint64",
+            fill=0,
             axes=("site", "moment"),
             history=(512, 64, len(MOMENTS)),
-            turned=True,
         ),
         Layout(name="checksum", dtype="uint64", fill=0, axes=("site",), history=(512, 512)),
         Layout(
@@ -201,6 +199,7 @@ ARRAYS: Mapping[str, Layout] = {
             history=(64, 64, BINS),
             recent=False,
             tail_sites=256,
+            compressor="zstd",
         ),
         Layout(
             name="histogram_high",

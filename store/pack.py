@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, main_statistics
 from ..sketch.distribution import SPREAD
 from ..sketch.table import BINS, SketchTable
+from .implied import TELLING, digits_of, is_of_one
 from .layout import ARRAYS, COLUMNS, Dims, mask_words
 from .record import Record
 from .state import Meta
@@ -23,6 +24,7 @@ Blocks = dict[str, NDArray[Any]]
 APART = {"ranks", "groups"}
 """Arrays whose blocks may be large."""
 NONFINITE = MAIN.index("nonfinite")
+SAID = [MAIN.index(name) for name in TELLING]
 LOW_BITS = np.int64(0xFFFF_FFFF)
 
 
@@ -54,14 +56,20 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
     """
     apart = APART if wide else {*APART, "histogram_high"}
     blocks = {name: empty(name, len(records), dims) for name in ARRAYS if name not in apart}
-    scalars = main_scalars([record.merged for record in records])
+    columns = all_rows([record.merged for record in records])
+    scalars = main_scalars(columns)
+    digits = digits_of(columns.counts, columns.moments, scalars[:, SAID])
     start = 0
     for row, record in enumerate(records):
         stop = start + len(record.sites)
-        blocks["records"][row] = facts(record, scalars[start:stop], dims)
-        pack_sites(
-            {name: block[row] for name, block in blocks.items()}, record, scalars[start:stop]
-        )
+        own = scalars[start:stop]
+        alone = is_of_one(record, own)
+        blocks["records"][row] = facts(record, own, dims, alone=alone)
+        rows = {name: block[row] for name, block in blocks.items()}
+        rows["scalars"][record.sites], rows["digits"][record.sites] = own, digits[start:stop]
+        if not alone:
+            rows["spread"][record.sites] = record.spread
+        pack_sites(rows, record)
         pack_numbers(blocks["training"][row], record.training, meta.training)
         pack_numbers(blocks["health"][row], record.health, meta.health)
         for index, counts in record.quantities.items():
@@ -76,20 +84,26 @@ def empty(name: str, records: int, dims: Dims) -> NDArray[Any]:
     return np.full((records, *layout.shape(dims)), layout.fill, layout.dtype)
 
 
-def main_scalars(tables: Sequence[SketchTable]) -> NDArray[np.float32]:
-    """float32 [all rows, len(MAIN)]; what lies beyond float32 is infinite there."""
-    columns = SketchTable(
+def all_rows(tables: Sequence[SketchTable]) -> SketchTable:
+    """The rows of several tables, one below the other, without histograms."""
+    return SketchTable(
         np.concatenate([table.counts for table in tables]),
         np.concatenate([table.moments for table in tables]),
         np.concatenate([table.checksum for table in tables]),
         # No main statistic reads the histogram; copying it would take longer than all of them.
         np.empty((0, BINS), np.int64),
     )
+
+
+def main_scalars(columns: SketchTable) -> NDArray[np.float32]:
+    """float32 [rows, len(MAIN)]; what lies beyond float32 is infinite there."""
     with np.errstate(over="ignore"):
         return main_statistics(columns).astype(np.float32)
 
 
-def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[np.int64]:
+def facts(
+    record: Record, scalars: NDArray[np.float32], dims: Dims, *, alone: bool
+) -> NDArray[np.int64]:
     """int64 [columns]: the row of the array `records`."""
     # What cannot be merged (Partial tensors) is seen by rank only.
     bad = (scalars[:, NONFINITE] > 0) | (record.spread[:, NONFINITE, SPREAD.index("max")] > 0)
@@ -108,6 +122,7 @@ def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[n
         np.count_nonzero(bad),
         record.unmatched,
         record.kept,
+        alone,
     )
     words = row[len(COLUMNS) :].view(np.uint64)
     for rank in record.ranks:
@@ -115,14 +130,11 @@ def facts(record: Record, scalars: NDArray[np.float32], dims: Dims) -> NDArray[n
     return row
 
 
-def pack_sites(rows: Blocks, record: Record, scalars: NDArray[np.float32]) -> None:
-    """Fill one record's rows [sites, …] with what was observed."""
+def pack_sites(rows: Blocks, record: Record) -> None:
+    """Fill one record's rows [sites, …] with what was observed and follows from nothing else."""
     sites, merged = record.sites, record.merged
     rows["counts"][sites] = merged.counts
-    rows["moments"][sites] = merged.moments
     rows["checksum"][sites] = merged.checksum
-    rows["scalars"][sites] = scalars
-    rows["spread"][sites] = record.spread
     rows["histogram"][sites] = merged.histogram & LOW_BITS
     if len(record.distribution):
         rows["distribution"][: len(record.distribution), sites] = record.distribution

@@ -16,13 +16,23 @@ from ..wire.messages import Schema
 from .arrays import Arrays, Index
 from .chunks import read_regions
 from .deferred import Deferred, along
+from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
 from .naming import holds_repository, what_is_at
+from .pack import SAID
 from .place import Place, place_of
 from .rank_frames import INDEX, SCHEMAS, KeptAt, read_index, read_schemas
 from .record import SiteInfo
 from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
-from .selection import Chosen, Indices, Steps, choose_records, choose_step
+from .selection import (
+    ALONE,
+    Chosen,
+    Indices,
+    Steps,
+    choose_records,
+    choose_step,
+    first_ranks,
+)
 from .state import Meta, State
 
 CACHED_BYTES = 64 << 20
@@ -132,6 +142,74 @@ class Reader:
         return [read.finish() for read in reads]
 
     def _defer(self, name: str, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
+        if name == "moments":
+            return self._defer_moments(records, inner)
+        if name == "spread":
+            return self._defer_spread(records, inner)
+        if name == "ranks":
+            return self._defer_ranks(records, inner)
+        return self._defer_stored(name, records, inner)
+
+    def _defer_moments(self, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
+        """The moments of some sites, or one moment of them."""
+        sites, *which = inner
+        digits = self._defer_stored("digits", records, (sites,))
+        counts = self._defer_stored("counts", records, (sites,))
+        told = [self._defer_stored("scalars", records, (sites, column)) for column in SAID]
+
+        def finish() -> NDArray[Any]:
+            stored, counted = digits.finish(), counts.finish()
+            said = np.stack([one.finish() for one in told], axis=-1)
+            rows = (one.reshape(-1, one.shape[-1]) for one in (stored, counted, said))
+            return moments_of(*rows).reshape(stored.shape)[(..., *which)]
+
+        every = (digits, counts, *told)
+        return Deferred([request for one in every for request in one.requests], finish)
+
+    def _defer_spread(self, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
+        """The spread, which follows from the scalars where a record is of one rank alone."""
+        stored = self._defer_stored("spread", records, inner)
+        alone, ranks = self._alone(records)
+        if not len(alone):
+            return stored
+        scalars = self._defer_stored("scalars", records, inner[:2])
+
+        def finish() -> NDArray[Any]:
+            found, own = stored.finish(), scalars.finish()[alone]
+            flat = own.reshape(len(own), 1, -1)
+            found[alone] = spread_of_one(flat, ranks).reshape(*own.shape, -1)[(..., *inner[2:])]
+            return found
+
+        return Deferred([*stored.requests, *scalars.requests], finish)
+
+    def _defer_ranks(self, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
+        """The numbers of one rank, or of all, which follow from the scalars in the same way."""
+        stored = self._defer_stored("ranks", records, inner)
+        alone, ranks = self._alone(records)
+        if not len(alone):
+            return stored
+        scalars = self._defer_stored("scalars", records, inner[1:])
+
+        def finish() -> NDArray[Any]:
+            found, own = stored.finish(), scalars.finish()[alone]
+            if isinstance(inner[0], int):
+                mine = ranks == inner[0]
+                found[alone[mine]] = own[mine]
+            else:
+                found[alone, ranks] = own
+            return found
+
+        return Deferred([*stored.requests, *scalars.requests], finish)
+
+    def _alone(self, records: Indices) -> tuple[Indices, Indices]:
+        """Which of the records, by their place, are of one rank alone, and of which."""
+        facts = self.facts()[records]
+        places = np.flatnonzero(facts[:, ALONE] > 0)
+        return places, first_ranks(facts[places, len(COLUMNS) :])
+
+    def _defer_stored(
+        self, name: str, records: Indices, inner: tuple[Index | Indices, ...]
+    ) -> Deferred:
         if not len(records):
             return Deferred([], lambda: self._empty(name, inner))
         return along(records, 0, lambda span: self._defer_range(name, span, inner))

@@ -21,7 +21,7 @@ Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
 STEP, ATTEMPT, TIME, COMPLETE, PARTIAL, FINAL = range(6)
-ROWS, RANKS, SKETCHED, GLANCED, BAD, UNMATCHED, KEPT = range(6, len(COLUMNS))
+ROWS, RANKS, SKETCHED, GLANCED, BAD, UNMATCHED, KEPT, ALONE = range(6, len(COLUMNS))
 
 NEAR_GAP = 64
 """Two wanted places less than this apart are read in one go: they mostly share a chunk."""
@@ -220,6 +220,12 @@ def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, sli
     cuts = np.flatnonzero(np.diff(places) > gap) + 1
     for start, stop in zip([0, *cuts], [*cuts, len(places)], strict=True):
         yield slice(int(start), int(stop)), slice(int(places[start]), int(places[stop - 1]) + 1)
+
+
+def first_ranks(words: NDArray[np.int64]) -> Indices:
+    """int64 [records]: the lowest rank whose bit is set in each record's mask."""
+    bits = np.unpackbits(words.astype("<i8").view(np.uint8), axis=1, bitorder="little")
+    return bits.argmax(axis=1)
 
 
 def ranks_in(words: NDArray[np.int64]) -> list[int]:

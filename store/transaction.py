@@ -13,6 +13,7 @@ from .pack import ByIndex, is_wide, pack, pack_apart
 from .pyramid import with_patches
 from .rank_frames import append_lines
 from .record import Alert, Event, Record
+from .selection import ALONE
 from .state import Meta, State
 
 
@@ -70,24 +71,34 @@ def write_part(
         state = state.with_record(record)
     wide = state.wide or any(is_wide(record.merged) for record in records)
     state = replace(state, wide=wide)
-    for name, block in pack(records, meta, dims, wide=wide).items():
+    packed = pack(records, meta, dims, wide=wide)
+    for name, block in packed.items():
         arrays.write(name, state.bounds(name), first, block)
-    state = write_ranks(arrays, state, dims, records)
+    alone = packed["records"][:, ALONE] > 0
+    by_rank = [
+        {} if follows else record.by_rank for record, follows in zip(records, alone, strict=True)
+    ]
+    state = write_ranks(arrays, state, dims, records, by_rank)
     write_groups(arrays, state, meta, dims, records)
     arrays.flush()
     return state
 
 
-def write_ranks(arrays: Arrays, state: State, dims: Dims, records: Sequence[Record]) -> State:
+def write_ranks(
+    arrays: Arrays,
+    state: State,
+    dims: Dims,
+    records: Sequence[Record],
+    numbers: Sequence[ByIndex],
+) -> State:
     """Write the numbers by rank.
 
     A block that once held numbers is written for every later record: the tail is a ring, and what
     an earlier record left in a slot must go.
     """
     width = arrays.at("tail", "ranks").chunks[1]
-    used = {rank // width for record in records for rank in record.by_rank}
+    used = {rank // width for one in numbers for rank in one}
     blocks = tuple(sorted(used.union(state.rank_blocks)))
-    numbers = [record.by_rank for record in records]
     write_apart(arrays, state, "ranks", records, numbers, blocks, dims)
     return replace(state, rank_blocks=blocks)
 
