@@ -36,6 +36,7 @@ CODEC = BloscCodec(cname="lz4", clevel=LEVEL, shuffle="shuffle")
 LOG_CHUNK = 1 << 16
 FRAME_CODEC = BloscCodec(cname="zstd", clevel=1, shuffle="shuffle", typesize=8)
 """Of frames, which are mostly columns of eight bytes: they come to half of what they are."""
+OVER_RANKS = ("rank", "group", "extreme")
 FIRST_AXIS = {"history": "record", "pyramid": "block"}
 """Its name, by place; else it is a slot of a ring."""
 
@@ -181,9 +182,7 @@ def pyramid_arrays() -> Iterator[tuple[str, Layout]]:
 
 def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> zarr.Array[Any]:
     """Make one array, as it is in one tier."""
-    # What follows in time lies side by side, bit by bit: so it packs best.
     kept = tier == "history"
-    order = (*range(1, 1 + len(layout.axes)), 0)
     return zarr.create_array(
         store,
         name=path,
@@ -191,7 +190,7 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         chunks=layout.chunks(tier, dims),
         dtype=layout.dtype,
         fill_value=layout.fill,
-        filters=[TransposeCodec(order=order)] if kept else None,
+        filters=[TransposeCodec(order=order_in_history(layout))] if kept else None,
         compressors=[
             BloscCodec(cname=layout.compressor, clevel=LEVEL, shuffle="bitshuffle")
             if kept
@@ -199,6 +198,15 @@ def create(store: Store, path: str, layout: Layout, tier: Tier, dims: Dims) -> z
         ],
         dimension_names=(FIRST_AXIS.get(path.partition("/")[0], "slot"), *layout.axes),
     )
+
+
+def order_in_history(layout: Layout) -> tuple[int, ...]:
+    """The order of the axes of a chunk of the history, as it is stored: so it packs best.
+
+    What follows in time lies side by side, and so do what ranks say of one site: often the same.
+    """
+    axes = range(1, 1 + len(layout.axes))
+    return (*sorted(axes, key=lambda axis: layout.axes[axis - 1] in OVER_RANKS), 0)
 
 
 def room(array: zarr.Array[Any], rows: int, inner: tuple[Index, ...]) -> Block:

@@ -182,7 +182,8 @@ ARRAYS: Mapping[str, Layout] = {
             dtype="float32",
             fill=float("nan"),
             axes=("site", "statistic", "extreme"),
-            history=(512, 512, 1, 1),
+            # The least and the largest are often the same, as where ranks hold copies.
+            history=(512, 256, 1, 2),
         ),
         Layout(
             name="distribution",
