@@ -43,8 +43,8 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "keygen": LazyCommand(
         target="wire.command:keygen",
-        extra="collector",
-        summary="Make the keys of a collector and its agents.",
+        extra="",
+        summary="Make the keys of a collector, its relays and its agents.",
     ),
     "runs": LazyCommand(
         target="store.command:runs",

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import click
 
 from ..wire.keys import CollectorKeys, read_keys
+from ..wire.memory import raise_file_limit, use_one_heap
 from ..wire.stopping import StopSignal
 from .health import HealthServer
 from .joiner import JoinerSettings
 from .keeper import per_rank
 from .logs import log_to_stderr
-from .memory import raise_file_limit, use_one_heap
 from .service import Service
 from .settings import CollectorSettings
 

@@ -13,9 +13,9 @@ from ..store.place import ObjectUrl, Place, place_of
 from ..store.writer import RunWriter
 from ..wire.address import parse_address
 from ..wire.keys import CollectorKeys
+from ..wire.listener import Listener
+from ..wire.memory import trim
 from .health import Health
-from .listener import Listener
-from .memory import trim
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from ..wire.keys import RelayKeys
+from ..wire.memory import raise_file_limit
 from ..wire.stopping import StopSignal
 from .service import Service
 from .settings import RelaySettings
@@ -71,7 +73,14 @@ class Bytes(click.ParamType):
 @click.option("--merge", is_flag=True, help="Send one frame a step for all ranks that come here.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
-@click.option("--insecure", is_flag=True, help="Allow an address that other machines reach.")
+@click.option(
+    "--keys",
+    metavar="DIR",
+    help="Folder of the relay's keys, see `rankscope keygen --relay`.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
+)
 def relay(
     *,
     to: str,
@@ -83,6 +92,7 @@ def relay(
     merge: bool,
     until_done: bool,
     announce: bool,
+    keys: str | None,
     insecure: bool,
 ) -> None:
     """Take in what ranks measure, keep it, and send it on."""
@@ -94,13 +104,17 @@ def relay(
         memory_bytes=memory_bytes,
         merge=merge,
     )
+    loaded = RelayKeys.load(keys) if keys else None
     stop = StopSignal()
-    service = Service(bind, to, settings=settings, insecure=insecure)
+    raise_file_limit()
+    service = Service(bind, to, settings=settings, keys=loaded, insecure=insecure)
     logger = logging.getLogger(__name__)
     if announce:
         print(json.dumps({"address": service.address}), flush=True)
     else:
-        logger.info("Listening on %s, sending to %s.", service.address, to)
+        below = "with keys" if loaded and loaded.below else "without keys"
+        above = "with keys" if loaded else "without keys"
+        logger.info("Listening on %s, %s, sending to %s, %s.", service.address, below, to, above)
     try:
         service.run(stop, until_done=until_done)
     finally:

@@ -36,6 +36,8 @@ class Member:
 
     peer: bytes | None = None
     """Who it is said to, below; None if nobody has come since the relay began."""
+    user: str | None = None
+    """Public key of the peer that said hello, empty where there are no keys; None like `peer`."""
     awaits_welcome: bool = False
     seen: float = 0.0
     """When its peer last said something."""

@@ -51,6 +51,8 @@ HELLO_S = 15.0
 """A hello that upstream does not answer for so long is said again."""
 SILENCE_S = 30.0
 """Frames of a stream that are under way for so long without a word are sent again."""
+BUSY_S = 5.0
+"""Seconds after which an agent may ask again for a stream that is another's."""
 FORGET_S = 300.0
 """A stream with nothing left to send is forgotten after so long a silence."""
 PRUNE_S = 5.0
@@ -102,14 +104,18 @@ class Relay:
 
     # From below ----------------------------------------------------------------------------------
 
-    def receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
-        """Take in one message of an agent, or of a relay; answers are in `outgoing`."""
+    def receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str = "") -> None:
+        """Take in one message of an agent, or of a relay; answers are in `outgoing`.
+
+        Args:
+            user: public key of the peer; empty where there are no keys.
+        """
         try:
-            self._receive(peer, parts, now)
+            self._receive(peer, parts, now, user)
         except Exception:  # a fault of ours: one peer's message must not end what serves all
             self._fault(now)
 
-    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float) -> None:
+    def _receive(self, peer: bytes, parts: Sequence[bytes], now: float, user: str) -> None:
         member = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
@@ -125,7 +131,7 @@ class Relay:
             pong = Pong(protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns())
             self.outgoing.append((peer, encode(pong)))
         elif isinstance(message, Hello):
-            self._hello(peer, message, parts[0], now)
+            self._hello(peer, message, parts[0], now, user)
         elif member is None:
             self._reject(peer, "stream", "This relay does not know you: say hello.", 0.2)
         else:
@@ -158,9 +164,9 @@ class Relay:
             case _:
                 assert_never(message)
 
-    def _hello(self, peer: bytes, hello: Hello, part: bytes, now: float) -> None:
+    def _hello(self, peer: bytes, hello: Hello, part: bytes, now: float, user: str) -> None:
         member = self._members.get(hello.stream)
-        refusal = self._refusal(hello, member)
+        refusal = self._refusal(hello, member, user)
         if refusal:
             self._reject(peer, *refusal)
             self._complaints.say("hello", f"A hello was refused: {refusal[1]}", now)
@@ -175,7 +181,7 @@ class Relay:
         if member.peer is not None:
             self._peers.pop(member.peer, None)
         self._peers[peer] = member
-        member.peer, member.seen = peer, now
+        member.peer, member.seen, member.user = peer, now, user
         member.needs_schema, member.awaits_welcome = False, True
         member.schemas.clear()
         self._touched[member.id] = member
@@ -479,7 +485,7 @@ class Relay:
                 if not member.left:
                     self._spool.forget(member.id)
 
-    def _refusal(self, hello: Hello, member: Member | None) -> Refusal | None:
+    def _refusal(self, hello: Hello, member: Member | None, user: str) -> Refusal | None:
         if not hello.protocol_min <= PROTOCOL <= hello.protocol_max:
             theirs = f"{hello.protocol_min} to {hello.protocol_max}"
             text = f"This relay speaks protocol {PROTOCOL}, the agent {theirs}: update one."
@@ -492,6 +498,9 @@ class Relay:
         if member is not None and _whose(member.hello) != _whose(hello):
             text = f"Stream {hello.stream} belongs to rank {member.hello.rank} already."
             return "stream", text, None
+        if member is not None and member.user not in (None, user):
+            text = f"Stream {hello.stream} belongs to an agent with another key."
+            return "stream", text, BUSY_S
         return None
 
     def _dismiss(self, member: Member, code: Code, reason: str, retry_s: float | None) -> None:
@@ -512,7 +521,7 @@ class Relay:
 
     def _fault(self, now: float) -> None:
         self._counts.faults += 1
-        self._complaints.say("fault", f"Something could not be handled.\n{format_exc()}", now)
+        self._complaints.say("fault", "Something could not be handled.", now, format_exc())
 
 
 def _whose(hello: Hello) -> tuple[str, str, int]:

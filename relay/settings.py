@@ -26,6 +26,8 @@ class RelaySettings:
     credit_bytes: int = 16 << 20
     max_message_bytes: int = MAX_BLOB_BYTES
     """A peer that sends a larger message part is disconnected."""
+    max_connections: int = 24_000
+    """Above this nobody is let in until some have gone."""
     max_streams: int = 20_000
     max_schemas: int = 16
     """Schemas known of each stream; the oldest gives way and is asked for again."""
@@ -39,6 +41,12 @@ class RelaySettings:
     """How long a step then waits for a stream that is there and has not come to it."""
     drain_s: float = 5.0
     """When it is stopped, it forwards what it holds for so long."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """When the process takes more, all connections are closed: what their peers had sent, and
+        nobody has read, goes with them."""
+        return max(2 << 30, 4 * self.memory_bytes)
 
     def __post_init__(self) -> None:
         for name in ("spool_bytes", "memory_bytes", "min_free"):

@@ -31,6 +31,7 @@ class Connection:
     Args:
         address: `tcp://host:port` or `ipc://path`.
         keys: for a collector that asks for them.
+        party: who connects, an `agent` or a `relay`.
         send_messages: how many messages may wait for the network.
 
     Raises:
@@ -39,13 +40,18 @@ class Connection:
     """
 
     def __init__(
-        self, address: str, *, keys: AgentKeys | None = None, send_messages: int = 256
+        self,
+        address: str,
+        *,
+        keys: AgentKeys | None = None,
+        party: str = "agent",
+        send_messages: int = 256,
     ) -> None:
         where = parse_address(address)
         if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
             raise SettingError(f"A collector's address has a host and a port, got {address!r}.")
         self.address = str(where)
-        self._is_ipv6, self._keys = where.is_ipv6, keys
+        self._is_ipv6, self._keys, self._party = where.is_ipv6, keys, party
         self._send_messages = send_messages
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -138,7 +144,7 @@ class Connection:
         while monitor is not None and monitor.poll(0):
             broken = True
             event = recv_monitor_message(monitor)["event"]
-            self.problem = failure(event, self.address, self._keys) or self.problem
+            self.problem = failure(event, self.address, self._keys, self._party) or self.problem
         return broken
 
     def wait(self, seconds: float) -> None:

@@ -10,6 +10,12 @@ import zmq
 
 from .keys import AgentKeys
 
+HOW = {
+    "agent": "pass `keys=` to observe(), or set RANKSCOPE_KEYS",
+    "relay": "start this relay with `--keys`",
+}
+"""By party: how it gets keys."""
+
 FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -18,19 +24,23 @@ FAILED = (
 """The events of a monitor that `failure` knows."""
 
 
-def failure(event: int, address: str, keys: AgentKeys | None) -> str:
-    """Why no connection came about, and what to do; empty for other events."""
+def failure(event: int, address: str, keys: AgentKeys | None, party: str = "agent") -> str:
+    """Why no connection came about, and what to do; empty for other events.
+
+    Args:
+        party: who wanted it: one of `HOW`.
+    """
     if not event & FAILED:
         return ""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and keys is not None:
         return (
-            f"The collector at {address} does not let this agent in: put own.key of {keys.source} "
-            "into the folder agents/ of the collector's keys."
+            f"The collector at {address} does not let this {party} in: put own.key of "
+            f"{keys.source} into the folder agents/ of the collector's keys."
         )
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and keys is not None:
         return (
             f"The collector at {address} has no keys: start it with `--keys`, or leave out those "
-            "of the agent."
+            f"of the {party}."
         )
     if keys is not None:
         return (
@@ -38,6 +48,6 @@ def failure(event: int, address: str, keys: AgentKeys | None) -> str:
             f"{keys.source}, or it has none: then start it with `--keys`."
         )
     return (
-        f"The collector at {address} ended the handshake: it asks for keys (pass `keys=` to "
-        "observe(), or set RANKSCOPE_KEYS), or it is no collector."
+        f"The collector at {address} ended the handshake: it asks for keys ({HOW[party]}), "
+        "or it is no collector."
     )

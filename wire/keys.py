@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -130,6 +131,32 @@ class CollectorKeys:
         socket.curve_secretkey = self.own.secret.encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayKeys:
+    """What a relay needs to let in those on its list, and to reach its collector."""
+
+    below: CollectorKeys | None
+    """For those who send to it; None where it has no list: it listens without keys."""
+    above: AgentKeys
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> RelayKeys:
+        """From a folder as `rankscope keygen --relay` makes it, or an agent's, which has no list.
+
+        Raises:
+            SettingError: it is none, or others can read the secret, or add to the list.
+        """
+        place = Path(folder)
+        if not (place / COLLECTOR).exists():
+            raise SettingError(
+                f"There is no key {place / COLLECTOR}, of the collector that a relay sends to: "
+                "make a relay's keys with `rankscope keygen --relay`."
+            )
+        has_list = (place / AGENTS).exists()
+        below = CollectorKeys.load(place) if has_list else None
+        return cls(below=below, above=AgentKeys.load(place))
+
+
 def keys_for_a_job() -> tuple[str, AgentKeys]:
     """Keys made for the occasion: a line for a collector's input, see `read_keys`; the agents'."""
     collector, agent = Pair.make(), Pair.make()
@@ -150,31 +177,41 @@ def read_keys(line: str) -> CollectorKeys:
     return CollectorKeys(own=Pair(public=public, secret=secret), agents=AllowList([agent]))
 
 
-def make_folders(place: Path, agent: str) -> tuple[Path, Path]:
-    """The folders of a collector, made if there is none, and of a new agent that it lets in.
+def make_folders(place: Path, chain: Sequence[str]) -> list[Path]:
+    """The folders of parties of which each sends to the one before it, and is let in there.
+
+    Args:
+        chain: their names. The first is made only if it is the collector, and is not there; the
+            others are new.
 
     Raises:
-        SettingError: the agent has keys already, or the folders cannot be written.
+        SettingError: one has keys already, the first has none, or the folders cannot be written.
     """
     _check_curve()
-    collector, mine = place / "collector", place / agent
-    if mine.exists():
+    folders = [place / name for name in chain]
+    if chain[0] != "collector" and not (folders[0] / AGENTS).exists():
         raise SettingError(
-            f"{mine} is there already, and is left as it is: take another --agent name or folder."
+            f"There is no relay {folders[0]}: make its keys with `rankscope keygen {place} "
+            f"--relay {chain[0]}`."
         )
+    for folder in folders[1:]:
+        if folder.exists():
+            raise SettingError(
+                f"{folder} is there already, and is left as it is: take another name or folder."
+            )
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (collector, collector / AGENTS):
+        for folder in folders:
             folder.mkdir(mode=0o700, exist_ok=True)
-        if not (collector / f"{OWN}.key_secret").exists():
-            _make_pair(collector)
-        mine.mkdir(mode=0o700)
-        _make_pair(mine)
-        (mine / COLLECTOR).write_bytes((collector / f"{OWN}.key").read_bytes())
-        (collector / AGENTS / f"{agent}.key").write_bytes((mine / f"{OWN}.key").read_bytes())
+            if not (folder / f"{OWN}.key").exists():
+                _make_pair(folder)
+        for upper, lower in pairwise(folders):
+            (upper / AGENTS).mkdir(mode=0o700, exist_ok=True)
+            (lower / COLLECTOR).write_bytes((upper / f"{OWN}.key").read_bytes())
+            (upper / AGENTS / f"{lower.name}.key").write_bytes((lower / f"{OWN}.key").read_bytes())
     except OSError as error:
         raise SettingError(f"Keys cannot be written to {place}: {error.strerror}.") from None
-    return collector, mine
+    return folders
 
 
 def _make_pair(folder: Path) -> None:

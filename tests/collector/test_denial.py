@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
-from rankscope.collector.memory import resident_bytes
 from rankscope.store import open_run
 from rankscope.wire import Frame, Reject, State, Welcome, encode, encode_frame, make_schema
+from rankscope.wire.memory import resident_bytes
 
 from .serving import QUICK, SITES, a_table, hello, outbox, send, serving, wait_until
 from .test_service import Peer

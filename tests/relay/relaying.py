@@ -6,9 +6,15 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from queue import Queue
 from typing import Any
 
+from rankscope.relay import RelaySettings, Service
 from rankscope.store import Run
+from rankscope.wire.keys import RelayKeys
 
 from ..collector.serving import STARTED, VALUES
 
@@ -28,6 +34,29 @@ def start_relay(to: str, *options: str, port: str = "*") -> tuple[subprocess.Pop
     line = process.stdout.readline()
     assert line, process.communicate()[1]
     return process, json.loads(line)["address"]
+
+
+@contextmanager
+def relaying(
+    to: str, keys: RelayKeys | None = None, address: str = "tcp://127.0.0.1:*"
+) -> Generator[Service]:
+    """A relay without a spool, on a thread; when the block ends it is stopped."""
+    settings = RelaySettings(drain_s=0.5)
+    ended, began = threading.Event(), Queue[Service]()
+
+    def serve() -> None:
+        service = Service(address, to, settings=settings, keys=keys)
+        began.put(service)
+        service.run(ended.is_set)
+        service.close()
+
+    thread = threading.Thread(target=serve)  # SQLite stays on the thread that opened it
+    thread.start()
+    try:
+        yield began.get(timeout=60)
+    finally:
+        ended.set()
+        thread.join()
 
 
 def end(process: subprocess.Popen[str]) -> str:

@@ -1,6 +1,7 @@
-"""The socket that a collector listens on: who is let in, and how much they may make it hold.
+"""The socket of a collector or relay: who is let in, and how much they may make it hold.
 
-Its one rule: whatever peers do, it takes bounded memory, and a call returns at once.
+Its one rule: whatever peers do, it takes bounded memory, and a call returns at once. This module
+loads pyzmq, which the room's face must not: import it by its own name.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import EADDRINUSE
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from ..sketch.errors import AddressError, SettingError
-from ..wire.address import Address
-from ..wire.complaints import Complaints
-from ..wire.keys import AllowList, CollectorKeys
-from ..wire.via import addressed, arrived
+from .address import Address
+from .complaints import Complaints
+from .keys import AllowList, CollectorKeys
 from .memory import resident_bytes, trim
-from .settings import CollectorSettings
+from .via import addressed, arrived
 
 logger = logging.getLogger(__name__)
 
@@ -58,21 +58,54 @@ class Message(NamedTuple):
     """Public key of the peer, empty where there are no keys."""
 
 
+class Bounds(Protocol):
+    """How much peers may make it hold."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """A peer that sends a larger message part is disconnected."""
+        ...
+
+    @property
+    def max_connections(self) -> int:
+        """Above this nobody is let in until some have gone."""
+        ...
+
+    @property
+    def max_streams(self) -> int: ...
+    @property
+    def credit_frames(self) -> int:
+        """Frames that a stream may have under way."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """When the process takes more of the machine's memory, all connections are closed."""
+        ...
+
+
 class Listener:
     """A ROUTER socket.
 
     Args:
         where: the address; port 0 takes a free one.
         keys: let in those on its list alone; None: anybody.
+        party: what listens, in a word.
 
     Raises:
         AddressError: it cannot listen there.
     """
 
     def __init__(
-        self, where: Address, settings: CollectorSettings, keys: CollectorKeys | None = None
+        self,
+        where: Address,
+        settings: Bounds,
+        keys: CollectorKeys | None = None,
+        *,
+        party: str = "collector",
     ) -> None:
         self._settings, self._keys, self._is_ipv6 = settings, keys, where.is_ipv6
+        self._party = party
         self._complaints = Complaints(logger)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
@@ -94,6 +127,11 @@ class Listener:
         except BaseException:
             self.close(linger_ms=0)
             raise
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """What to wait for; not the same for ever."""
+        return [self._socket]
 
     def wait(self, wait_ms: int) -> bool:
         """Whether a message is there, or comes within this time."""
@@ -190,10 +228,10 @@ class Listener:
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._connections -= 1
             elif self._keys is not None:
-                text = "its peer has no keys, or not those of this collector"
+                text = f"its peer has no keys, or not those of this {self._party}"
                 self._complaints.say("handshake", f"A connection was refused: {text}.", now)
             else:
-                text = "its peer is no agent, or uses keys, of which this collector has none"
+                text = f"its peer is no agent, or uses keys, of which this {self._party} has none"
                 self._complaints.say("handshake", f"A connection was refused: {text}.", now)
 
     def _refresh(self, now: float) -> None:

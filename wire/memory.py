@@ -1,4 +1,4 @@
-"""Keeping the collector's memory flat.
+"""Keeping the memory of a process that serves many flat.
 
 Blocks of many sizes come and go in many threads. Left alone, glibc gives each thread a heap of its
 own and returns little: after thousands of commits the process holds twice what it needs.
