@@ -133,9 +133,10 @@ class Gatherer:
 
     def _step(self, group: _Group, member: Member, row: Sendable, said: Said) -> Step | None:
         """The step with which a frame is merged; None if it is not."""
-        welcome = member.sender.welcome
-        may = self._merges and welcome is not None and welcome.joins
+        may = self._merges
         if isinstance(said, FrameHeader):
+            welcome = member.sender.welcome
+            may = may and welcome is not None and welcome.joins
             may = may and not (said.partial or said.kept or said.gaps or said.reports)
         if not isinstance(said, Rider):
             may = may and group.book.fits(member, row.schema)
@@ -151,10 +152,9 @@ class Gatherer:
         if isinstance(head.said, FrameHeader):
             return [member]
         if isinstance(head.said, JoinedHeader):
-            welcome = member.sender.welcome
             found = [self._rider(group, said, member, head, now) for said in head.said.members[1:]]
             riders = [one for one in found if one is not None]
-            if len(riders) == len(found) and welcome is not None and welcome.joins:
+            if len(riders) == len(found):
                 return [member, *riders]
         if now - head.came > self._wait_s:
             self._mend(group, member, head)

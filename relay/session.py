@@ -36,7 +36,7 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.sender import Put
-from ..wire.via import connection
+from ..wire.via import connection, is_shared
 from .member import Member
 from .settings import RelaySettings
 from .shelf import Kept
@@ -187,9 +187,10 @@ class Relay:
             received=member.received,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self.settings.credit_bytes,
-            joins=True,
+            joins=upstream is not None and upstream.joins,
         )
         member.awaits_welcome, member.told = False, (-2, -2)
+        member.told_joins = welcome.joins
         self.outgoing.append((member.peer, encode(welcome)))
         if member.control is not None:
             self.outgoing.append((member.peer, member.control))
@@ -313,6 +314,7 @@ class Relay:
                 member.sender.take(message)
                 member.received = max(member.received, message.committed)
                 self._welcome(member)
+                self._tell_whether_it_joins(member, message)
             case Ack() | NeedSchema():
                 member.sender.take(message)
             case Control():
@@ -323,6 +325,14 @@ class Relay:
                 self._refused(member, message, part, now)
             case _:
                 pass
+
+    def _tell_whether_it_joins(self, member: Member, welcome: Welcome) -> None:
+        """A relay below was welcomed before it was known: it is to say hello again."""
+        peer = member.peer
+        told = member.awaits_welcome or member.told_joins == welcome.joins
+        if peer is not None and is_shared(peer) and not told:
+            text = "It is known now whether frames of this stream may be joined."
+            self._dismiss(member, "stream", text, 0.2)
 
     def _refused(self, member: Member, reject: Reject, part: bytes, now: float) -> None:
         """Upstream refuses a stream: for now, which is our business, or for good."""

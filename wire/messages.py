@@ -122,7 +122,7 @@ class Welcome(Message, tag="welcome", frozen=True):
     """Sequence number of the last frame that is here already, durable or not: what comes after it
     is to be sent."""
     joins: bool = False
-    """Whether joined frames are taken."""
+    """Whether frames of the stream may be joined with others; what is joined already is taken."""
 
 
 class Reject(Message, tag="reject", frozen=True):

@@ -100,20 +100,27 @@ class Peers:
 def peers(tmp_path: Path) -> Iterator[Peers]:
     """A relay that both ranks have greeted through another."""
     both = Peers(tmp_path)
-    both.greet(BELOW, 0)
-    both.greet(BELOW, 1)
-    both.tick()
+    for _ in range(2):  # at first it does not know whether frames may be joined
+        both.greet(BELOW, 0)
+        both.greet(BELOW, 1)
+        both.tick()
     both.answers()
     yield both
     assert both.relay.statistics().faults == 0
     both.spool.close()
 
 
-def test_it_says_that_it_takes_joined_frames(peers: Peers) -> None:
-    peers.greet(OTHER, 0)
-    [welcome] = [one for one in peers.answers() if isinstance(one, Welcome)]
+def test_it_says_of_joining_what_upstream_says(peers: Peers) -> None:
+    peers.say(OTHER, 7, [encode(hello(0, 2))])
+    peers.say(OTHER, 8, [encode(hello(1, 2, stream="new"))])
+    [known, unknown] = [one for one in peers.answers() if isinstance(one, Welcome)]
+    peers.tick()  # upstream welcomes the new one
+    [again] = [one for one in peers.answers() if isinstance(one, Reject)]
+    peers.say(OTHER, 9, [encode(hello(1, 2, stream="new"))])
+    [knows] = [one for one in peers.answers() if isinstance(one, Welcome)]
 
-    assert welcome.joins
+    assert (known.joins, unknown.joins, knows.joins) == (True, False, True)
+    assert again.retry_s is not None
 
 
 def test_it_goes_on_with_its_numbers(peers: Peers) -> None:
