@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,15 @@ from rankscope.relay.spool import TORN
 from rankscope.relay.thinning import FULL
 from rankscope.store import Run, open_run
 
-from ..collector.serving import outbox, send, start_collector, stop_collectors
-from .relaying import end, free_port, start_relay, statistics_of
-from .test_forwarding import run_job
+from ..collector.serving import (
+    VALUES,
+    close_all,
+    outbox,
+    send,
+    start_collector,
+    stop_collectors,
+)
+from .relaying import end, start_relay, statistics_of
 
 
 @pytest.fixture(autouse=True)
@@ -34,53 +41,67 @@ def lost(run: Run, cause: str) -> int:
     return int(gaps.str.extract(r"lost (\d+) frames?")[0].astype(int).sum())
 
 
-def test_joined_frames_give_way_for_all_their_ranks_and_are_told(tmp_path: Path) -> None:
-    port = free_port()
-    kept = spooled(tmp_path / "upper", "--spool-bytes", "30KB")
-    upper, above = start_relay(f"tcp://127.0.0.1:{port}", *kept, "--until-done")
+def hold_joined(tmp_path: Path, ranks: int, steps: int, *options: str) -> tuple[str, list[str]]:
+    """A killed relay whose spool holds joined frames; their first step is stored.
+
+    Returns:
+        The collector's port, and how to start the relay again.
+    """
+    kept = spooled(tmp_path / "upper", *options)
+    collector, at = start_collector(tmp_path / "runs")
+    upper, above = start_relay(at, *kept)
     lower, below = start_relay(above, "--merge", "--until-done")
-    run_job(below, 3, 150)
-    end(lower)
-    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
-    told = statistics_of(end(upper))
+    boxes = [outbox(below, rank, ranks) for rank in range(ranks)]
+    for box in boxes:
+        send(box, [0])
+    for _ in range(50):  # until all know on every level that frames may be joined
+        for box in boxes:
+            box.poll(time.monotonic())
+        time.sleep(0.1)
+    collector.kill()
+    collector.communicate()
+    for step in range(1, steps):
+        for box in boxes:
+            send(box, [step])
+    assert close_all(boxes, timeout_s=60) == [True] * ranks
+    assert statistics_of(end(lower))["joined"] > 0
+    upper.kill()
+    upper.communicate()
+    return at.rpartition(":")[2], kept
+
+
+def test_joined_frames_give_way_for_all_their_ranks_and_are_told(tmp_path: Path) -> None:
+    port, kept = hold_joined(tmp_path, 3, 150, "--spool-bytes", "30KB")
+    collector, at = start_collector(tmp_path / "runs", "--until-done", port=port)
+    upper, _ = start_relay(at, *kept, "--until-done")
+    end(upper)
     end(collector)
     run = open_run(tmp_path / "runs" / "demo")
 
-    assert told["joined"] > 0
-    assert 0 < told["dropped"][FULL] < 450
-    assert lost(run, FULL) == told["dropped"][FULL]
-    assert run.records().step.iloc[-1] == 149
-    # A step is lost as a whole, but for the first, which may have come before all ranks did.
-    assert run.records().complete.iloc[5:].all()
-    assert told["faults"] == 0
+    steps = run.records().step.tolist()
+    assert (steps[0], steps[-1]) == (0, 149)
+    assert len(steps) < 150
+    counts = run.scalar("count").sel(site="activation:fc").values
+    assert lost(run, FULL) == 450 - int(counts.sum() / VALUES)
 
 
 def test_a_joined_frame_of_which_a_part_came_another_way_is_given_up_and_told(
     tmp_path: Path,
 ) -> None:
-    port = free_port()
-    to, kept = f"tcp://127.0.0.1:{port}", spooled(tmp_path / "upper")
-    upper, above = start_relay(to, *kept)
-    lower, below = start_relay(above, "--merge", "--until-done")
-    run_job(below, 3, 4)
-    end(lower)
-    upper.kill()
-    upper.communicate()
+    port, kept = hold_joined(tmp_path, 3, 5)
     collector, at = start_collector(tmp_path / "runs", port=port)
     twice = outbox(at, 1, 3)
-    send(twice, range(2))  # as if this rank had found another way
+    send(twice, range(3))  # as if this rank had found another way
     assert twice.close(timeout_s=40)
-    upper, _ = start_relay(to, *kept, "--until-done")
+    upper, _ = start_relay(at, *kept, "--until-done")
     told = statistics_of(end(upper))
     collector.terminate()
     end(collector)
     run = open_run(tmp_path / "runs" / "demo")
 
     counts = run.scalar("count").sel(site="activation:fc").values
-    per_rank = counts[-1] / 3
-    assert run.records().step.tolist() == [0, 1, 2, 3]
-    assert run.records().complete.tolist()[2:] == [True, True]
+    assert run.records().step.tolist() == [0, 1, 2, 3, 4]
     # What is not there is told, and nothing is there twice.
-    assert counts.sum() / per_rank == 12 - told["dropped"].get(TORN, 0)
+    assert counts.sum() / VALUES == 15 - told["dropped"][TORN]
     assert lost(run, TORN) == told["dropped"][TORN]
     assert told["faults"] == 0
