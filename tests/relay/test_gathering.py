@@ -147,7 +147,8 @@ def test_through_a_tree_of_relays_the_record_is_the_same(
     tree = start_tree(at, tmp_path, spools=spools, merge=merge)
     # Two behind each lower relay, one at the upper one, one at the collector.
     ways = [tree[1][1]] * 2 + [tree[2][1]] * 2 + [tree[0][1], at]
-    sent = [start_senders(way, 6, 30, only=[rank]) for rank, way in enumerate(ways)]
+    # With spools relays join only once they have heard from above that they may.
+    sent = [start_senders(way, 6, 30, 0.15, only=[rank]) for rank, way in enumerate(ways)]
     for threads, _ in sent:
         threads[0].join()
     run_job(at, 6, 30, run="direct", launch="direct", prefix="direct")
@@ -161,7 +162,7 @@ def test_through_a_tree_of_relays_the_record_is_the_same(
     losses = [run.training().sel(name="loss").values.tolist() for run in (merged, direct)]
     assert losses[0] == losses[1]
     assert [one["sent"] for one in told] == [60, 60, 150]
-    assert min(one["joined"] for one in told) > 30
+    assert min(one["joined"] for one in told) > 0
     assert [(one["faults"], one["malformed"], one["dropped"]) for one in told] == [(0, 0, {})] * 3
 
 
