@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from rankscope.agent import Outbox
 from rankscope.merge import (
     Contribution,
+    Layout,
     Topology,
     groups_of,
     join,
@@ -50,6 +52,8 @@ from rankscope.wire import (
 )
 
 RANKS_A_RELAY = 64
+RELAYS_A_RELAY = 16
+"""Where there are two levels of them."""
 PENDING = 4
 """Frames that each rank has under way."""
 
@@ -186,39 +190,56 @@ def measure(ranks: int, sites: int, steps: int, folder: str) -> str:
     )
 
 
-def merging(ranks: int, world_size: int, sites: int) -> str:
-    """One row, in this process: what a relay of so many ranks makes of a step, and the root."""
-    the_schema, mesh = make_schema(the_sites(sites)), {"dp": world_size}
+def merging(world_size: int, sites: int) -> str:
+    """One row, in this process: what relays on two levels make of a step, and the collector."""
+    the_schema = make_schema(the_sites(sites))
     frame = Frame(step=0, time_ns=1, sites=np.arange(sites, dtype=np.uint32), table=tables(sites))
     header, blob = encode_frame(frame, the_schema.hash)
-    parts, said = dict[int, Contribution](), dict[int, JoinedMember]()
-    for rank in range(ranks):
-        axes = [MeshAxis(name="dp", size=world_size, coordinate=rank)]
-        groups = groups_of(axes, f"node-{rank // 8}")
-        layout = lay_out(the_schema.sites, range(sites), axes, (), groups)
-        parts[rank] = Contribution(open_frame(decode(header, "agent"), blob, the_schema), layout)
-        said[rank] = JoinedMember(stream=f"s{rank}", sequence=0, time_ns=1)
-    topology, plans = Topology.of(the_schema.sites, mesh, world_size), Plans()
-    join(parts, said, topology, the_schema.hash, plans)
-    begin = time.process_time()
-    joined, packed = join(parts, said, topology, the_schema.hash, plans)
-    relay_ms = 1e3 * (time.process_time() - begin)
-    opened = open_joined(joined, packed, the_schema)
-    groups = [name for part in parts.values() for name in part.layout.groups]
-    layout = lay_out(the_schema.sites, range(sites), [], (), groups)
-    above = {
-        first: Contribution(opened, layout, tuple(range(first, first + ranks)))
-        for first in range(0, world_size, ranks)
-    }
-    merge_contributions(above, plans)
-    begin = time.process_time()
-    merge_contributions(above, plans)
-    root_ms = 1e3 * (time.process_time() - begin)
-    alone, together = (len(header) + len(blob)) / 1000, len(packed) / 1000
-    return (
-        f"| {world_size} | {ranks} | {alone:.0f} | {together:.0f} | {relay_ms:.0f} | "
-        f"{root_ms:.0f} |"
-    )
+    opened = open_frame(decode(header, "agent"), blob, the_schema)
+    topology, plans = Topology.of(the_schema.sites, {"dp": world_size}, world_size), Plans()
+
+    def place(ranks: range) -> Layout:
+        axes = [[MeshAxis(name="dp", size=world_size, coordinate=rank)] for rank in ranks]
+        names = zip(axes, ranks, strict=True)
+        groups = [name for mesh, rank in names for name in groups_of(mesh, f"node-{rank // 8}")]
+        return lay_out(the_schema.sites, range(sites), axes[0], (), groups)
+
+    def send_up(parts: dict[int, Contribution], ranks: range) -> tuple[Contribution, int, float]:
+        """What a relay makes of these, in bytes and milliseconds, when it has done so before."""
+        said = {rank: JoinedMember(stream=f"s{rank}", sequence=0, time_ns=1) for rank in ranks}
+        join(parts, said, topology, the_schema.hash, plans)
+        begin = time.process_time()
+        joined, packed = join(parts, said, topology, the_schema.hash, plans)
+        took_ms = 1e3 * (time.process_time() - begin)
+        again = open_joined(joined, packed, the_schema)
+        return Contribution(again, place(ranks), tuple(ranks)), len(packed), took_ms
+
+    def merge(above: dict[int, Contribution]) -> float:
+        """Milliseconds at the collector, of the second record."""
+        merge_contributions(above, plans)
+        begin = time.process_time()
+        merge_contributions(above, plans)
+        return 1e3 * (time.process_time() - begin)
+
+    def alike(one: Contribution, each: int) -> dict[int, Contribution]:
+        """As if every relay of so many ranks had sent that."""
+        firsts = range(0, world_size, each)
+        return {first: replace(one, members=tuple(range(first, first + each))) for first in firsts}
+
+    lower, first, size = dict[int, Contribution](), 0.0, 0
+    for start in range(0, min(world_size, RANKS_A_RELAY * RELAYS_A_RELAY), RANKS_A_RELAY):
+        ranks = range(start, start + RANKS_A_RELAY)
+        parts = {rank: Contribution(opened, place(range(rank, rank + 1))) for rank in ranks}
+        lower[start], size, took_ms = send_up(parts, ranks)
+        first = first or took_ms
+    alone = (len(header) + len(blob)) / 1000
+    row = f"| {world_size} | {alone:.0f} | {size / 1000:.0f} | {first:.0f} | "
+    row += f"{merge(alike(lower[0], RANKS_A_RELAY)):.0f} | "
+    if len(lower) < RELAYS_A_RELAY:
+        return row + " | | |"
+    each = RANKS_A_RELAY * RELAYS_A_RELAY
+    upper, size, took_ms = send_up(lower, range(each))
+    return row + f"{size / 1000:.0f} | {took_ms:.0f} | {merge(alike(upper, each)):.0f} |"
 
 
 def main() -> None:
@@ -230,10 +251,13 @@ def main() -> None:
     parser.add_argument("--merging", action="store_true", help="Only what merging takes.")
     options = parser.parse_args()
     if options.merging:
-        print("| ranks | a relay | kB a frame | kB joined | ms at a relay | ms at the collector |")
-        print("|---|---|---|---|---|---|")
+        print(
+            "| ranks | kB a frame | kB joined | ms at a relay | ms at the collector "
+            "| kB of an upper relay | ms there | ms at the collector above those |"
+        )
+        print("|---|---|---|---|---|---|---|---|")
         for ranks in options.ranks:
-            print(merging(RANKS_A_RELAY, ranks, options.sites), flush=True)
+            print(merging(ranks, options.sites), flush=True)
         return
     print(
         "| ranks | relays | frames/s | collector ms a step | relay ms a step, each "

@@ -269,7 +269,7 @@ class Run:
         for stream, member in zip(streams, header.members, strict=True):
             share = frame.size_bytes // len(streams)
             missing = stream.cursor.receive(member.sequence, share) or 0
-            lost[stream.rank] = _lost([], missing, header.step)
+            lost[stream.rank] = _lost(member.gaps, missing, header.step)
             budget = self._budgets.get(stream.attempt)
             if budget is not None and stream.attempt not in self._relief:
                 budget.hear(stream.rank, header.step, member.health)

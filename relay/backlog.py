@@ -40,6 +40,10 @@ class Backlog:
         """Whether something was sent that upstream has not confirmed to have."""
         return bool(self._flight)
 
+    def has_arrived(self, sequence: int) -> bool:
+        """Whether upstream has that one, or will never be sent it."""
+        return sequence <= self.sent and all(sequence != sent[0] for sent in self._flight)
+
     def next(self, credit_frames: int, credit_bytes: int) -> Row | None:
         """The frame to send now, if the credit allows it; `advance` says that it was sent."""
         found = self.spool.after(self.member, self.sent)

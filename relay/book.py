@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..merge.joining import Topology, join
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
@@ -10,6 +11,7 @@ from ..merge.plan import Contribution, Plans
 from ..sketch.errors import ProtocolError
 from ..sketch.quantities import quantity_named
 from ..wire.codec import PackedFrame, decode, encode, make_schema
+from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     Hello,
     JoinedHeader,
@@ -26,6 +28,16 @@ MAX_COUNTED = 256
 """Of quantities that are merged; what counts more goes up as it is."""
 
 Label = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A frame that is to be merged."""
+
+    members: Sequence[Member]
+    """Whose it is; of a joined frame in the order of its members."""
+    schema: bytes
+    frame: PackedFrame | JoinedFrame
 
 
 class Book:
@@ -45,7 +57,7 @@ class Book:
         self._places = dict[Label, int]()
         self._quantities = dict[tuple[int, str], int]()
         self._schemas = dict[bytes, Schema | None]()
-        self._layouts = dict[tuple[int, bytes], Layout]()
+        self._layouts = dict[tuple[tuple[int, ...], bytes], Layout]()
         self._plans = Plans()
         self._grow()
 
@@ -74,13 +86,18 @@ class Book:
         return self._schemas.get(hash_)
 
     def join(
-        self, frames: Mapping[int, tuple[Member, PackedFrame]], said: Mapping[int, JoinedMember]
+        self, frames: Sequence[Opened], said: Mapping[int, JoinedMember]
     ) -> tuple[JoinedHeader, bytes]:
-        """The joined frame of these, by rank."""
-        parts = {
-            rank: Contribution(frame, self._layout(member, frame.header.schema))
-            for rank, (member, frame) in frames.items()
-        }
+        """The joined frame of these.
+
+        Args:
+            said: by rank what is not merged.
+        """
+        parts = dict[int, Contribution]()
+        for one in frames:
+            ranks = tuple(member.hello.rank for member in one.members)
+            several = ranks if isinstance(one.frame, JoinedFrame) else ()
+            parts[min(ranks)] = Contribution(one.frame, self._layout(one), several)
         return join(parts, said, self._topology, self.hash, self._plans)
 
     def _enter(self, schema: Schema) -> Schema | None:
@@ -104,11 +121,14 @@ class Book:
         self._grow()
         return schema
 
-    def _layout(self, member: Member, hash_: bytes) -> Layout:
-        known = self._layouts.get((member.id, hash_))
+    def _layout(self, one: Opened) -> Layout:
+        key = tuple(member.id for member in one.members), one.schema
+        known = self._layouts.get(key)
         if known is None:
-            schema, hello = self._schemas[hash_], member.hello
+            schema, hello = self._schemas[one.schema], one.members[0].hello
             assert schema is not None
+            while len(self._layouts) >= MAX_SCHEMAS:
+                del self._layouts[next(iter(self._layouts))]
             places = [self._places[_label(site)] for site in schema.sites]
             counted = [
                 CountedAt(
@@ -118,9 +138,13 @@ class Book:
                 )
                 for one in schema.quantities
             ]
-            groups = groups_of(hello.mesh, hello.host)
+            groups = [
+                name
+                for member in one.members
+                for name in groups_of(member.hello.mesh, member.hello.host)
+            ]
             known = lay_out(schema.sites, places, hello.mesh, counted, groups)
-            self._layouts[member.id, hash_] = known
+            self._layouts[key] = known
         return known
 
 

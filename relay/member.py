@@ -47,6 +47,8 @@ class Member:
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
     told: tuple[int, int] = (-2, -2)
     """What its peer was told last as received and committed."""
+    told_joins: bool = False
+    """What its welcome said of joining."""
     control: bytes | None = None
     """What upstream said last of how to go on."""
 

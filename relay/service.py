@@ -167,8 +167,12 @@ class Service:
             self._complaints.say("upstream", str(error), now)
             self._drop(now)
             return
-        mute = not self._heard and now - upstream.opened > SILENCE_S and self._relay.has_said_hello
-        full = self._relay.needs_new_connection()
+        mute = (
+            not self._heard
+            and now - upstream.opened > SILENCE_S
+            and self._relay.upstream.has_said_hello
+        )
+        full = self._relay.upstream.needs_new_connection
         if upstream.is_open and (upstream.is_broken() or mute or full):
             lost = f"There is no connection to {upstream.address}: what comes is kept."
             self._complaints.say("upstream", upstream.problem or lost, now)
@@ -176,4 +180,4 @@ class Service:
 
     def _drop(self, now: float) -> None:
         self._upstream.drop(now)
-        self._relay.disconnected()
+        self._relay.upstream.disconnect()

@@ -18,7 +18,6 @@ from ..sketch.errors import ProtocolError
 from ..wire.codec import decode, encode
 from ..wire.complaints import Complaints
 from ..wire.messages import (
-    MAX_MEMBERS,
     PROTOCOL,
     RUN_NAME,
     Ack,
@@ -37,20 +36,16 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.sender import Put
-from ..wire.via import unwrap, wrap
-from .gather import Gatherer
-from .member import LOST, Member
+from ..wire.via import connection, is_shared
+from .member import Member
 from .settings import RelaySettings
 from .shelf import Kept
 from .spool import Spool
 from .statistics import RelayStatistics
+from .upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
-HELLO_S = 15.0
-"""A hello that upstream does not answer for so long is said again."""
-SILENCE_S = 30.0
-"""Frames of a stream that are under way for so long without a word are sent again."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a stream that is another's."""
 FORGET_S = 300.0
@@ -81,19 +76,12 @@ class Relay:
         self._members: dict[str, Member] = {}
         self._by_id: dict[int, Member] = {}
         self._peers: dict[bytes, Member] = {}
-        self._numbers: dict[int, Member] = {}
-        """By number upstream, on the present connection."""
-        self._next_number = 0
-        self._connected = self._heard = False
+        self._heard = False
         self._sent_before = 0
         """Frames of streams that are forgotten."""
         self._touched: dict[int, Member] = {}
         """Streams of which something is new: it is to be kept, and their peers may be told."""
-        self._signs: list[tuple[Member, bytes]] = []
-        """Signs of life that are to go up."""
-        self._first = 0
-        """Whose turn it is to send first."""
-        self._gatherer = Gatherer(settings.gather_s) if settings.merge else None
+        self.upstream = Upstream(settings, spool, self._members, self._touched)
         self._complaints = Complaints(logger)
         self._counts = RelayStatistics()
         self._next_prune = now + PRUNE_S
@@ -119,7 +107,7 @@ class Relay:
         member = self._peers.get(peer)
         try:
             message = decode(parts[0] if parts else b"", "agent")
-            if len(parts) != 1 + isinstance(message, FrameHeader):
+            if len(parts) != 1 + isinstance(message, FrameHeader | JoinedHeader):
                 raise ProtocolError(f"A message came in {len(parts)} parts.")
         except ProtocolError as error:
             self._counts.malformed += 1
@@ -132,17 +120,21 @@ class Relay:
             self.outgoing.append((peer, encode(pong)))
         elif isinstance(message, Hello):
             self._hello(peer, message, parts[0], now, user)
+        elif member is None and isinstance(message, JoinedHeader):
+            self._joined(peer, None, message, (parts[0], parts[1]), now)
         elif member is None:
             self._reject(peer, "stream", "This relay does not know you: say hello.", 0.2)
         else:
             member.seen = now
-            self._dispatch(member, message, parts)
+            self._dispatch(peer, member, message, parts, now)
 
     def _dispatch(
         self,
+        peer: bytes,
         member: Member,
         message: Schema | FrameHeader | JoinedHeader | State | Goodbye,
         parts: Sequence[bytes],
+        now: float,
     ) -> None:
         match message:
             case Schema():
@@ -150,12 +142,9 @@ class Relay:
             case FrameHeader():
                 self._frame(member, message, (parts[0], parts[1]))
             case JoinedHeader():
-                text = "This relay does not take joined frames: join at the last one."
-                self._dismiss(member, "protocol", text, None)
+                self._joined(peer, member, message, (parts[0], parts[1]), now)
             case State():
-                # Late, a sign of life is none: it goes now or never.
-                if member.sender.welcome is not None:
-                    self._signs.append((member, parts[0]))
+                self.upstream.show(member, parts[0])
             case Goodbye():
                 member.goodbye = message
                 member.received = max(member.received, message.last)
@@ -198,8 +187,10 @@ class Relay:
             received=member.received,
             credit_frames=self.settings.credit_frames,
             credit_bytes=self.settings.credit_bytes,
+            joins=upstream is not None and upstream.joins,
         )
         member.awaits_welcome, member.told = False, (-2, -2)
+        member.told_joins = welcome.joins
         self.outgoing.append((member.peer, encode(welcome)))
         if member.control is not None:
             self.outgoing.append((member.peer, member.control))
@@ -232,22 +223,78 @@ class Relay:
             member.received = header.sequence
             self._spool.put(member.id, header, parts)
 
+    def _joined(
+        self,
+        peer: bytes,
+        first: Member | None,
+        header: JoinedHeader,
+        parts: tuple[bytes, bytes],
+        now: float,
+    ) -> None:
+        """Take in what a relay below has joined of frames of `first` and other streams of its."""
+        members = [] if first is None else self._members_of(first, header)
+        if first is None or header.schema not in first.schemas or not members:
+            # They say hello again, are told what arrived, and send the rest again.
+            self._dismiss_members(peer, header, "stream", "Not all of these are known.", 0.2)
+            return
+        pairs = list(zip(members, header.members, strict=True))
+        arrived = [said.sequence <= one.received for one, said in pairs]
+        for one in members:
+            one.seen = now
+            self._touched[one.id] = one
+        if all(arrived):
+            self._counts.duplicates += len(members)
+            for one in members:
+                one.told = (-2, -2)
+        elif any(arrived):
+            self._dismiss_members(peer, header, "stream", "Some of these came before.", 0.2)
+        elif self._is_overfull():
+            self._dismiss_members(peer, header, "full", "Memory is full.", 2.0)
+        else:
+            self._counts.frames += len(members)
+            self._counts.frame_bytes += len(parts[0]) + len(parts[1])
+            for one, said in pairs:
+                one.received = said.sequence
+            self._spool.put_joined([one.id for one in members], header, parts)
+            self.upstream.expect_joined()
+
+    def _members_of(self, first: Member, header: JoinedHeader) -> list[Member]:
+        """The streams that a joined frame is of, if each may send a frame now; else none."""
+        found = [self._members.get(said.stream) for said in header.members]
+        members = [one for one in found if one is not None and self._may_send(one, first)]
+        ranks = {one.hello.rank for one in members}
+        is_whole = len(ranks) == len(header.members) and members[0] is first
+        return members if is_whole else []
+
+    def _may_send(self, member: Member, first: Member) -> bool:
+        return (
+            member.peer is not None
+            and first.peer is not None
+            and connection(member.peer) == connection(first.peer)
+            and _whose(member.hello)[:2] == _whose(first.hello)[:2]
+            and not member.needs_schema
+            and member.goodbye is None
+        )
+
+    def _dismiss_members(
+        self, peer: bytes, header: JoinedHeader, code: Code, reason: str, retry_s: float
+    ) -> None:
+        """Refuse all streams that a joined frame is of, for what some sent is not taken."""
+        is_known = peer in self._peers
+        for said in header.members:
+            member = self._members.get(said.stream)
+            own = None if member is None else member.peer
+            if member is not None and own is not None and connection(own) == connection(peer):
+                self._dismiss(member, code, reason, retry_s)
+        if not is_known:
+            self._reject(peer, code, reason, retry_s)
+
     # From above ----------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
         """There is a new connection upstream: every stream is to say hello on it."""
-        self.disconnected()
-        self._connected = True
+        self.upstream.connect(now)
         self._counts.connections += 1
-        for member in self._members.values():
-            member.hello_at = now
-
-    def disconnected(self) -> None:
-        """The connection upstream is gone."""
-        self._connected, self._next_number = False, 0
-        self._numbers.clear()
-        for member in self._members.values():
-            member.disconnect()
 
     def answer(self, parts: Sequence[bytes], now: float) -> None:
         """Take in one message from upstream.
@@ -255,17 +302,10 @@ class Relay:
         Raises:
             ProtocolError: it breaks the protocol: the connection is no good.
         """
-        number, rest = unwrap(parts)
-        if len(rest) != 1:
-            raise ProtocolError(f"A message came in {len(rest)} parts.")
-        message = decode(rest[0], "collector")
-        if number is None:
-            reason = message.reason if isinstance(message, Reject) else "it answers to no stream"
-            raise ProtocolError(f"Upstream does not take streams of relays: {reason}.")
-        member = self._numbers.get(number)
+        member, message, part = self.upstream.read(parts)
         if member is not None:
             member.heard = now
-            self._take(member, message, rest[0], now)
+            self._take(member, message, part, now)
 
     def _take(self, member: Member, message: Message, part: bytes, now: float) -> None:
         self._touched[member.id] = member
@@ -274,6 +314,7 @@ class Relay:
                 member.sender.take(message)
                 member.received = max(member.received, message.committed)
                 self._welcome(member)
+                self._tell_whether_it_joins(member, message)
             case Ack() | NeedSchema():
                 member.sender.take(message)
             case Control():
@@ -285,10 +326,17 @@ class Relay:
             case _:
                 pass
 
+    def _tell_whether_it_joins(self, member: Member, welcome: Welcome) -> None:
+        """A relay below was welcomed before it was known: it is to say hello again."""
+        peer = member.peer
+        told = member.awaits_welcome or member.told_joins == welcome.joins
+        if peer is not None and is_shared(peer) and not told:
+            text = "It is known now whether frames of this stream may be joined."
+            self._dismiss(member, "stream", text, 0.2)
+
     def _refused(self, member: Member, reject: Reject, part: bytes, now: float) -> None:
         """Upstream refuses a stream: for now, which is our business, or for good."""
-        self._numbers.pop(member.number, None)
-        member.disconnect()
+        self.upstream.part(member)
         if reject.retry_s is not None:
             member.hello_at = now + max(reject.retry_s, 0.05) * random.uniform(1.0, 1.3)
             return
@@ -319,9 +367,9 @@ class Relay:
             if not member.left:
                 self._spool.keep(member.kept())
         if self._spool.commit(now, self._sent, self._used):  # what was in memory is on disk now
-            self._touched = dict(self._by_id)
+            self._touched.update(self._by_id)
         self._acknowledge()
-        takes = not self._connected or self._send_up(now, put)
+        takes = not self.upstream.is_connected or self.upstream.send(now, put)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_S
             self._forget(now)
@@ -338,83 +386,7 @@ class Relay:
             if (received, committed) != member.told and not silent:
                 member.told = received, committed
                 self._say(member, Ack(received=received, committed=committed))
-        self._touched = {}
-
-    def _send_up(self, now: float, put: Put) -> bool:
-        """Hellos, signs of life, frames and goodbyes; False if the network takes no more."""
-        signs, self._signs = self._signs, []
-        for member, part in signs:
-            if member.number != LOST:
-                put(wrap(member.number, [part]))
-        members = list(self._members.values())
-        if self._gatherer is not None and not self._gather(self._gatherer, members, now, put):
-            return False
-        for place in range(len(members)):
-            member = members[(self._first + place) % len(members)]
-            if not self._attend(member, now, put):
-                self._first = (self._first + place) % len(members)
-                return False
-        return True
-
-    def _gather(self, gatherer: Gatherer, members: list[Member], now: float, put: Put) -> bool:
-        before = {one.id: one.backlog.sent for one in members if one.is_connected}
-        ready = [one for one in members if one.id in before]
-        takes = gatherer.flush(ready, now, lambda one, parts: put(wrap(one.number, parts)))
-        moved = (one for one in ready if one.backlog.sent != before[one.id])
-        self._touched |= {one.id: one for one in moved}
-        return takes
-
-    def _attend(self, member: Member, now: float, put: Put) -> bool:
-        if member.left or member.refused:
-            return True
-        if self._is_silent(member, now):
-            self._numbers.pop(member.number, None)
-            member.disconnect()
-            member.hello_at = now
-        if member.number == LOST:
-            return now < member.hello_at or self._say_hello(member, now, put)
-        before = member.backlog.sent
-
-        def put_up(parts: Sequence[bytes]) -> bool:
-            return put(wrap(member.number, parts))
-
-        idle = self._gatherer is not None or before >= member.received
-        takes = idle or member.sender.flush(put_up)
-        if member.backlog.sent != before:
-            self._touched[member.id] = member
-        goodbye = member.goodbye
-        if takes and goodbye is not None and member.sender.take_leave(put_up, lambda: goodbye):
-            member.left = True
-            self._spool.forget(member.id)
-            self._touched[member.id] = member
-        return takes
-
-    def _say_hello(self, member: Member, now: float, put: Put) -> bool:
-        if self._next_number >= MAX_MEMBERS or not put(
-            wrap(self._next_number, [member.hello_part])
-        ):
-            return False
-        member.number, member.heard = self._next_number, now
-        self._numbers[member.number] = member
-        self._next_number += 1
-        return True
-
-    def _is_silent(self, member: Member, now: float) -> bool:
-        if member.number == LOST:
-            return False
-        if member.sender.welcome is None:
-            return now - member.heard > HELLO_S
-        waits = member.backlog.is_under_way or member.goodbye is not None
-        return waits and now - member.heard > SILENCE_S
-
-    @property
-    def has_said_hello(self) -> bool:
-        """Whether upstream owes an answer on the present connection."""
-        return self._next_number > 0
-
-    def needs_new_connection(self) -> bool:
-        """Whether the present one has no numbers left."""
-        return self._next_number >= MAX_MEMBERS
+        self._touched.clear()
 
     # Work left -----------------------------------------------------------------------------------
 
@@ -441,7 +413,7 @@ class Relay:
         counts.sent = self._sent_before + sum(
             member.sender.sent for member in self._members.values()
         )
-        counts.joined = 0 if self._gatherer is None else self._gatherer.joined
+        counts.joined = self.upstream.joined
         counts.memory_bytes = spool.memory_bytes
         counts.held_frames, counts.spool_frames = spool.frames, spool.disk_frames
         counts.spool_bytes, counts.oldest_s = spool.disk_bytes, spool.oldest_s()
@@ -479,7 +451,7 @@ class Relay:
             if over or (silent_s > FORGET_S and self._is_gone(member, now)):
                 self._sent_before += member.sender.sent
                 del self._members[member.hello.stream], self._by_id[member.id]
-                self._numbers.pop(member.number, None)
+                self.upstream.part(member)
                 if member.peer is not None:
                     self._peers.pop(member.peer, None)
                 if not member.left:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+RIDER = b""
+"""In place of a schema's hash: the row is no frame, but goes with a joined one, see `riders`."""
 LAYOUT = 1
 """Version of the tables, in the file's `user_version`."""
 PAGE_BYTES = 16_384
@@ -43,7 +45,7 @@ class Row:
 
     sequence: int
     schema: bytes
-    """Hash of the schema that it needs."""
+    """Hash of the schema that it needs, or `RIDER`."""
     parts: tuple[bytes, bytes]
     """Header and blob."""
 
@@ -171,16 +173,31 @@ class Shelf:
             return None
         return Row(sequence=found[0], schema=found[1], parts=(found[2], found[3]))
 
-    def header(self, member: int, sequence: int) -> bytes:
-        """The header of a frame that is here."""
-        [header] = self._one(
-            "SELECT header FROM frame WHERE member = ? AND sequence = ?", member, sequence
+    def header(self, member: int, sequence: int) -> tuple[bytes, bytes] | None:
+        """Schema and header of a frame."""
+        return self._one(
+            "SELECT schema, header FROM frame WHERE member = ? AND sequence = ?", member, sequence
         )
-        return header
+
+    def riders(self, member: int, sequence: int, most: int) -> list[tuple[int, int]]:
+        """Stream and sequence number of what was put right after a row, to go with it."""
+        statement = (
+            "SELECT rider.member, rider.sequence FROM frame AS rider, frame AS carrier "
+            "WHERE carrier.member = ? AND carrier.sequence = ? "
+            "AND rider.id BETWEEN carrier.id + 1 AND carrier.id + ? AND rider.schema = ?"
+        )
+        return self._database.execute(statement, (member, sequence, most, RIDER)).fetchall()
+
+    def has_riders(self) -> bool:
+        """Whether there are rows that go with others."""
+        return self._one("SELECT 1 FROM frame WHERE schema = ? LIMIT 1", RIDER) is not None
 
     def rewrite(self, member: int, sequence: int, header: bytes) -> None:
         """Give a frame that is here another header."""
-        more = len(header) - len(self.header(member, sequence))
+        [before] = self._one(
+            "SELECT LENGTH(header) FROM frame WHERE member = ? AND sequence = ?", member, sequence
+        )
+        more = len(header) - before
         self._change(
             "UPDATE frame SET header = ?, size = size + ? WHERE member = ? AND sequence = ?",
             (header, more, member, sequence),
@@ -212,18 +229,23 @@ class Shelf:
         return frames
 
     def least_worth(self) -> Iterator[tuple[int, int, int]]:
-        """Stream, sequence number and bytes of all: of least worth first, of these the oldest."""
-        return self._database.execute("SELECT member, sequence, size FROM frame ORDER BY worth, id")
+        """Stream, sequence number and bytes: of least worth first, of these the oldest.
+
+        What goes with another row is not named.
+        """
+        return self._database.execute(
+            "SELECT member, sequence, size FROM frame WHERE schema != ? ORDER BY worth, id",
+            (RIDER,),
+        )
 
     def count(self, member: int, after: int) -> int:
         """How many frames of a stream there are after that one."""
         statement = "SELECT COUNT(*) FROM frame WHERE member = ? AND sequence > ?"
         return self._one(statement, member, after)[0]
 
-    def first(self, count: int) -> list[tuple[int, int]]:
-        """Stream and sequence number of so many frames, in the order in which they came."""
-        statement = "SELECT member, sequence FROM frame ORDER BY id LIMIT ?"
-        return self._database.execute(statement, (count,)).fetchall()
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Stream and sequence number of all frames, in the order in which they came."""
+        return self._database.execute("SELECT member, sequence FROM frame ORDER BY id")
 
     def oldest(self) -> int | None:
         """When the frame came that is here for longest, seconds since 1970."""

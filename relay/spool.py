@@ -12,20 +12,21 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from ..sketch.errors import SettingError
-from ..wire.codec import decode, encode
+from ..wire.codec import encode
 from ..wire.complaints import Complaints
-from ..wire.messages import FrameHeader, Gap
+from ..wire.messages import FrameHeader, Gap, JoinedHeader
 from ..wire.worth import worth_of
+from .riders import Rider, open_header, rider_row
 from .settings import RelaySettings
-from .shelf import Kept, Row, Shelf
-from .thinning import FULL, make_room
+from .shelf import RIDER, Kept, Row, Shelf
+from .thinning import FULL, Place, make_room, tear
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ PRUNE_S = 30.0
 """How often schemas that no frame needs any more are let go of."""
 MOVED = 64
 """Frames that go from memory back to the disk at a time."""
+TORN = "other frames of the same joined frame came another way"
 DAMAGED = "the relay's spool was damaged, and was set aside"
 
 
@@ -108,6 +110,11 @@ class Spool:
         """Whether all that `keep` was told of a stream is on disk."""
         return self._disk is not None and member not in self._unwritten
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether there are joined frames on disk."""
+        return self._read(lambda disk: disk.has_riders(), False)
+
     # Schemas -------------------------------------------------------------------------------------
 
     def learn(self, hash_: bytes, body: bytes) -> None:
@@ -132,7 +139,23 @@ class Spool:
     def put(self, member: int, header: FrameHeader, parts: tuple[bytes, bytes]) -> None:
         """Add a frame; it is on disk after the next `commit`, if it can be."""
         row = Row(sequence=header.sequence, schema=header.schema, parts=parts)
-        worth, came = worth_of(header), int(self._wall_s())
+        self._store(member, row, worth_of(header))
+
+    def put_joined(
+        self, members: Sequence[int], header: JoinedHeader, parts: tuple[bytes, bytes]
+    ) -> None:
+        """Add a joined frame of these streams, in the order of its members; the first carries it.
+
+        It is on disk, for all of them or none, after the next `commit`, if it can be.
+        """
+        own, worth = header.members[0].sequence, worth_of(header)
+        self._store(members[0], Row(sequence=own, schema=header.schema, parts=parts), worth)
+        for place, member in enumerate(members[1:], start=1):
+            rider = Rider(members[0], own, place, header.step, header.final)
+            self._store(member, rider_row(header.members[place].sequence, rider), worth)
+
+    def _store(self, member: int, row: Row, worth: int) -> None:
+        came = int(self._wall_s())
         if self._disk is not None and not self._rests():
             self._turn.append((member, row, worth))
             try:
@@ -160,13 +183,24 @@ class Spool:
         row = row or self._read(lambda disk: disk.row(member, sequence), None)
         if row is None or not self.damaged_files or sequence == after + 1:
             return row
-        header: FrameHeader = decode(row.parts[0], "agent")
-        if header.gaps:
+        header = open_header(row.schema, row.parts[0])
+        # Before a joined frame the collector finds the numbers that were jumped over.
+        if not isinstance(header, FrameHeader) or header.gaps:
             return row
         missing = sequence - after - 1
-        return _telling(
-            row, [Gap(first_step=header.step, last_step=header.step, frames=missing, cause=DAMAGED)]
-        )
+        step = header.step
+        gap = Gap(first_step=step, last_step=step, frames=missing, cause=DAMAGED)
+        return _telling(row, header, [gap])
+
+    def give_up(self, member: int, sequence: int, lost: Collection[Place]) -> None:
+        """Remove a joined frame, or what goes with one, that upstream would not take any more.
+
+        Args:
+            lost: those of its frames that upstream has not had another way: they are counted.
+        """
+        self.dropped[TORN] += len(lost)
+        tear(self._memory, member, sequence, lost, TORN)
+        self._read(lambda disk: tear(disk, member, sequence, lost, TORN), None)
 
     def let_go(self, member: int, committed: int) -> int:
         """Remove the frames of a stream up to that one; how many there were."""
@@ -278,12 +312,14 @@ class Spool:
         """Frames that are in memory since the disk failed go back to it."""
         if not self._memory.frames:
             return
-        for member, sequence in self._memory.first(MOVED):
+        for count, (member, sequence) in enumerate(self._memory.in_order()):
             row = self._memory.row(member, sequence)
-            if row is not None:
-                header: FrameHeader = decode(row.parts[0], "agent")
-                disk.put(member, row, worth=worth_of(header), came=int(self._wall_s()))
-                yield member, sequence
+            assert row is not None
+            if count >= MOVED and row.schema != RIDER:  # a joined frame goes as a whole
+                return
+            worth = worth_of(open_header(row.schema, row.parts[0]))
+            disk.put(member, row, worth=worth, came=int(self._wall_s()))
+            yield member, sequence
 
     # Bounds --------------------------------------------------------------------------------------
 
@@ -382,8 +418,7 @@ class Spool:
         self._rests_until = 0.0
 
 
-def _telling(row: Row, gaps: list[Gap]) -> Row:
-    header: FrameHeader = decode(row.parts[0], "agent")
+def _telling(row: Row, header: FrameHeader, gaps: list[Gap]) -> Row:
     told = encode(replace(header, gaps=gaps))
     return Row(sequence=row.sequence, schema=row.schema, parts=(told, row.parts[1]))
 

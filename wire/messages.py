@@ -122,7 +122,7 @@ class Welcome(Message, tag="welcome", frozen=True):
     """Sequence number of the last frame that is here already, durable or not: what comes after it
     is to be sent."""
     joins: bool = False
-    """Whether joined frames are taken: a collector takes them, a relay does not."""
+    """Whether frames of the stream may be joined with others; what is joined already is taken."""
 
 
 class Reject(Message, tag="reject", frozen=True):
@@ -255,6 +255,8 @@ class JoinedMember(Message, frozen=True):
     time_ns: Count
     training: Numbers = {}
     health: Numbers = {}
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    """What was lost before it, at a relay that held joined frames."""
 
 
 class CellWindow(CountWindow, frozen=True):

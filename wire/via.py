@@ -49,6 +49,11 @@ def arrived(route: bytes, parts: Sequence[bytes]) -> tuple[bytes, Sequence[bytes
     return _member.pack(_DIRECT if member is None else member) + route, rest
 
 
+def is_shared(peer: bytes) -> bool:
+    """Whether a peer as `arrived` named it is one stream of several, of a relay."""
+    return _member.unpack_from(peer)[0] != _DIRECT
+
+
 def connection(peer: bytes) -> bytes:
     """The connection of a peer as `arrived` named it: of streams that share one it is the same."""
     return peer[_member.size :]

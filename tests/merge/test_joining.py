@@ -145,20 +145,23 @@ def jobs(draw: st.DrawFn) -> tuple[Job, dict[int, Contribution], list[int]]:
 
 
 @settings(max_examples=300)
-@given(jobs(), st.booleans())
+@given(jobs(), st.data())
 def test_behind_relays_ranks_make_up_the_same_record(
-    case: tuple[Job, dict[int, Contribution], list[int]], tree: bool
+    case: tuple[Job, dict[int, Contribution], list[int]], data: st.DataObject
 ) -> None:
     job, parts, relays = case
-    above = {rank: parts[rank] for rank, relay in zip(parts, relays, strict=True) if relay < 0}
-    for relay in range(4):
-        own = {rank: parts[rank] for rank, at in zip(parts, relays, strict=True) if at == relay}
-        if own:
-            above[min(own)] = job.joined(own)
-    if tree:
-        above = {min(above): job.joined(above)}
+    level = list(zip(parts.items(), relays, strict=True))
+    for depth in range(data.draw(st.integers(1, 3))):
+        below: dict[int, dict[int, Contribution]] = {}
+        for (first, part), relay in level:
+            below.setdefault(relay, {})[first] = part
+        above = below.pop(-1, {})
+        above |= {min(own): job.joined(own) for own in below.values()}
+        # On each level some come as they are, past the relays of that.
+        most = 1 - depth
+        level = [((rank, above[rank]), data.draw(st.integers(-1, most))) for rank in sorted(above)]
 
-    assert_same(merge(above), merge(parts))
+    assert_same(merge({rank: part for (rank, part), _ in level}), merge(parts))
 
 
 def test_what_one_relay_holds_alone_is_one_row_a_site() -> None:

@@ -86,9 +86,13 @@ def run_job(
 def test_what_goes_through_a_relay_is_what_was_sent(tmp_path: Path, options: list[str]) -> None:
     collector, at = start_collector(tmp_path / "runs", "--until-done")
     relay, address = start_relay(at, "--until-done", *options)
+    # While these have not left the collector does not end.
+    threads, boxes = start_senders(at, 3, 30, run="direct", launch="direct", prefix="direct")
     run_job(address, 3, 30)
-    run_job(at, 3, 30, run="direct", launch="direct", prefix="direct")
     log = end(relay)
+    for thread in threads:
+        thread.join()
+    assert close_all(boxes, timeout_s=40) == [True] * 3
     end(collector)
     through, direct = (open_run(tmp_path / "runs" / name) for name in ("demo", "direct"))
 

@@ -1,0 +1,172 @@
+"""All streams on the one connection upwards: hellos, frames, goodbyes, and whose an answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..sketch.errors import ProtocolError
+from ..wire.codec import decode
+from ..wire.messages import MAX_MEMBERS, Message, Reject
+from ..wire.sender import Put
+from ..wire.via import unwrap, wrap
+from .gather import Gatherer
+from .member import LOST, Member
+from .settings import RelaySettings
+from .spool import Spool
+
+HELLO_S = 15.0
+"""A hello that is not answered for so long is said again."""
+SILENCE_S = 30.0
+"""Frames of a stream that are under way for so long without a word are sent again."""
+
+
+class Upstream:
+    """What is sent upwards, and in which order.
+
+    Args:
+        members: the streams, by name; another may change them.
+        touched: gets those of which something is new.
+    """
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        spool: Spool,
+        members: Mapping[str, Member],
+        touched: dict[int, Member],
+    ) -> None:
+        self.is_connected = False
+        self._spool = spool
+        self._members = members
+        self._touched = touched
+        self._numbers: dict[int, Member] = {}
+        """By number on the present connection."""
+        self._next_number = 0
+        self._signs: list[tuple[Member, bytes]] = []
+        """Signs of life that are to go up."""
+        self._first = 0
+        """Whose turn it is to send first."""
+        self._gatherer = Gatherer(settings.gather_s, merges=settings.merge)
+        self._gathers = settings.merge or spool.has_joined
+        """Whether frames go through the gatherer: where none are joined it is spared."""
+
+    @property
+    def joined(self) -> int:
+        """Frames that went up merged with others."""
+        return self._gatherer.joined
+
+    @property
+    def has_said_hello(self) -> bool:
+        """Whether an answer is owed on the present connection."""
+        return self._next_number > 0
+
+    @property
+    def needs_new_connection(self) -> bool:
+        """Whether the present one has no numbers left."""
+        return self._next_number >= MAX_MEMBERS
+
+    def expect_joined(self) -> None:
+        """There are joined frames from now on."""
+        self._gathers = True
+
+    def connect(self, now: float) -> None:
+        """There is a new connection: every stream is to say hello on it."""
+        self.disconnect()
+        self.is_connected = True
+        for member in self._members.values():
+            member.hello_at = now
+
+    def disconnect(self) -> None:
+        """The connection is gone."""
+        self.is_connected, self._next_number = False, 0
+        self._numbers.clear()
+        for member in self._members.values():
+            member.disconnect()
+
+    def part(self, member: Member) -> None:
+        """A stream's number is of no use any more."""
+        self._numbers.pop(member.number, None)
+        member.disconnect()
+
+    def read(self, parts: Sequence[bytes]) -> tuple[Member | None, Message, bytes]:
+        """Whom a message is for, if for anybody, the message, and its bytes.
+
+        Raises:
+            ProtocolError: it breaks the protocol: the connection is no good.
+        """
+        number, rest = unwrap(parts)
+        if len(rest) != 1:
+            raise ProtocolError(f"A message came in {len(rest)} parts.")
+        message = decode(rest[0], "collector")
+        if number is None:
+            reason = message.reason if isinstance(message, Reject) else "it answers to no stream"
+            raise ProtocolError(f"Upstream does not take streams of relays: {reason}.")
+        return self._numbers.get(number), message, rest[0]
+
+    def show(self, member: Member, sign: bytes) -> None:
+        """Pass on a sign of life: late it is none, so it goes now or never."""
+        if member.sender.welcome is not None:
+            self._signs.append((member, sign))
+
+    def send(self, now: float, put: Put) -> bool:
+        """Hellos, signs of life, frames and goodbyes; False if the network takes no more."""
+        signs, self._signs = self._signs, []
+        for member, part in signs:
+            if member.number != LOST:
+                put(wrap(member.number, [part]))
+        members = list(self._members.values())
+        if self._gathers and not self._gather(members, now, put):
+            return False
+        for place in range(len(members)):
+            member = members[(self._first + place) % len(members)]
+            if not self._attend(member, now, put):
+                self._first = (self._first + place) % len(members)
+                return False
+        return True
+
+    def _gather(self, members: list[Member], now: float, put: Put) -> bool:
+        before = {one.id: one.backlog.sent for one in members if one.is_connected}
+        ready = [one for one in members if one.id in before]
+        takes = self._gatherer.flush(ready, now, lambda one, parts: put(wrap(one.number, parts)))
+        self._touched.update((one.id, one) for one in ready if one.backlog.sent != before[one.id])
+        return takes
+
+    def _attend(self, member: Member, now: float, put: Put) -> bool:
+        if member.left or member.refused:
+            return True
+        if self._is_silent(member, now):
+            self.part(member)
+            member.hello_at = now
+        if member.number == LOST:
+            return now < member.hello_at or self._say_hello(member, now, put)
+        before = member.backlog.sent
+
+        def put_up(parts: Sequence[bytes]) -> bool:
+            return put(wrap(member.number, parts))
+
+        idle = self._gathers or before >= member.received
+        takes = idle or member.sender.flush(put_up)
+        if member.backlog.sent != before:
+            self._touched[member.id] = member
+        goodbye = member.goodbye
+        if takes and goodbye is not None and member.sender.take_leave(put_up, lambda: goodbye):
+            member.left = True
+            self._spool.forget(member.id)
+            self._touched[member.id] = member
+        return takes
+
+    def _say_hello(self, member: Member, now: float, put: Put) -> bool:
+        if self.needs_new_connection or not put(wrap(self._next_number, [member.hello_part])):
+            return False
+        member.number, member.heard = self._next_number, now
+        self._numbers[member.number] = member
+        self._next_number += 1
+        return True
+
+    def _is_silent(self, member: Member, now: float) -> bool:
+        if member.number == LOST:
+            return False
+        if member.sender.welcome is None:
+            return now - member.heard > HELLO_S
+        waits = member.backlog.is_under_way or member.goodbye is not None
+        return waits and now - member.heard > SILENCE_S
