@@ -38,9 +38,13 @@ def test_ranks_that_are_kept_are_not_joined(
 ) -> None:
     collector, at = start_collector(tmp_path, "--until-done", "--keep-per-rank", policy)
     relay, address = start_relay(at, "--merge", "--until-done")
+    # While these have not left the collector does not end.
+    threads, boxes = start_senders(at, 4, 30, run="direct", launch="direct", prefix="direct")
     run_job(address, 4, 30)
-    run_job(at, 4, 30, run="direct", launch="direct", prefix="direct")
     told = statistics_of(end(relay))
+    for thread in threads:
+        thread.join()
+    assert close_all(boxes, timeout_s=40) == [True] * 4
     end(collector)
     merged, direct = (open_run(tmp_path / name) for name in ("demo", "direct"))
 
