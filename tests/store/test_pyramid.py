@@ -103,7 +103,7 @@ def records_of(run: Run, steps: tuple[int, int], attempt: int | None) -> pd.Data
     """Those that a question is about."""
     records = run.records(all_attempts=attempt is not None)
     mine = records["step"].between(*steps)
-    return records[mine if attempt is None else mine & (records["attempt"] == attempt)]
+    return records.loc[mine if attempt is None else mine & (records["attempt"] == attempt), :]
 
 
 def expected_heatmap(
