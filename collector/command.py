@@ -11,7 +11,7 @@ import click
 
 from ..wire.keys import CollectorKeys, read_keys
 from ..wire.memory import raise_file_limit, use_one_heap
-from ..wire.stopping import StopSignal
+from ..wire.stopping import StopSignal, leave
 from .health import HealthServer
 from .joiner import JoinerSettings
 from .keeper import per_rank
@@ -136,6 +136,7 @@ def collect(
             "Listening on %s, %s, storing in %s.", service.address, guard, store
         )
         service.run(stop, until_done=until_done)
+    leave()
 
 
 def _keys(given: str | None) -> CollectorKeys | None:

@@ -13,7 +13,7 @@ import click
 
 from ..wire.keys import RelayKeys
 from ..wire.memory import raise_file_limit
-from ..wire.stopping import StopSignal
+from ..wire.stopping import StopSignal, leave
 from .service import Service
 from .settings import RelaySettings
 
@@ -120,3 +120,4 @@ def relay(
     finally:
         service.close()
         logger.info("%s", json.dumps(asdict(service.statistics())))
+    leave()
