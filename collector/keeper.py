@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -52,9 +51,8 @@ class Keeper:
 
     wanted: PerRank
     world_size: int
-    _recent: OrderedDict[int, RankFrames] = field(default_factory=OrderedDict[int, RankFrames])
+    _recent: dict[int, RankFrames] = field(default_factory=dict[int, RankFrames])
     """By record what could be kept of it, if an alert began soon."""
-    _sizes: dict[int, int] = field(default_factory=dict[int, int])
     _blamed: set[int] = field(default_factory=set[int])
     """Of a large job: the ranks that the alerts named."""
     _until: int = -1
@@ -101,13 +99,14 @@ class Keeper:
 
     def _remember(self, frames: RankFrames) -> None:
         self._recent[frames.record] = frames
-        self._sizes[frames.record] = sum(one.frame.size_bytes for one in frames.frames.values())
-        self._sizes = {record: self._sizes[record] for record in self._recent}
-        while len(self._recent) > AROUND + 1 or (
-            len(self._recent) > 1 and sum(self._sizes.values()) > RECENT_BYTES
+        while len(self._recent) > 1 and (
+            len(self._recent) > AROUND + 1 or self._recent_bytes() > RECENT_BYTES
         ):
-            oldest = min(self._recent)
-            del self._recent[oldest], self._sizes[oldest]
+            del self._recent[min(self._recent)]
+
+    def _recent_bytes(self) -> int:
+        frames = (one for some in self._recent.values() for one in some.frames.values())
+        return sum(one.frame.size_bytes for one in frames)
 
 
 def _frame_of(part: Contribution) -> RankFrame | None:

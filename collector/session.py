@@ -403,7 +403,7 @@ class Collector:
             self._counts.malformed += 1
             self._complaints.say("malformed", f"{_who(first)}: {error}", now)
             for one, member in zip(streams, header.members, strict=True):
-                one.run.skip(one, member.sequence, header.step, [], str(error))
+                one.run.skip(one, member.sequence, header.step, member.gaps, str(error))
             return
         first.run.feed_joined(streams, frame, known[1], now)
 

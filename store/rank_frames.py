@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -50,13 +51,13 @@ class KeptAt:
 
 
 def append(
-    arrays: Arrays, state: State, some: Sequence[RankFrames], known: Iterable[bytes]
+    arrays: Arrays, state: State, some: Sequence[RankFrames], known: AbstractSet[bytes]
 ) -> State:
     """Append frames, where they are, and their schemas but for those whose hashes are `known`."""
     if not some:
         return state
     schemas = {schema.hash: schema for one in some for _, schema in one.frames.values()}
-    new = [schema for name, schema in schemas.items() if name not in set(known)]
+    new = [schema for name, schema in schemas.items() if name not in known]
     state = append_lines(arrays, state, SCHEMAS, map(msgspec.json.encode, new))
     start = stop = -(-state.logs[RANK_FRAMES] // RANK_FRAME_CHUNK) * RANK_FRAME_CHUNK
     parts, entries = list[bytes](), list[KeptAt]()

@@ -74,7 +74,9 @@ class Reader:
             self.meta: Meta = before.meta
         else:
             self.meta = read_meta(session.store)
-        self._known: dict[str, Any] = {}
+        is_same = before is not None and before.state.logs == self.state.logs
+        self._known: dict[str, Any] = before._known if before is not None and is_same else {}
+        """What some of the logs say, which a viewer asks with every snapshot."""
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts

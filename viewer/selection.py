@@ -55,20 +55,18 @@ class Selection:
             return
         self._shown = shown
         held, asked = None, grid.run_view(self.choice.view)
-        view = asked
         if step is not None:
-            view = spectrum.exact_view(self.run, asked, site=site, step=step)
-            held = spectrum.load_spectrum(self.run, site=site, step=step, view=view)
+            held = spectrum.load_seen(self.run, site=site, step=step, view=asked)
         self.exponents.show(held, target)
         if held is None or step is None:
             why = series.why_no_sketch(self.run, site=site, step=step)
             self.told.param.update(exponents_summary=markup.summary(why), fit="")
             return
-        fit = spectrum.load_fit(self.run, site=site, step=step, view=view)
+        fit = spectrum.load_fit(self.run, site=site, step=step, view=held.view)
         blocks = spectrum.load_block_fit(self.run, site=site, step=step)
         tables = [markup.fit_table(fit, target=target, own=own), *markup.block_tables(blocks)]
         said = spectrum.describe(held, target)
-        if view != asked and asked not in SPREAD:
+        if held.view != asked and asked not in SPREAD:
             said += f" That is of all ranks: {words.view_name(self.choice.view)} was not kept here."
         self.told.param.update(exponents_summary=markup.summary(said), fit="".join(tables))
 

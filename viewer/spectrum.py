@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,15 +50,12 @@ class Spectrum:
         return self.counts / max(self.total, 1)
 
 
-def exact_view(run: Run, view: View, *, site: str, step: int) -> View:
-    """That view where there are exact columns of it, else `merged`."""
-    if view in ("merged", *SPREAD):
-        return "merged"
-    try:
-        run.table(step, [site], view=view)
-    except SettingError:
-        return "merged"
-    return view
+def load_seen(run: Run, *, site: str, step: int, view: View) -> Spectrum | None:
+    """The histogram in that view where there are exact columns of it, else of all ranks."""
+    if view not in SPREAD:
+        with suppress(SettingError):
+            return load_spectrum(run, site=site, step=step, view=view)
+    return load_spectrum(run, site=site, step=step)
 
 
 def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> Spectrum | None:

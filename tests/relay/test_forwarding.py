@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from ..collector.serving import (
     outbox,
     send,
     start_collector,
-    stop_collectors,
     wait_until,
 )
 from .relaying import (
@@ -30,13 +30,6 @@ from .relaying import (
     start_relay,
     statistics_of,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
 
 
 @pytest.fixture(params=["memory", "spool"])
@@ -83,16 +76,24 @@ def run_job(
     assert close_all(boxes, timeout_s=40) == [True] * ranks
 
 
-def test_what_goes_through_a_relay_is_what_was_sent(tmp_path: Path, options: list[str]) -> None:
-    collector, at = start_collector(tmp_path / "runs", "--until-done")
-    relay, address = start_relay(at, "--until-done", *options)
-    # While these have not left the collector does not end.
-    threads, boxes = start_senders(at, 3, 30, run="direct", launch="direct", prefix="direct")
-    run_job(address, 3, 30)
+def run_both(relay: subprocess.Popen[str], address: str, at: str, ranks: int, steps: int) -> str:
+    """Two jobs that send the same, through a relay and directly; what the relay has logged.
+
+    While the direct one, `direct`, has not left the collector does not end.
+    """
+    threads, boxes = start_senders(at, ranks, steps, run="direct", launch="direct", prefix="direct")
+    run_job(address, ranks, steps)
     log = end(relay)
     for thread in threads:
         thread.join()
-    assert close_all(boxes, timeout_s=40) == [True] * 3
+    assert close_all(boxes, timeout_s=40) == [True] * ranks
+    return log
+
+
+def test_what_goes_through_a_relay_is_what_was_sent(tmp_path: Path, options: list[str]) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    relay, address = start_relay(at, "--until-done", *options)
+    log = run_both(relay, address, at, 3, 30)
     end(collector)
     through, direct = (open_run(tmp_path / "runs" / name) for name in ("demo", "direct"))
 

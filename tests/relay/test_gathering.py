@@ -5,35 +5,21 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rankscope.store import open_run
 
-from ..collector.serving import close_all, send, start_collector, stop_collectors
+from ..collector.serving import close_all, send, start_collector
 from .relaying import assert_each_frame_is_stored_once, end, everything, start_relay, statistics_of
-from .test_forwarding import run_job, start_senders
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
+from .test_forwarding import run_both, run_job, start_senders
 
 
 def test_merged_on_the_way_or_not_the_record_is_the_same(tmp_path: Path) -> None:
     collector, at = start_collector(tmp_path / "runs", "--until-done")
     relay, address = start_relay(at, "--merge", "--until-done")
-    # While these have not left the collector does not end.
-    threads, boxes = start_senders(at, 4, 40, run="direct", launch="direct", prefix="direct")
-    run_job(address, 4, 40)
-    told = statistics_of(end(relay))
-    for thread in threads:
-        thread.join()
-    assert close_all(boxes, timeout_s=40) == [True] * 4
+    told = statistics_of(run_both(relay, address, at, 4, 40))
     end(collector)
     merged, direct = (open_run(tmp_path / "runs" / name) for name in ("demo", "direct"))
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from rankscope.relay.spool import TORN
 from rankscope.relay.thinning import FULL
@@ -18,16 +15,8 @@ from ..collector.serving import (
     outbox,
     send,
     start_collector,
-    stop_collectors,
 )
 from .relaying import end, start_relay, statistics_of
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
 
 
 def spooled(folder: Path, *options: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rankscope.agent import Outbox
 from rankscope.sketch import StoreError
 from rankscope.store import open_run
 
-from ..collector.serving import close_all, send, start_collector, stop_collectors, wait_until
+from ..collector.serving import close_all, send, start_collector, wait_until
 from .relaying import (
     assert_each_frame_is_stored_once,
     end,
@@ -22,14 +22,7 @@ from .relaying import (
     start_relay,
     statistics_of,
 )
-from .test_forwarding import run_job, start_senders
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
+from .test_forwarding import run_both, start_senders
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("0,3", (0, 3)), ("all", (0, 1, 2, 3))])
@@ -38,13 +31,7 @@ def test_ranks_that_are_kept_are_not_joined(
 ) -> None:
     collector, at = start_collector(tmp_path, "--until-done", "--keep-per-rank", policy)
     relay, address = start_relay(at, "--merge", "--until-done")
-    # While these have not left the collector does not end.
-    threads, boxes = start_senders(at, 4, 30, run="direct", launch="direct", prefix="direct")
-    run_job(address, 4, 30)
-    told = statistics_of(end(relay))
-    for thread in threads:
-        thread.join()
-    assert close_all(boxes, timeout_s=40) == [True] * 4
+    told = statistics_of(run_both(relay, address, at, 4, 30))
     end(collector)
     merged, direct = (open_run(tmp_path / name) for name in ("demo", "direct"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,17 +22,9 @@ from ..collector.serving import (
     send,
     serving,
     start_collector,
-    stop_collectors,
     wait_until,
 )
 from .relaying import assert_each_frame_is_stored_once, end, relaying, start_relay
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
 
 
 def keygen(place: Path, *options: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,8 @@ import torch
 from rankscope.agent.torch import observe
 from rankscope.store import open_run
 
-from ..collector.serving import start_collector, stop_collectors
+from ..collector.serving import start_collector
 from .relaying import end, start_relay
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
 
 
 def test_the_environment_names_a_relay_before_a_collector(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from ..collector.serving import (
     outbox,
     send,
     start_collector,
-    stop_collectors,
     wait_until,
 )
 from .relaying import (
@@ -34,13 +32,6 @@ from .relaying import (
     start_relay,
     statistics_of,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays() -> Iterator[None]:
-    """Whatever happens to a test."""
-    yield
-    stop_collectors()
 
 
 def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None:
