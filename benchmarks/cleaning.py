@@ -46,8 +46,8 @@ def commits(url: str, sites: int, records: int) -> list[float]:
     taken: list[float] = []
     one = record(sites)
     with RunWriter.open(url, run="bench") as writer:
-        writer.attempt_of("launch")
-        writer.add_sites(
+        writer.catalog.attempt_of("launch")
+        writer.catalog.add_sites(
             [SiteInfo(kind="activation", name=f"layers.{i}", order=i) for i in range(sites)]
         )
         for index in range(records):

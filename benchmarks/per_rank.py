@@ -42,12 +42,14 @@ def fill(folder: Path, policy: str, pool: list[PackedFrame], sites: list[Site], 
     """Store 100 steps; what that took."""
     schema, took = make_schema(sites), list[float]()
     with RunWriter.open(folder, run="run") as writer:
-        writer.attempt_of("launch")
+        writer.catalog.attempt_of("launch")
         known = [RankInfo(rank=rank, coordinates={"dp": rank}) for rank in range(ranks)]
-        writer.set_attempt(0, ranks, {"dp": ranks}, known)
-        places = writer.add_sites([SiteInfo(kind=site.kind, name=site.name) for site in sites])
+        writer.catalog.set_attempt(0, ranks, {"dp": ranks}, known)
+        places = writer.catalog.add_sites(
+            [SiteInfo(kind=site.kind, name=site.name) for site in sites]
+        )
         settings = JoinerSettings(per_rank=per_rank(policy))
-        joiner = Joiner(0, ranks, site=writer.sites.__getitem__, settings=settings)
+        joiner = Joiner(0, ranks, site=writer.catalog.meta.sites.__getitem__, settings=settings)
         meshes = [[MeshAxis(name="dp", size=ranks, coordinate=rank)] for rank in range(ranks)]
         layouts = [replace(lay_out(sites, places, mesh), schema=schema) for mesh in meshes]
         for step in range(100):

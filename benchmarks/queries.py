@@ -47,9 +47,9 @@ def write(path: Path, sites: int, steps: int) -> None:
     ]
     spread = rng.standard_normal((sites, len(MAIN), 4)).astype(np.float32)
     with RunWriter.open(path, run="bench") as writer:
-        attempt = writer.attempt_of("launch")
-        writer.set_attempt(attempt, 1, {"dp": 1}, [RankInfo(rank=0)])
-        writer.add_sites(
+        attempt = writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(attempt, 1, {"dp": 1}, [RankInfo(rank=0)])
+        writer.catalog.add_sites(
             [SiteInfo(kind="activation", name=f"layers.{i}", order=i) for i in range(sites)]
         )
         for first in range(0, steps, COMMIT):

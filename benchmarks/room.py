@@ -115,10 +115,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench"
         with RunWriter.open(path, run="bench") as writer:
-            attempt = writer.attempt_of("launch")
+            attempt = writer.catalog.attempt_of("launch")
             ranks = [RankInfo(rank=rank) for rank in range(options.ranks)]
-            writer.set_attempt(attempt, options.ranks, {"dp": options.ranks}, ranks)
-            writer.add_sites(
+            writer.catalog.set_attempt(attempt, options.ranks, {"dp": options.ranks}, ranks)
+            writer.catalog.add_sites(
                 [SiteInfo(kind="activation", name=f"layers.{i}") for i in range(options.sites)]
             )
             for index, tables_of in enumerate(zip(*made, strict=True)):

@@ -70,6 +70,17 @@ class Batch:
     rank_frames: list[RankFrames] = field(default_factory=list[RankFrames])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
+    size_bytes: int = 0
+    """What its records take of memory."""
+
+    def add(self, other: Batch) -> None:
+        """Make that durable, too."""
+        self.records += other.records
+        self.events += other.events
+        self.alerts += other.alerts
+        self.rank_frames += other.rank_frames
+        self.released += other.released
+        self.size_bytes += other.size_bytes
 
 
 class Place(NamedTuple):
@@ -510,6 +521,7 @@ class Joiner:
             distribution=merged.distribution,
         )
         batch.records.append(record)
+        batch.size_bytes += record.size_bytes
         whole = record.complete and not record.partial
         alerts = list[Alert]()
         try:

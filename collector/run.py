@@ -1,23 +1,22 @@
-"""One run in the collector: its streams, the records in the making, and its writer.
+"""One run in the collector: its streams, the records in the making, and its commits.
 
-A frame is acknowledged as durable only after the commit that holds its record; a commit that fails
-is kept and tried again, unchanged.
+A frame is acknowledged as durable only after the commit that holds its record.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
-from ..sketch.errors import BusyError, StoreError
+from ..sketch.errors import StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
 from ..store.record import Event, RankInfo, SiteInfo
@@ -33,16 +32,17 @@ from ..wire.messages import (
     Hello,
     JoinedHeader,
     JoinedMember,
-    MeshAxis,
     Schema,
     Site,
     State,
 )
 from .budget import Budget
+from .commits import Commits
 from .cursor import Cursor
 from .joiner import UNREADABLE, Batch, Joiner, Place
 from .room import Names
 from .settings import CollectorSettings
+from .stream import Known, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -50,72 +50,11 @@ Said = TypeVar("Said", FrameHeader, JoinedMember)
 
 NOTICE_STEPS = 8
 """Agents hear some steps before of a change, so that most ranks begin it in the same."""
+RECORDS_SHARE = 4
+"""Of what may be held a fourth, at most, are records that wait to be durable: then no more are
+made, but for those of one commit."""
 LAYOUT_BYTES = 64
 """What a site takes of each stream's memory, beside the schema."""
-
-
-class Known(NamedTuple):
-    """A schema of a stream."""
-
-    schema: Schema
-    layout: Layout
-    size_bytes: int
-    """What it counts for of the run's `schema_bytes`."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Stream:
-    """One agent's stream of frames."""
-
-    name: str
-    run: Run
-    attempt: int
-    rank: int
-    mesh: Sequence[MeshAxis]
-    groups: Sequence[str]
-    peer: bytes
-    """Routing id of its present connection."""
-    cursor: Cursor
-    schemas: OrderedDict[bytes, Known] = field(default_factory=OrderedDict[bytes, Known])
-    layouts: OrderedDict[tuple[bytes, tuple[str, ...]], Layout] = field(
-        default_factory=OrderedDict[tuple[bytes, tuple[str, ...]], Layout]
-    )
-    """Of joined frames, of which it is the first: by schema and streams."""
-    needs_schema: bool = False
-    """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
-    told_received: int = -2
-    told_committed: int = -2
-    told_control: Control | None = None
-    ended: bool = False
-    is_held_off: bool = False
-    """The collector is about to end and takes nothing more of it."""
-    farewell: Sequence[Gap] = ()
-    """What its goodbye told as lost, until that is on its way into the store."""
-    user: str = ""
-    """Public key of who said hello last; empty where there are no keys."""
-    on_credit: int = 0
-    """Frames that came on this connection since it was last told that they have."""
-    on_credit_bytes: int = 0
-
-    def is_crowded(self) -> bool:
-        """Whether more of its frames wait to be durable than any agent keeps."""
-        return len(self.cursor.waiting) >= self.run.settings.max_waiting
-
-    def exceeds_credit(self, size_bytes: int) -> bool:
-        """Count a frame; whether it is far more than the credit of the connection allows."""
-        settings = self.run.settings
-        over = self.on_credit_bytes > 2 * settings.credit_bytes
-        self.on_credit += 1
-        self.on_credit_bytes += size_bytes
-        return over or self.on_credit > 2 * settings.credit_frames
-
-    def give_credit(self, received: int) -> None:
-        """The agent is told that all up to `received` came."""
-        if received >= self.cursor.received:
-            self.on_credit = self.on_credit_bytes = 0
-            return
-        left = [size for number, size in self.cursor.waiting.items() if number > received]
-        self.on_credit, self.on_credit_bytes = len(left), sum(left)
 
 
 class Run:
@@ -130,14 +69,22 @@ class Run:
     def __init__(
         self, name: str, writer: RunWriter, settings: CollectorSettings, wall_ns: Callable[[], int]
     ) -> None:
+        meta = writer.catalog.meta
         self.name = name
-        self.writer = writer
         self.settings = settings
         self.streams: dict[str, Stream] = {}
-        self.failing = ""
-        """Why the last commit did not work; empty if it did."""
         self.records = 0
         self.alerts = 0
+        self._writer = writer
+        self._catalog = writer.catalog
+        self._commits = Commits(writer, settings)
+        self._ready: Batch | None = None
+        """What was gathered, and is to be stored with the next commit."""
+        self._next_record = writer.next_record
+        self._usual_bytes = 0
+        """What a record takes of memory, by the last."""
+        self._newest = writer.newest()
+        """Attempt and step of the newest record."""
         self._wall_ns = wall_ns
         self._joiners: dict[int, Joiner] = {}
         self._budgets: dict[int, Budget] = {}
@@ -146,7 +93,7 @@ class Run:
         self._started: dict[int, float] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
-        self._training, self._health = Names(writer.training), Names(writer.health)
+        self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
         self._shared: WeakValueDictionary[bytes, Schema] = WeakValueDictionary()
         """Schemas by hash: ranks that have the same one share it."""
@@ -154,12 +101,8 @@ class Run:
         self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
         """By attempt: quantities for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
-        self._stored: dict[str, int] = writer.streams
-        self._pending: Batch | None = None
         self._is_sealed = False
-        self._next_try = 0.0
-        self._failures = 0
-        self._last_commit = float("-inf")
+        self._gathered_at = float("-inf")
 
     # Streams -------------------------------------------------------------------------------------
 
@@ -172,27 +115,28 @@ class Run:
         Raises:
             StoreError: the attempt cannot be registered.
         """
-        launches = [attempt.launch for attempt in self.writer.attempts]
+        launches = [attempt.launch for attempt in self._catalog.meta.attempts]
         is_new = hello.launch not in launches
         attempt = len(launches) if is_new else launches.index(hello.launch)
         mesh = {axis.name: axis.size for axis in hello.mesh}
         refusal = self._refusal(hello, attempt, mesh, now, user)
         if refusal:
             return refusal
-        self.writer.attempt_of(hello.launch)
+        self._catalog.attempt_of(hello.launch)
         if attempt not in self._joiners:
             self._begin(attempt, hello.world_size, mesh, now)
         stream = self.streams.get(hello.stream)
         if stream is None:
             stream = self.streams[hello.stream] = Stream(
                 name=hello.stream,
-                run=self,
+                run=self.name,
+                settings=self.settings,
                 attempt=attempt,
                 rank=hello.rank,
                 mesh=hello.mesh,
                 groups=groups_of(hello.mesh, hello.host),
                 peer=peer,
-                cursor=Cursor(self._stored.get(hello.stream, -1)),
+                cursor=Cursor(self._commits.stored.get(hello.stream, -1)),
             )
         stream.peer, stream.needs_schema, stream.ended, stream.user = peer, False, False, user
         stream.told_received = stream.told_committed = -2
@@ -224,7 +168,7 @@ class Run:
         shared = self._shared.get(schema.hash)
         charge = LAYOUT_BYTES * len(infos) + (size_bytes if shared is None else 0)
         self._check_room(infos, size_bytes, charge)
-        indices = self.writer.add_sites(infos)
+        indices = self._catalog.add_sites(infos)
         schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
         layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
@@ -351,66 +295,31 @@ class Run:
 
     # Commits -------------------------------------------------------------------------------------
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time for `commit`."""
-        if self._pending is not None:
-            return now >= self._next_try
-        if now - self._last_commit >= self.settings.commit_s:
-            return True
-        most = self.settings.commit_records
-        return sum(joiner.ready(most) for joiner in self._joiners.values()) >= most
+    @property
+    def failing(self) -> str:
+        """Why the last commit did not work; empty if it did."""
+        return self._commits.failing
 
-    def commit(self, now: float, *, everything: bool = False) -> bool:
-        """Make durable what is ready; True if something was.
+    @property
+    def is_storing(self) -> bool:
+        """Whether a commit is under way."""
+        return self._commits.is_busy
+
+    def advance(self, now: float) -> bool:
+        """Gather what is due and go on with storing; whether something has become durable.
 
         Raises:
-            StoreError: it could not be stored; it is kept for the next call.
+            StoreError: a commit failed; it is kept for another try.
             BusyError: another collector has taken the run over; nothing more can be stored here.
         """
-        self._last_commit = now
-        if self._pending is None:
-            self._pending = self._gather(now, everything)
-        batch = self._pending
-        released = _by_stream(batch.released)
-        cursors = self._cursors(released)
-        news = bool(batch.records or batch.events or cursors)  # alerts come with records
-        try:
-            if news:
-                self._write_attempts()
-                self.writer.commit(
-                    batch.records,
-                    streams=cursors,
-                    events=batch.events,
-                    alerts=batch.alerts,
-                    rank_frames=batch.rank_frames,
-                )
-        except BusyError:
-            raise  # there is nothing to wait for
-        except Exception as error:  # whatever the store's engine raises: the frames stay here
-            self._failures += 1
-            wait_s = self.settings.retry_s * min(2 ** (self._failures - 1), 4)
-            self._next_try = now + wait_s
-            self.failing = f"Run {self.name!r} cannot be stored: {error}"
-            raise StoreError(self.failing) from error
-        self._failures, self._pending, self.failing = 0, None, ""
-        self._stored |= cursors
-        self.records += len(batch.records)
-        self.alerts += sum(alert.last_step is None for alert in batch.alerts)
-        for name, sequences in released.items():
-            if name in self.streams:
-                self.streams[name].cursor.release(sequences)
-        return news
-
-    def compact(self) -> None:
-        """Let the store do a piece of its housekeeping, if any is due.
-
-        Raises:
-            StoreError: it did not work; it will be tried again.
-        """
-        try:
-            self.writer.compact_if_due(keep=self.settings.keep_records)
-        except Exception as error:  # whatever the store's engine raises
-            raise StoreError(f"Run {self.name!r} could not be compacted: {error}") from error
+        stored = self._commits.take(now)
+        if stored is not None:
+            self._release(stored)
+        if self._is_due(now):
+            self._gather(now)
+        if self._ready is not None and self._commits.is_free:
+            self._begin_commit(self._ready)
+        return stored is not None
 
     def world_size(self, attempt: int) -> int:
         """How many ranks an attempt has."""
@@ -422,14 +331,18 @@ class Run:
         return sum(joiner.open_records for joiner in self._joiners.values())
 
     def held_bytes(self) -> int:
-        """Bytes of the frames in memory."""
-        return sum(joiner.held_bytes for joiner in self._joiners.values())
+        """What frames, and records that are not durable yet, take of memory."""
+        return self._record_bytes() + sum(one.held_bytes for one in self._joiners.values())
 
     def is_done(self, now: float) -> bool:
         """Whether every rank of every attempt has said goodbye or is gone, and all is stored."""
-        return self._pending is None and all(
-            joiner.open_records == 0 and joiner.everyone_is_gone(now, self._started[attempt])
-            for attempt, joiner in self._joiners.items()
+        return (
+            self._ready is None
+            and self._commits.is_free
+            and all(
+                joiner.open_records == 0 and joiner.everyone_is_gone(now, self._started[attempt])
+                for attempt, joiner in self._joiners.items()
+            )
         )
 
     def prune(self, now: float) -> Iterator[Stream]:
@@ -463,19 +376,23 @@ class Run:
             StoreError: something could not be stored.
         """
         try:
-            while self.commit(now, everything=True):
-                pass
-            self.writer.finish()
+            self._wait_for_commit(now)
+            self._gather(now, everything=True)
+            while self._ready is not None and self._begin_commit(self._ready):
+                self._wait_for_commit(now)
+                self._gather(now, everything=True)
+            self._writer.finish()
         except StoreError:
             raise
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {self.name!r} could not be finished: {error}") from error
         finally:
-            self.writer.close()
+            self.abandon()
 
     def abandon(self) -> None:
         """Let the store go without storing what is here: the ranks will send it again."""
-        self.writer.close()
+        self._commits.close()
+        self._writer.close()
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -491,8 +408,8 @@ class Run:
             return (
                 f"Run {self.name!r} was started {self.settings.max_attempts} times: take another."
             )
-        if stream is None and len(self._stored) >= self.settings.max_stored_streams:
-            return f"Run {self.name!r} has had {len(self._stored)} streams: take another."
+        if stream is None and len(self._commits.stored) >= self.settings.max_stored_streams:
+            return f"Run {self.name!r} has had {len(self._commits.stored)} streams: take another."
         if joiner is None:
             return ""
         if (joiner.world_size, self._meshes[attempt]) != (hello.world_size, mesh):
@@ -526,7 +443,7 @@ class Run:
                 f"The schemas of run {self.name!r} would take more than "
                 f"{self.settings.schema_bytes >> 20} MiB."
             )
-        if not self.writer.knows(infos):
+        if not self._catalog.knows(infos):
             if self._site_bytes + size_bytes > self.settings.site_bytes:
                 raise StoreError(f"Run {self.name!r} was told of new sites too often.")
             self._site_bytes += size_bytes
@@ -568,12 +485,13 @@ class Run:
         self._joiners[attempt] = Joiner(
             attempt,
             world_size,
-            site=lambda index: self.writer.sites[index],
+            site=lambda index: self._catalog.meta.sites[index],
             settings=self.settings.joiner,
         )
-        place = {site.label: index for index, site in enumerate(self.writer.sites)}
+        place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
+        last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
         self._joiners[attempt].watch.resume(
-            self.writer.alerts(attempt), place.__getitem__, self.writer.last_step(attempt)
+            self._writer.alerts(attempt), place.__getitem__, last_step
         )
         self._started[attempt] = now
         self._meshes[attempt] = mesh
@@ -593,13 +511,13 @@ class Run:
     def _count_at(self, stream: Stream, schema: Schema, indices: Sequence[int]) -> list[CountedAt]:
         """Where the run keeps a schema's quantities; what it has no room for is told."""
         asked = [(indices[one.site], one.name) for one in schema.quantities]
-        places = self.writer.add_quantities(asked)
+        places = self._catalog.add_quantities(asked)
         refused = {one for one, place in zip(asked, places, strict=True) if place is None}
         new = sorted(refused - self._refused[stream.attempt])
         if new:
             self._refused[stream.attempt].update(new)
             site, name = new[0]
-            label = self.writer.sites[site].label
+            label = self._catalog.meta.sites[site].label
             text = (
                 f"{len(new)} quantities are not stored, {name} of {label} the first: "
                 f"a run has room for {MAX_NUMBERS} counts."
@@ -614,22 +532,69 @@ class Run:
         for attempt in sorted(self._unwritten & self._joiners.keys()):
             ranks = [info for _, info in sorted(self._ranks[attempt].items())]
             world_size = self._joiners[attempt].world_size
-            self.writer.set_attempt(attempt, world_size, self._meshes[attempt], ranks)
+            self._catalog.set_attempt(attempt, world_size, self._meshes[attempt], ranks)
         self._unwritten.clear()
 
-    def _gather(self, now: float, everything: bool) -> Batch:
+    def _is_due(self, now: float) -> bool:
+        """Whether it is time to gather."""
+        if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
+            return False
+        if now - self._gathered_at >= self.settings.commit_s:
+            return True
+        most = self._most_records()
+        ready = sum(joiner.ready(most) for joiner in self._joiners.values())
+        return ready >= most and (self._ready is None or not self._ready.records)
+
+    def _record_bytes(self) -> int:
+        """What the records take that are not durable yet."""
+        return self._commits.held_bytes + (0 if self._ready is None else self._ready.size_bytes)
+
+    def _most_records(self) -> int:
+        """How many records are gathered at a time."""
+        room = self.settings.held_bytes // RECORDS_SHARE // max(self._usual_bytes, 1)
+        return max(min(self.settings.commit_records, room), 1)
+
+    def _gather(self, now: float, *, everything: bool = False) -> None:
+        """Add what is ready to what the next commit is to store."""
+        self._gathered_at = now
         self._take_farewells()
-        gathered, index = Batch(), self.writer.next_record
+        self._ready = gathered = self._ready or Batch()
         for attempt in sorted(self._joiners):
-            most = _up_to_a_chunk(index, self.settings.commit_records)
-            batch = self._joiners[attempt].tick(now, index, most=most, everything=everything)
-            index += sum(record.index >= index for record in batch.records)
-            gathered.records += batch.records
-            gathered.events += map(self._dated, batch.events)
-            gathered.alerts += batch.alerts
-            gathered.rank_frames += batch.rank_frames
-            gathered.released += batch.released
-        return gathered
+            most = _up_to_a_chunk(self._next_record, self._most_records())
+            batch = self._joiners[attempt].tick(
+                now, self._next_record, most=most, everything=everything
+            )
+            for record in batch.records:
+                if record.index == self._next_record:
+                    self._next_record, self._newest = record.index + 1, (attempt, record.step)
+                self._usual_bytes = record.size_bytes
+            batch.events = list(map(self._dated, batch.events))
+            gathered.add(batch)
+
+    def _begin_commit(self, batch: Batch) -> bool:
+        """Have it stored; False if there is nothing to store."""
+        self._ready = None
+        cursors = self._cursors(_by_stream(batch.released))
+        if not (batch.records or batch.events or cursors):  # alerts come with records
+            self._release(batch)
+            return False
+        self._write_attempts()
+        self._commits.begin(batch, cursors)
+        return True
+
+    def _wait_for_commit(self, now: float) -> None:
+        self._commits.wait()
+        stored = self._commits.take(now)
+        if stored is not None:
+            self._release(stored)
+
+    def _release(self, stored: Batch) -> None:
+        """All of it is durable."""
+        self.records += len(stored.records)
+        self.alerts += sum(alert.last_step is None for alert in stored.alerts)
+        for name, sequences in _by_stream(stored.released).items():
+            if name in self.streams:
+                self.streams[name].cursor.release(sequences)
 
     def _take_farewells(self) -> None:
         """Tell what was lost at the end of streams whose frames are all durable, and so once."""
@@ -648,9 +613,8 @@ class Run:
             name: stream.cursor.committed_after(released.get(name, ()))
             for name, stream in self.streams.items()
         }
-        return {
-            name: number for name, number in cursors.items() if number > self._stored.get(name, -1)
-        }
+        stored = self._commits.stored
+        return {name: number for name, number in cursors.items() if number > stored.get(name, -1)}
 
 
 def _lost(told: Sequence[Gap], missing: int, step: int) -> list[Gap]:

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 BURST = 256
 """Messages taken in between two looks at the clock."""
+BUSY_MS = 5
+"""While a commit is under way it is looked so often whether it is done."""
 TRIM_S = 10.0
 """How often free memory goes back to the system."""
 LOOK_S = 0.5
@@ -92,7 +94,7 @@ class Service:
         next_trim = time.monotonic() + TRIM_S
         leave_at = 0.0
         while not stop():
-            if self._listener.wait(wait_ms):
+            if self._listener.wait(BUSY_MS if self._collector.is_storing else wait_ms):
                 self._take_in()
             now = time.monotonic()
             self._collector.tick(now)

@@ -38,8 +38,9 @@ from ..wire.messages import (
 from ..wire.via import connection
 from .keeper import keeps
 from .overload import Overload
-from .run import Run, Stream
+from .run import Run
 from .settings import CollectorSettings
+from .stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +156,7 @@ class Collector:
     def tick(self, now: float) -> None:
         """Commit what is due, and acknowledge what arrived and what is durable."""
         for run in list(self._runs.values()):
-            if run.is_due(now):
-                self._commit(run, now)
+            self._advance(run, now)
         self._acknowledge()
         if now >= self._next_steer:
             self._next_steer = now + STEER_S
@@ -217,6 +217,11 @@ class Collector:
         )
 
     @property
+    def is_storing(self) -> bool:
+        """Whether a commit is under way."""
+        return any(run.is_storing for run in self._runs.values())
+
+    @property
     def is_full(self) -> bool:
         """Whether agents get no credit back, for want of memory."""
         return self._held_bytes() > self.settings.held_bytes
@@ -243,9 +248,9 @@ class Collector:
             case JoinedHeader():
                 self._joined(stream.peer, stream, message, parts[1], now)
             case State():
-                stream.run.hear(stream, message, now)
+                self._runs[stream.run].hear(stream, message, now)
             case Goodbye():
-                stream.run.leave(stream, message)
+                self._runs[stream.run].leave(stream, message)
                 self._touched[stream.name] = stream
             case _:
                 assert_never(message)
@@ -293,7 +298,7 @@ class Collector:
     def _credit_bytes(self, stream: Stream) -> int:
         """So that what all ranks have under way is bounded, however many there are."""
         settings = self.settings
-        ranks = max(stream.run.world_size(stream.attempt), len(self._peers))
+        ranks = max(self._runs[stream.run].world_size(stream.attempt), len(self._peers))
         share = settings.held_bytes // 4 // ranks
         return min(settings.credit_bytes, max(share, settings.least_credit_bytes))
 
@@ -323,7 +328,7 @@ class Collector:
 
     def _learn(self, stream: Stream, schema: Schema, size_bytes: int, now: float) -> None:
         try:
-            problem = stream.run.learn(stream, schema, size_bytes)
+            problem = self._runs[stream.run].learn(stream, schema, size_bytes)
         except StoreError as error:
             self._dismiss(stream, "full", str(error), FULL_S)
             self._complaints.say("store", str(error), now)
@@ -334,7 +339,7 @@ class Collector:
 
     def _frame(self, stream: Stream, header: FrameHeader, blob: bytes, now: float) -> None:
         self._touched[stream.name] = stream
-        if stream.needs_schema or stream.run.refuses([stream], header):
+        if stream.needs_schema or self._runs[stream.run].refuses([stream], header):
             return
         known = stream.schemas.get(header.schema)
         if known is None and header.sequence > stream.cursor.received:
@@ -359,9 +364,11 @@ class Collector:
         except ProtocolError as error:
             self._counts.malformed += 1
             self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
-            stream.run.skip(stream, header.sequence, header.step, header.gaps, str(error))
+            self._runs[stream.run].skip(
+                stream, header.sequence, header.step, header.gaps, str(error)
+            )
             return
-        if not stream.run.feed(stream, frame, known[1], now):
+        if not self._runs[stream.run].feed(stream, frame, known[1], now):
             self._counts.duplicates += 1
             stream.told_received = -2
 
@@ -393,7 +400,7 @@ class Collector:
             return
         for one in streams:
             self._touched[one.name] = one
-        if first.run.refuses(streams, header):
+        if self._runs[first.run].refuses(streams, header):
             return
         self._counts.frames += len(streams)
         self._counts.frame_bytes += len(blob)
@@ -403,13 +410,13 @@ class Collector:
             self._counts.malformed += 1
             self._complaints.say("malformed", f"{_who(first)}: {error}", now)
             for one, member in zip(streams, header.members, strict=True):
-                one.run.skip(one, member.sequence, header.step, member.gaps, str(error))
+                self._runs[one.run].skip(one, member.sequence, header.step, member.gaps, str(error))
             return
-        first.run.feed_joined(streams, frame, known[1], now)
+        self._runs[first.run].feed_joined(streams, frame, known[1], now)
 
     def _members(self, first: Stream, header: JoinedHeader) -> list[Stream]:
         """The streams that a joined frame is of, if each may send a frame now; else none."""
-        found = [first.run.streams.get(member.stream) for member in header.members]
+        found = [self._runs[first.run].streams.get(member.stream) for member in header.members]
         streams = [one for one in found if one is not None and self._may_send(one, first)]
         ranks = {one.rank for one in streams}
         return streams if len(ranks) == len(header.members) else []
@@ -437,21 +444,17 @@ class Collector:
     def _held_bytes(self) -> int:
         return sum(run.held_bytes() for run in self._runs.values())
 
-    def _commit(self, run: Run, now: float) -> None:
+    def _advance(self, run: Run, now: float) -> None:
         try:
-            committed = run.commit(now)
+            if run.advance(now):
+                self._touched |= run.streams
         except BusyError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
             self._abandon(run, str(error))
-            return
         except StoreError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
-            return
-        if committed:
-            self._touched |= run.streams
-            self._compact(run, now)
 
     def _abandon(self, run: Run, reason: str) -> None:
         """Another collector writes this run: its ranks may come again, with what was not stored."""
@@ -471,13 +474,6 @@ class Collector:
         except Exception:  # a fault of ours: what agents cost must not end what stores their frames
             self._counts.faults += 1
             self._complaints.say("fault", "Agents could not be steered.", now, format_exc())
-
-    def _compact(self, run: Run, now: float) -> None:
-        self._acknowledge()
-        try:
-            run.compact()
-        except StoreError as error:
-            self._complaints.say("compaction", str(error), now)
 
     def _acknowledge(self) -> None:
         generous = not self.is_full
@@ -543,4 +539,4 @@ def _mesh_fits(hello: Hello) -> bool:
 def _who(stream: Stream | None) -> str:
     if stream is None:
         return "An unknown peer"
-    return f"Rank {stream.rank} of run {stream.run.name!r}"
+    return f"Rank {stream.rank} of run {stream.run!r}"

@@ -143,6 +143,13 @@ class Record:
     """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
     mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
 
+    @property
+    def size_bytes(self) -> int:
+        """What its arrays take of memory."""
+        apart = (*self.by_rank.values(), *self.by_group.values(), *self.quantities.values())
+        columns = *self.merged.columns(), self.spread, self.distribution, *apart
+        return sum(column.nbytes for column in columns)
+
 
 class RankFrame(NamedTuple):
     """What one rank said about one step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
 from . import compaction
@@ -15,29 +15,6 @@ from .rank_frames import append_lines
 from .record import Alert, Event, Record
 from .selection import ALONE
 from .state import Meta, State
-
-
-def with_names(meta: Meta, records: Sequence[Record]) -> Meta:
-    """The same with the names of training statistics and counters that are new in these records."""
-    training = new_names(meta.training, [record.training for record in records])
-    health = new_names(meta.health, [record.health for record in records])
-    groups = new_names(meta.groups, [{0: record.by_group} for record in records])
-    if not training and not health and not groups:
-        return meta
-    return replace(
-        meta,
-        training=(*meta.training, *training),
-        health=(*meta.health, *health),
-        groups=(*meta.groups, *groups),
-    )
-
-
-def new_names(
-    known: Sequence[str], numbers: Sequence[Mapping[int, Mapping[str, object]]]
-) -> list[str]:
-    """The names among these numbers that are not known, in order of appearance."""
-    names = {name: None for ranks in numbers for values in ranks.values() for name in values}
-    return [name for name in names if name not in known]
 
 
 def write_records(

@@ -18,9 +18,9 @@ import icechunk
 import numpy as np
 
 from ..sketch.errors import NotARunError, StoreError
-from ..sketch.quantities import MAX_NUMBERS
 from . import compaction, pyramid, retention
 from .arrays import Arrays
+from .catalog import Catalog
 from .chunks import read_regions
 from .cleaning import Cleaner
 from .head import Head
@@ -31,7 +31,7 @@ from .pack import consecutive, dims_for
 from .place import ObjectUrl, Place, place_of
 from .rank_frames import SCHEMAS, read_schemas
 from .rank_frames import append as append_frames
-from .record import Alert, Event, QuantityInfo, RankFrames, RankInfo, Record, SiteInfo
+from .record import Alert, Event, RankFrames, Record
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -45,12 +45,10 @@ from .repository import (
     wrong_clock,
 )
 from .selection import ATTEMPT, STEP
-from .state import Attempt, Meta, State, alert_from_json
-from .transaction import append_entries, with_names, write_records
+from .state import Meta, State, alert_from_json
+from .transaction import append_entries, write_records
 from .validate import check_records
 
-MAX_SITES = 100_000
-"""Of a run."""
 FINISH_RETENTION_S = 30.0
 """How long readers of a run that has just finished may go on with an older snapshot."""
 
@@ -60,7 +58,10 @@ Batch = tuple[object, ...]
 
 
 class RunWriter:
-    """Writes one run. Open it with `RunWriter.open`, and use it from one thread."""
+    """Writes one run. Open it with `RunWriter.open`.
+
+    Its methods are called one at a time, on any thread; its `catalog` may be used meanwhile.
+    """
 
     def __init__(
         self, path: Place, run: str, lock: WriterLock | Lease, repository: icechunk.Repository
@@ -86,11 +87,9 @@ class RunWriter:
         self._cleaner = Cleaner(repository, is_remote=isinstance(path, ObjectUrl))
         self._state = snapshot.state
         self._streams = snapshot.streams
-        self._meta = self._stored_meta = read_meta(session.store)
-        self._index = {site.label: index for index, site in enumerate(self._meta.sites)}
-        self._quantity_index = {
-            (info.site, info.name): index for index, info in enumerate(self._meta.quantities)
-        }
+        self._stored_meta = read_meta(session.store)
+        self.catalog = Catalog(run, self._stored_meta)
+        """Its sites, quantities and attempts, which grow beside the commits."""
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
         self._alerts = by_identity(map(alert_from_json, self._log("alerts")))
@@ -158,144 +157,19 @@ class RunWriter:
         """The index of the next record to append."""
         return self._state.records
 
-    @property
-    def sites(self) -> tuple[SiteInfo, ...]:
-        """The run's sites, in the order of their index."""
-        return self._meta.sites
-
-    @property
-    def training(self) -> tuple[str, ...]:
-        """The names of its training numbers."""
-        return self._meta.training
-
-    @property
-    def health(self) -> tuple[str, ...]:
-        """The names of its agents' counters."""
-        return self._meta.health
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts known so far, in the order of their number."""
-        return self._meta.attempts
-
     def alerts(self, attempt: int) -> list[Alert]:
         """The alerts of an attempt, as they were stored last."""
         return [alert for alert in self._alerts.values() if alert.attempt == attempt]
 
-    def last_step(self, attempt: int) -> int | None:
-        """The step of the newest record, if it is of that attempt."""
+    def newest(self) -> tuple[int, int] | None:
+        """The attempt and the step of the newest record, if there is one."""
         count = self._state.records
         if not count:
             return None
         last = self._arrays.read("records", self._state.bounds("records"), count - 1, count)
         read_regions(last.requests)
         [facts] = last.finish()
-        return int(facts[STEP]) if facts[ATTEMPT] == attempt else None
-
-    def attempt_of(self, launch: str) -> int:
-        """The number of the attempt with that launch token; a new token gets the next number.
-
-        It becomes durable with the next commit.
-        """
-        launches = [attempt.launch for attempt in self._meta.attempts]
-        if launch in launches:
-            return launches.index(launch)
-        self._meta = replace(self._meta, attempts=(*self._meta.attempts, Attempt(launch=launch)))
-        return len(launches)
-
-    def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
-        """The index of each site, by its label; unknown ones are appended.
-
-        Of known ones the latest placement, dtype, cuts and whether they are checked count: a later
-        attempt may have changed them. All that becomes durable with the next commit.
-
-        Raises:
-            StoreError: the run has no room for so many.
-        """
-        changed, new = self._news(sites)
-        if changed:
-            every = enumerate(self._meta.sites)
-            merged = tuple(changed.get(place, known) for place, known in every)
-            self._meta = replace(self._meta, sites=merged)
-        if new:
-            count = len(self._meta.sites) + len(new)
-            if count > MAX_SITES:
-                raise StoreError(
-                    f"Run {self.run!r} has room for {MAX_SITES} sites, and was told of {count}."
-                )
-            first = len(self._meta.sites)
-            self._index |= {label: first + place for place, label in enumerate(new)}
-            self._meta = replace(self._meta, sites=(*self._meta.sites, *new.values()))
-        return [self._index[site.label] for site in sites]
-
-    def knows(self, sites: Sequence[SiteInfo]) -> bool:
-        """Whether `add_sites` would change nothing."""
-        return not any(self._news(sites))
-
-    def _news(self, sites: Sequence[SiteInfo]) -> tuple[dict[int, SiteInfo], dict[str, SiteInfo]]:
-        """By index: known sites as they are now, where that differs; by label: new ones."""
-        changed, new = dict[int, SiteInfo](), dict[str, SiteInfo]()
-        for site in sites:
-            place = self._index.get(site.label)
-            if place is None:
-                new[site.label] = site
-                continue
-            known = self._meta.sites[place]
-            latest = replace(
-                known,
-                dtype=site.dtype,
-                placement=site.placement,
-                checked=site.checked,
-                whole=site.whole,
-                cuts=site.cuts,
-            )
-            if latest != known:
-                changed[place] = latest
-        return changed, new
-
-    def add_quantities(self, quantities: Sequence[tuple[int, str]]) -> list[int | None]:
-        """The index of each quantity, by its site's index and its name; unknown ones are appended.
-
-        They become durable with the next commit.
-
-        Returns:
-            None for those for which the run has no room: it holds `MAX_NUMBERS` counts.
-
-        Raises:
-            SettingError: there is no such quantity.
-        """
-        new, start = dict[tuple[int, str], QuantityInfo](), self._meta.numbers
-        for site, name in quantities:
-            info = QuantityInfo(site=site, name=name, start=start)
-            is_known = (site, name) in self._quantity_index or (site, name) in new
-            if not is_known and info.numbers.stop <= MAX_NUMBERS:
-                new[site, name] = info
-                start = info.numbers.stop
-        if new:
-            indices = range(len(self._meta.quantities), len(self._meta.quantities) + len(new))
-            self._quantity_index.update(zip(new, indices, strict=True))
-            self._meta = replace(self._meta, quantities=(*self._meta.quantities, *new.values()))
-        return [self._quantity_index.get(key) for key in quantities]
-
-    def set_attempt(
-        self, attempt: int, world_size: int, mesh: Mapping[str, int], ranks: Sequence[RankInfo]
-    ) -> None:
-        """Say what is known of an attempt; ranks that join later are added to those before.
-
-        Raises:
-            StoreError: the attempt has no number yet, see `attempt_of`.
-        """
-        attempts = list(self._meta.attempts)
-        if not 0 <= attempt < len(attempts):
-            raise StoreError(f"Attempt {attempt} is not known; ask `attempt_of` for its number.")
-        known = {rank.rank: rank for rank in (*attempts[attempt].ranks, *ranks)}
-        attempts[attempt] = replace(
-            attempts[attempt],
-            world_size=world_size,
-            mesh=dict(mesh),
-            ranks=tuple(known[rank] for rank in sorted(known)),
-        )
-        self._meta = replace(self._meta, attempts=tuple(attempts))
+        return int(facts[ATTEMPT]), int(facts[STEP])
 
     def commit(
         self,
@@ -320,8 +194,8 @@ class RunWriter:
         if same(self._landed, batch):
             self._landed = ()
             return
-        meta = with_names(self._meta, records)
-        ordered = check_records(records, meta, self._state.records)
+        ordered = check_records(records, self.catalog.meta, self._state.records)
+        meta = self.catalog.with_names(ordered)
         self._fit(dims_for(meta, ordered))
 
         def write(arrays: Arrays, state: State) -> State:
@@ -331,13 +205,17 @@ class RunWriter:
             state = append_entries(arrays, state, "alerts", alerts)
             return append_frames(arrays, state, rank_frames, self._schemas)
 
+        def written() -> None:
+            schemas = {one.schema.hash for some in rank_frames for one in some.frames.values()}
+            self._landed = batch
+            self._alerts = self._alerts | by_identity(alerts)
+            self._schemas = self._schemas | schemas
+            if any(pyramid.stretch_of(record) <= self._state.stretches for record in ordered):
+                self._making = None  # its records may have changed
+
         every_stream = {**self._streams, **streams}
-        self._transact(write, f"{len(ordered)} records", meta, every_stream, batch)
-        self._meta = meta
-        self._alerts |= by_identity(alerts)
-        self._schemas |= {one.schema.hash for some in rank_frames for one in some.frames.values()}
-        if any(pyramid.stretch_of(record) <= self._state.stretches for record in ordered):
-            self._making = None  # its records may have changed
+        self._transact(write, f"{len(ordered)} records", meta, every_stream, written)
+        self._landed = ()
 
     def compact_if_due(self, *, keep: int | None = None) -> None:
         """Do one piece of what keeps long runs quick and small; call it between commits.
@@ -391,9 +269,9 @@ class RunWriter:
         Raises:
             StoreError: the disk refuses.
         """
-        self._fit(dims_for(self._meta, ()))
-
-        self._transact(compaction.move_all, "Everything", self._meta)
+        meta = self.catalog.meta
+        self._fit(dims_for(meta, ()))
+        self._transact(compaction.move_all, "Everything", meta)
         while (stretch := pyramid.stretch_due(self._state)) is not None:
             self._make_piece(stretch)
 
@@ -464,9 +342,11 @@ class RunWriter:
         message: str,
         meta: Meta | None = None,
         streams: Mapping[str, int] | None = None,
-        batch: Batch = (),
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Apply a change and commit it with all attributes, or leave everything as it was.
+
+        What comes `then` is done once it is known that the commit was.
 
         Without `meta` what the run says of itself stays as it is stored: the arrays may not have
         room yet for sites that were added since.
@@ -487,8 +367,10 @@ class RunWriter:
             def moved() -> None:
                 self._arrays, self._state, self._streams = arrays, state, dict(streams)
                 self._stored_meta = meta
+                if then is not None:
+                    then()
 
-            self._unsure = lambda: self._found(moved, meta, batch)
+            self._unsure = moved
             self._head.commit(session, message, streams)
         except (OSError, icechunk.IcechunkError, icechunk.ConflictError) as error:
             cause = reason(self.path, error)
@@ -509,15 +391,6 @@ class RunWriter:
         found, self._unsure = self._unsure, None
         if landed:
             found()
-
-    def _found(self, moved: Callable[[], None], meta: Meta, batch: Batch) -> None:
-        """A commit that failed was done all the same."""
-        moved()
-        self._landed = batch
-        if batch:  # sites and attempts that came since are in `self._meta` alone
-            self._meta = replace(
-                self._meta, training=meta.training, health=meta.health, groups=meta.groups
-            )
 
 
 def same(some: Batch, others: Batch) -> bool:

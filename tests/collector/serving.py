@@ -145,7 +145,7 @@ def close_all(boxes: Sequence[Outbox], timeout_s: float = 15.0) -> list[bool]:
 
 @contextmanager
 def serving(
-    store: Path,
+    store: str | Path,
     settings: CollectorSettings = QUICK,
     address: str = "tcp://127.0.0.1:*",
     keys: CollectorKeys | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,6 +17,7 @@ from rankscope.store import Record, RunWriter, SiteInfo
 from .azurite import Azurite
 from .ceph import Ceph
 from .fake_gcs import FakeGcs
+from .proxy import Proxy
 from .server import Server
 
 OF_THE_STORE = runpy.run_path(str(Path(__file__).parents[1] / "store" / "conftest.py"))
@@ -98,6 +99,15 @@ def bucket(server: Server) -> Bucket:
 
 
 @pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
+    proxy = Proxy(server.url)
+    for name, value in server.environment(proxy.url).items():
+        monkeypatch.setenv(name, value)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
 def record() -> Callable[..., Record]:
     """Makes a record, as for the tests of the store on disk."""
     return OF_THE_STORE["build_record"]
@@ -112,6 +122,6 @@ def writer(bucket: Bucket) -> Iterator[RunWriter]:
 
 def open_writer(url: str) -> RunWriter:
     writer = RunWriter.open(url, run="gpt")
-    writer.set_attempt(writer.attempt_of("first launch"), 2, {"dp": 2}, [])
-    writer.add_sites(SITES)
+    writer.catalog.set_attempt(writer.catalog.attempt_of("first launch"), 2, {"dp": 2}, [])
+    writer.catalog.add_sites(SITES)
     return writer

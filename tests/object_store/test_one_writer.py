@@ -5,12 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,7 +17,7 @@ from rankscope.store import Event, Record, RunWriter, open_run
 
 if TYPE_CHECKING:
     from .conftest import Bucket
-    from .server import Server
+    from .proxy import Proxy
 
 Make = Callable[..., Record]
 
@@ -62,7 +60,7 @@ def test_after_kill_9_the_next_one_goes_on_at_once(bucket: Bucket, record: Make)
         holder.kill()
         holder.wait()
         with RunWriter.open(bucket.run, run="gpt") as writer:
-            writer.attempt_of("x")
+            writer.catalog.attempt_of("x")
             writer.commit([record(0, {})], streams={"s": 0})
 
     assert len(open_run(bucket.run).records()) == 1
@@ -102,82 +100,6 @@ def test_a_quiet_holder_keeps_its_lease(bucket: Bucket, monkeypatch: pytest.Monk
     RunWriter.open(bucket.run, run="gpt").close()
 
 
-class Proxy:
-    """Stands between a client and the server, and loses answers when it is told to."""
-
-    def __init__(self, server: str) -> None:
-        host, port = urlsplit(server).netloc.split(":")
-        self.server = host, int(port)
-        self.lose = b""
-        """The answers to requests whose first line contains that are lost; empty: none are."""
-        self.lost = threading.Event()
-        self.cut = False
-        """Whether nothing gets through after the first lost answer."""
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._ends: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._accepting = threading.Thread(target=self._accept)
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            if self.cut and self.lost.is_set():
-                client.close()
-                continue
-            server = socket.create_connection(self.server)
-            self._ends += client, server
-            state = {"lose": False}
-            for source, target, up in ((client, server, True), (server, client, False)):
-                arguments = (source, target, up, state)
-                self._threads.append(threading.Thread(target=self._pump, args=arguments))
-                self._threads[-1].start()
-
-    def _pump(
-        self, source: socket.socket, target: socket.socket, up: bool, state: dict[str, bool]
-    ) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                if up and self.lose and self.lose in data and not self.lost.is_set():
-                    state["lose"] = True
-                if not up and state["lose"]:
-                    self.lost.set()
-                    break
-                if up and self.cut and self.lost.is_set():
-                    break
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._accepting.join()
-        self._socket.close()
-        for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for end in self._ends:
-            end.close()
-
-
-@pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Generator[Proxy]:
-    proxy = Proxy(server.url)
-    for name, value in server.environment(proxy.url).items():
-        monkeypatch.setenv(name, value)
-    yield proxy
-    proxy.close()
-
-
 @pytest.mark.parametrize("stays_away", [False, True])
 def test_a_commit_whose_answer_is_lost_is_made_once(
     bucket: Bucket, proxy: Proxy, record: Make, stays_away: bool
@@ -185,7 +107,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
     records = [record(0, {}), record(1, {})]
     events = [Event(kind="gap", time_ns=1, step=0, attempt=0, rank=0, text="told once")]
     with RunWriter.open(bucket.run, run="gpt") as writer:
-        writer.attempt_of("x")
+        writer.catalog.attempt_of("x")
         writer.commit([], streams={}, events=[])
         head = bucket.server.path(bucket.name, "team/gpt/refs/branch.main")
         proxy.lose, proxy.cut = f"PUT {head}".encode(), stays_away

@@ -20,8 +20,13 @@ from rankscope.sketch import NotARunError, SettingError, StoreError
 from rankscope.store import Record, RunWriter, list_runs, open_run
 from rankscope.viewer import serve
 
+from ..collector.serving import outbox, send, serving
+
 if TYPE_CHECKING:
+    from rankscope.agent import Outbox
+
     from .conftest import Bucket
+    from .proxy import Proxy
 
 Make = Callable[..., Record]
 IN_ORDER = np.array([0, 1, 3, 2])
@@ -102,6 +107,29 @@ def test_a_job_is_collected_into_a_bucket(bucket: Bucket) -> None:
     assert run.finished
     assert run.records()["step"].tolist() == list(range(6))  # the last is the final state
     assert not run.scalar("rms", kind="weight").isnull().any()
+
+
+def test_frames_are_taken_in_while_a_commit_stands_still(bucket: Bucket, proxy: Proxy) -> None:
+    with serving(f"{bucket.url}/jobs") as service:
+        box = outbox(service.address)
+        send(box, range(2))
+        wait_for(box, lambda: box.statistics().acknowledged == 2)
+        proxy.flows.clear()
+        send(box, range(2, 102), pause_s=0.01)  # three times what a collector takes unanswered
+        wait_for(box, lambda: box.statistics().sent == 102)
+        assert box.statistics().acknowledged < 102
+        proxy.flows.set()
+        assert box.close(timeout_s=60)
+
+    assert open_run(f"{bucket.url}/jobs/demo").records()["step"].tolist() == list(range(102))
+
+
+def wait_for(box: Outbox, is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < until
+        box.poll(time.monotonic())
+        time.sleep(0.01)
 
 
 def test_the_viewer_shows_runs_of_a_bucket(writer: RunWriter, record: Make, bucket: Bucket) -> None:

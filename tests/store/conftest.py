@@ -149,7 +149,7 @@ def path(tmp_path: Path) -> Path:
 def writer(path: Path) -> Iterator[RunWriter]:
     """A writer with one attempt of two ranks and the four sites."""
     with RunWriter.open(path, run="gpt") as writer:
-        attempt = writer.attempt_of("first launch")
-        writer.set_attempt(attempt, 2, {"dp": 2}, [])
-        writer.add_sites(SITES)
+        attempt = writer.catalog.attempt_of("first launch")
+        writer.catalog.set_attempt(attempt, 2, {"dp": 2}, [])
+        writer.catalog.add_sites(SITES)
         yield writer

@@ -40,7 +40,7 @@ def tensor(index: int) -> NDArray[np.float32]:
 def test_counts_survive_every_move_between_tiers(
     writer: RunWriter, record: Make, group: int
 ) -> None:
-    assert writer.add_quantities([(0, CAST.name), (0, FINE.name)]) == [0, 1]
+    assert writer.catalog.add_quantities([(0, CAST.name), (0, FINE.name)]) == [0, 1]
     both: dict[int, Quantity] = {0: CAST, 1: FINE}
     records = [counted(record, index, both if index % 3 else {}) for index in range(300)]
     for start in range(0, 300, group):
@@ -60,15 +60,15 @@ def test_quantities_may_come_mid_run_and_after_a_restart(
     path: Path, record: Make, sites: list[SiteInfo]
 ) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites)
         writer.commit([record(index) for index in range(70)], streams={})
-        writer.add_quantities([(0, CAST.name)])
+        writer.catalog.add_quantities([(0, CAST.name)])
         writer.compact_if_due()  # before there is room for it
         assert open_run(path).quantities().empty
         writer.commit([counted(record, 70, {0: CAST})], streams={})
     with RunWriter.open(path, run="gpt") as writer:
-        assert writer.add_quantities([(1, CAST.name), (0, CAST.name)]) == [1, 0]
+        assert writer.catalog.add_quantities([(1, CAST.name), (0, CAST.name)]) == [1, 0]
         writer.commit([counted(record, 71, {0: CAST, 1: CAST})], streams={})
 
     run = open_run(path)
@@ -79,7 +79,7 @@ def test_quantities_may_come_mid_run_and_after_a_restart(
 
 
 def test_a_late_rank_patches_the_counts(writer: RunWriter, record: Make) -> None:
-    writer.add_quantities([(0, CAST.name)])
+    writer.catalog.add_quantities([(0, CAST.name)])
     writer.commit([counted(record, 0, {}), counted(record, 1, {0: CAST})], streams={})
 
     writer.commit([counted(record, 0, {0: CAST})], streams={})
@@ -91,13 +91,14 @@ def test_a_late_rank_patches_the_counts(writer: RunWriter, record: Make) -> None
 def test_a_run_has_room_for_so_many(writer: RunWriter, record: Make) -> None:
     each = int(np.prod(FineExponents().shape))
     new = [SiteInfo(kind="tap", name=f"t{number}") for number in range(40)]
-    places = writer.add_sites(new)
+    places = writer.catalog.add_sites(new)
 
-    indices = writer.add_quantities([(place, FineExponents().name) for place in places])
+    indices = writer.catalog.add_quantities([(place, FineExponents().name) for place in places])
 
     room = MAX_NUMBERS // each
     assert indices == [*range(room), *[None] * (40 - room)]
-    assert writer.add_quantities([(places[0], CAST.name)]) == [room]  # a small one still fits
+    # A small one still fits.
+    assert writer.catalog.add_quantities([(places[0], CAST.name)]) == [room]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_run_has_room_for_so_many(writer: RunWriter, record: Make) -> None:
 def test_counts_that_cannot_be_are_refused(
     writer: RunWriter, record: Make, counts: dict[int, NDArray[np.int64]], message: str
 ) -> None:
-    writer.add_quantities([(0, CAST.name)])
+    writer.catalog.add_quantities([(0, CAST.name)])
     with pytest.raises(StoreError, match=message):
         writer.commit([record(0, quantities=counts)], streams={})
 
@@ -119,7 +120,7 @@ def test_counts_that_cannot_be_are_refused(
 def test_formats_are_exact_where_they_were_counted(writer: RunWriter, record: Make) -> None:
     x = np.array([463, 464, 464.0001, 2.0**-10, 1.01 * 2.0**-10, 0], np.float32)
     fine = FineExponents()
-    writer.add_quantities([(1, fine.name)])
+    writer.catalog.add_quantities([(1, fine.name)])
     counted = {0: fine.count(x)}
     writer.commit([record(0, {0: x, 1: x}, quantities=counted)], streams={})
     run = open_run(writer.path)
@@ -137,7 +138,7 @@ def test_a_format_without_scales_is_not_answered_from_blocks(
 ) -> None:
     x = np.full(64, 1.9 * 2**15, np.float32)  # overflows in no block, and everywhere without
     block = BlockExponents(scale="amax")
-    writer.add_quantities([(1, block.name)])
+    writer.catalog.add_quantities([(1, block.name)])
     writer.commit([record(0, {0: x, 1: x}, quantities={0: block.count(x)})], streams={})
     run = open_run(writer.path)
 
@@ -152,7 +153,7 @@ def test_blocks_tell_how_a_tensor_would_fit_formats_with_a_scale_each(
     x = np.ones((2, 32), np.float32)
     x[0, 0] = 2**20  # so the others of its row are lost
     quantity = BlockExponents()
-    writer.add_quantities([(0, quantity.name), (0, CAST.name)])
+    writer.catalog.add_quantities([(0, quantity.name), (0, CAST.name)])
     counts = {0: quantity.count(x), 1: CAST.count(x)}
     writer.commit([record(0, {0: x}, quantities=counts)], streams={})
     run = open_run(writer.path)
@@ -173,7 +174,7 @@ def test_blocks_tell_how_a_tensor_would_fit_formats_with_a_scale_each(
 def test_counts_of_some_ranks_alone_are_no_answer_for_all(writer: RunWriter, record: Make) -> None:
     x = np.array([500, 500, 1, 1], np.float32)
     block = BlockExponents()
-    writer.add_quantities([(0, CAST.name), (0, block.name)])
+    writer.catalog.add_quantities([(0, CAST.name), (0, block.name)])
     counts = {0: CAST.count(x[2:]), 1: block.count(x[2:])}  # of the second half
     writer.commit([record(0, {0: x}, quantities=counts)], streams={})
     run = open_run(writer.path)
@@ -184,7 +185,7 @@ def test_counts_of_some_ranks_alone_are_no_answer_for_all(writer: RunWriter, rec
 
 
 def test_what_was_not_counted_is_no_number(writer: RunWriter, record: Make) -> None:
-    writer.add_quantities([(0, CAST.name)])
+    writer.catalog.add_quantities([(0, CAST.name)])
     writer.commit([record(0)], streams={})
     run = open_run(writer.path)
 

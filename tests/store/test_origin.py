@@ -42,10 +42,10 @@ class Told:
 
     def __init__(self, path: Path, record: Callable[..., Record]) -> None:
         self.writer = RunWriter.open(path, run="r")
-        self.writer.attempt_of("launch")
+        self.writer.catalog.attempt_of("launch")
         ranks = [RankInfo(rank=rank, coordinates={"pp": rank}) for rank in range(2)]
-        self.writer.set_attempt(0, 2, {"pp": 2}, ranks)
-        self.writer.add_sites(SITES)
+        self.writer.catalog.set_attempt(0, 2, {"pp": 2}, ranks)
+        self.writer.catalog.add_sites(SITES)
         self.record, self.index = record, 0
 
     def step(
@@ -131,7 +131,7 @@ def test_a_sum_of_the_backward_is_blamed_where_its_addends_were_good(told: Told)
         SiteInfo(kind=kind, name="1", order=at)  # pyright: ignore[reportArgumentType]
         for kind in ("local_input_gradient", "input_gradient")
     ]
-    own, whole = told.writer.add_sites(sites)
+    own, whole = told.writer.catalog.add_sites(sites)
     for index, (addend, expected) in enumerate(
         [(GOOD, ("input_gradient:1", "reduction")), (BAD, ("local_input_gradient:1", "backward"))]
     ):
@@ -144,7 +144,7 @@ def test_a_sum_of_the_backward_is_blamed_where_its_addends_were_good(told: Told)
 
 def test_a_sum_over_ranks_is_blamed_where_its_addends_were_good(told: Told) -> None:
     own = SiteInfo(kind="local_activation", name="1", order=LABELS.index("input:1"))
-    [place] = told.writer.add_sites([own])  # between the input and the activation
+    [place] = told.writer.catalog.add_sites([own])  # between the input and the activation
     bad, _ = poisoned("activation:1")
     for index, (addend, expected) in enumerate(
         [(GOOD, ("activation:1", "reduction")), (BAD, ("local_activation:1", "module"))]
@@ -197,8 +197,8 @@ def test_a_record_that_lacks_a_rank_blames_nobody(told: Told) -> None:
 
 def test_weights_that_an_attempt_began_with_were_not_made_by_the_one_before(told: Told) -> None:
     told.step(4)
-    told.writer.attempt_of("second launch")
-    told.writer.set_attempt(1, 2, {"pp": 2}, [])
+    told.writer.catalog.attempt_of("second launch")
+    told.writer.catalog.set_attempt(1, 2, {"pp": 2}, [])
     told.step(5, (set(LABELS), set(LABELS)), attempt=1)
     assert told.first_bad() == ("weight:0.weight", (0, 1), "weights", None, 5)
     assert told.first_bad(attempt=0) is None

@@ -56,10 +56,10 @@ def written(
     **changes: Any,
 ) -> Run:
     with RunWriter.open(path / "r", run="r") as writer:
-        writer.add_sites(SITES)
+        writer.catalog.add_sites(SITES)
         for number, ranks in enumerate(attempts):
-            writer.attempt_of(f"launch {number}")
-            writer.set_attempt(number, len(ranks), {"dp": len(ranks)}, ranks)
+            writer.catalog.attempt_of(f"launch {number}")
+            writer.catalog.set_attempt(number, len(ranks), {"dp": len(ranks)}, ranks)
             peers = {info.rank: info.coordinates.get("tp", 0) for info in ranks}
             for step in range(number * STEPS, (number + 1) * STEPS):
                 own = tensors(step, scale, len(ranks))
@@ -181,8 +181,8 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, record: Make) -> None:
     with pytest.raises(SettingError, match="no record of these steps"):
         run.rank_outliers(steps=(100, 200))
     with RunWriter.open(tmp_path / "one", run="one") as writer:
-        writer.attempt_of("launch")
-        writer.add_sites(SITES)
+        writer.catalog.attempt_of("launch")
+        writer.catalog.add_sites(SITES)
         writer.commit([record(0, {0: np.ones(3, np.float32)})], streams={})
     with pytest.raises(SettingError, match="several ranks"):
         open_run(tmp_path / "one").rank_outliers()

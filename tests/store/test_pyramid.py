@@ -84,9 +84,9 @@ def long_path(
         for index, (step, attempt) in enumerate(steps_of_run())
     ]
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("one")
-        writer.attempt_of("two")
-        writer.add_sites(all_sites)
+        writer.catalog.attempt_of("one")
+        writer.catalog.attempt_of("two")
+        writer.catalog.add_sites(all_sites)
         for first in range(0, len(records), 256):
             writer.commit(records[first : first + 256], streams={})
         writer.finish()
@@ -214,8 +214,8 @@ def made_twice(path: Path, record: Make, sites: list[SiteInfo]) -> Iterator[RunW
     """A writer whose run has one stretch that is made, and some records that are not."""
     one = record(0, {0: f32(1, 2)})
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites)
         for first in range(0, STRETCH + 1024, 128):
             writer.commit(
                 [replace(one, index=i, step=i) for i in range(first, first + 128)], streams={}
@@ -256,8 +256,8 @@ def test_a_patch_between_two_pieces_of_a_stretch_is_not_lost(path: Path, record:
     many = [SiteInfo(kind="activation", name=f"layers.{i}", order=i) for i in range(70)]
     one = record(0, {site: f32(1, 2) for site in range(70)})
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(many)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(many)
         for first in range(0, STRETCH + 64, 64):
             writer.commit(
                 [replace(one, index=i, step=i) for i in range(first, first + 64)], streams={}
@@ -308,8 +308,8 @@ def test_a_killed_writer_leaves_a_pyramid_that_is_right(
 ) -> None:
     one = record(0)
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites)
         for first in range(0, STRETCH + 600, 200):
             some = range(first, first + 200)
             writer.commit([replace(one, index=i, step=i) for i in some], streams={})

@@ -68,9 +68,9 @@ def test_sites_come_in_the_order_of_execution(run: Run) -> None:
 def test_the_pieces_of_a_tensor_follow_from_how_it_is_cut(
     writer: RunWriter, record: Make, path: Path
 ) -> None:
-    cut = replace(writer.sites[2], whole=(5, 2), cuts=(("tp", 1), ("fsdp", 0)))
-    writer.add_sites([cut])
-    writer.set_attempt(0, 4, {"fsdp": 2, "tp": 2}, [])
+    cut = replace(writer.catalog.meta.sites[2], whole=(5, 2), cuts=(("tp", 1), ("fsdp", 0)))
+    writer.catalog.add_sites([cut])
+    writer.catalog.set_attempt(0, 4, {"fsdp": 2, "tp": 2}, [])
     writer.commit([record(0)], streams={})
     run = open_run(path)
     assert run.regions().to_dict("list") == {
@@ -86,7 +86,7 @@ def test_the_pieces_of_a_tensor_follow_from_how_it_is_cut(
 
 def test_a_run_that_ended_before_its_first_tensor_answers(path: Path, record: Make) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("launch")
+        writer.catalog.attempt_of("launch")
         writer.commit([record(0, {0: {}})], streams={})
     run = open_run(path)
     labels, table = run.table(0)
@@ -282,7 +282,7 @@ def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
     first = {0: f32([1])}
     again = {0: f32([2])}
     writer.commit([record(index, first) for index in range(6)], streams={})
-    assert writer.attempt_of("second launch") == 1
+    assert writer.catalog.attempt_of("second launch") == 1
     writer.commit(
         [record(6 + i, again, step=3 + i, attempt=1, final=i == 1) for i in range(2)], streams={}
     )
@@ -313,7 +313,7 @@ def test_records_say_what_they_hold(writer: RunWriter, record: Make) -> None:
 def test_training_and_health_by_rank(writer: RunWriter, record: Make) -> None:
     two = {0: {0: f32([1])}, 1: {0: f32([1])}}
     writer.commit([record(0, two)], streams={})
-    writer.attempt_of("second")
+    writer.catalog.attempt_of("second")
     late = record(1, attempt=1, training={1: {"lr": 0.5}}, health={1: {"dropped": 4.0}})
     writer.commit([late], streams={})
     run = open_run(writer.path)

@@ -19,7 +19,7 @@ Make = Callable[..., Record]
 def test_runs_are_listed_the_latest_first(writer: RunWriter, record: Make, tmp_path: Path) -> None:
     writer.commit([record(0, step=3), record(1, step=4)], streams={})
     with RunWriter.open(tmp_path / "old", run="old") as other:
-        other.attempt_of("x")
+        other.catalog.attempt_of("x")
         other.commit([record(0, {}, time_ns=5)], streams={})
         other.finish()
     (tmp_path / "empty").mkdir()

@@ -43,7 +43,7 @@ def test_what_was_committed_is_read_back_bit_for_bit(writer: RunWriter, record: 
     run = open_run(writer.path)
     for made in records:
         labels, table = run.table(made.step)
-        assert labels == [writer.sites[site].label for site in IN_ORDER]
+        assert labels == [writer.catalog.meta.sites[site].label for site in IN_ORDER]
         assert table == made.merged.take(IN_ORDER)
 
 
@@ -53,8 +53,8 @@ def test_records_survive_every_move_between_tiers(
 ) -> None:
     records = [record(index) for index in range(600)]
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites)
         for start in range(0, 600, group):
             writer.commit(records[start : start + group], streams={})
             writer.compact_if_due()
@@ -79,10 +79,10 @@ def test_sites_that_come_later_leave_the_others_as_they_are(path: Path, record: 
     few = {site: tensors[site] for site in range(150)}
     records = [record(index, few if index < 10 else tensors) for index in range(20)]
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites[:150])
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites[:150])
         writer.commit(records[:10], streams={})
-        writer.add_sites(sites)
+        writer.catalog.add_sites(sites)
         writer.commit(records[10:], streams={})
         writer.finish()
 
@@ -97,8 +97,8 @@ def test_a_finished_run_lies_in_its_history_and_can_go_on(
     path: Path, record: Make, sites: list[SiteInfo]
 ) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(sites)
         writer.commit([record(index) for index in range(100)], streams={})
         writer.finish()
     assert open_run(path).finished
@@ -125,28 +125,28 @@ def test_streams_and_attempts_are_in_the_same_transaction_as_the_data(
     path: Path, record: Make, sites: list[SiteInfo]
 ) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        assert writer.attempt_of("one") == 0
-        assert writer.attempt_of("two") == 1
-        assert writer.attempt_of("one") == 0
-        writer.add_sites(sites)
-        writer.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=3, host="b")])
-        writer.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=1, host="a")])
+        assert writer.catalog.attempt_of("one") == 0
+        assert writer.catalog.attempt_of("two") == 1
+        assert writer.catalog.attempt_of("one") == 0
+        writer.catalog.add_sites(sites)
+        writer.catalog.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=3, host="b")])
+        writer.catalog.set_attempt(1, 4, {"dp": 4}, [RankInfo(rank=1, host="a")])
         writer.commit([record(0, attempt=1)], streams={"s": 7})
         writer.commit([], streams={"t": 9})
 
     with RunWriter.open(path, run="gpt") as writer:
         assert writer.streams == {"s": 7, "t": 9}
-        assert writer.attempt_of("three") == 2
-        assert [rank.host for rank in writer.attempts[1].ranks] == ["a", "b"]
-        assert writer.add_sites(list(reversed(sites))) == [3, 2, 1, 0]
+        assert writer.catalog.attempt_of("three") == 2
+        assert [rank.host for rank in writer.catalog.meta.attempts[1].ranks] == ["a", "b"]
+        assert writer.catalog.add_sites(list(reversed(sites))) == [3, 2, 1, 0]
 
 
 def test_what_was_not_committed_is_forgotten(path: Path) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("one")
+        writer.catalog.attempt_of("one")
 
     with RunWriter.open(path, run="gpt") as writer:
-        assert writer.attempts == ()
+        assert writer.catalog.meta.attempts == ()
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_a_late_rank_patches_its_record_wherever_it_lies(
 ) -> None:
     tensors = {0: f32([1, 2]), 1: f32([3, np.nan])}
     with RunWriter.open(path, run="gpt") as writer:
-        writer.attempt_of("x")
-        writer.set_attempt(0, 2, {}, [])
-        writer.add_sites(sites)
+        writer.catalog.attempt_of("x")
+        writer.catalog.set_attempt(0, 2, {}, [])
+        writer.catalog.add_sites(sites)
         first = [record(index, complete=False) for index in range(700)]
         writer.commit(first, streams={})
         for _ in range(20):
@@ -250,7 +250,7 @@ def test_one_commit_may_patch_and_append(writer: RunWriter, record: Make) -> Non
 def test_sites_may_come_mid_run(writer: RunWriter, record: Make) -> None:
     writer.commit([record(index) for index in range(70)], streams={})
     new = [SiteInfo(kind="tap", name=f"extra.{number}", order=9) for number in range(200)]
-    places = writer.add_sites(new)
+    places = writer.catalog.add_sites(new)
     late = record(70, {place: f32([place]) for place in places})
 
     writer.commit([replace(late, index=index, step=index) for index in range(70, 130)], streams={})
@@ -266,8 +266,8 @@ def test_sites_may_come_mid_run(writer: RunWriter, record: Make) -> None:
 
 def test_ranks_may_come_with_a_later_attempt(writer: RunWriter, record: Make) -> None:
     writer.commit([record(0)], streams={})
-    writer.attempt_of("bigger")
-    writer.set_attempt(1, 100, {"dp": 100}, [])
+    writer.catalog.attempt_of("bigger")
+    writer.catalog.set_attempt(1, 100, {"dp": 100}, [])
     one = {rank: {0: f32([rank])} for rank in (0, 70, 99)}
 
     writer.commit([record(1, one, attempt=1, complete=False)], streams={})
@@ -428,8 +428,8 @@ sys.path.insert(0, sys.argv[2])
 from conftest import SITES, build_record
 from rankscope.store import RunWriter
 writer = RunWriter.open(sys.argv[1], run="gpt")
-attempt = writer.attempt_of("x")
-writer.add_sites(SITES)
+attempt = writer.catalog.attempt_of("x")
+writer.catalog.add_sites(SITES)
 print("ready", flush=True)
 while True:
     first = writer.next_record

@@ -83,12 +83,12 @@ class Job:
             if kind == "activation" or module == "Linear"
         ]  # fmt: skip
         self.writer = RunWriter.open(path, run=run)
-        self.attempt = self.writer.attempt_of("launch-1")
+        self.attempt = self.writer.catalog.attempt_of("launch-1")
         mesh = [
             RankInfo(rank=rank, host="node-0", coordinates={"dp": rank}) for rank in range(ranks)
         ]
-        self.writer.set_attempt(self.attempt, ranks, {"dp": ranks}, mesh)
-        self.index = np.array(self.writer.add_sites(self.sites), np.intp)
+        self.writer.catalog.set_attempt(self.attempt, ranks, {"dp": ranks}, mesh)
+        self.index = np.array(self.writer.catalog.add_sites(self.sites), np.intp)
 
     def site(self, name: str, kind: str = "activation") -> str:
         """The label of a site."""

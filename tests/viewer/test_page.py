@@ -225,7 +225,7 @@ def test_blocks_that_were_counted_have_a_table_of_their_own(new_job: Callable) -
     quantity, x = BlockExponents(rows=1, columns=16, scale="amax"), np.ones((2, 32))
     x[0, 0] = 1000
     place = int(job.index[[one.label for one in job.sites].index(site)])
-    job.writer.add_quantities([(place, quantity.name)])
+    job.writer.catalog.add_quantities([(place, quantity.name)])
     record = job.record(0, 5, without=(), spike={})
     job.writer.commit([replace(record, quantities={0: quantity.count(x)})], streams={})
 

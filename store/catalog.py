@@ -1,0 +1,174 @@
+"""What a run says of itself beside its records: its sites, quantities, attempts and names.
+
+It grows in memory and becomes durable with the next commit. A commit may be under way on another
+thread meanwhile: what changes it is done under one lock, and what it has given out never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+
+from ..sketch.errors import StoreError
+from ..sketch.quantities import MAX_NUMBERS
+from .record import QuantityInfo, RankInfo, Record, SiteInfo
+from .state import Attempt, Meta
+
+MAX_SITES = 100_000
+"""Of a run."""
+
+
+class Catalog:
+    """Gives sites, quantities and attempts their numbers. Any thread may use it.
+
+    Args:
+        run: name of the run.
+        meta: what is stored.
+    """
+
+    def __init__(self, run: str, meta: Meta) -> None:
+        self.run = run
+        self._meta = meta
+        self._lock = Lock()
+        self._index = {site.label: index for index, site in enumerate(meta.sites)}
+        self._quantity_index = {
+            (info.site, info.name): index for index, info in enumerate(meta.quantities)
+        }
+
+    @property
+    def meta(self) -> Meta:
+        """All of it, as it is now."""
+        return self._meta
+
+    def attempt_of(self, launch: str) -> int:
+        """The number of the attempt with that launch token; a new token gets the next number."""
+        with self._lock:
+            launches = [attempt.launch for attempt in self._meta.attempts]
+            if launch in launches:
+                return launches.index(launch)
+            attempts = *self._meta.attempts, Attempt(launch=launch)
+            self._meta = replace(self._meta, attempts=attempts)
+            return len(launches)
+
+    def set_attempt(
+        self, attempt: int, world_size: int, mesh: Mapping[str, int], ranks: Sequence[RankInfo]
+    ) -> None:
+        """Say what is known of an attempt; ranks that join later are added to those before.
+
+        Raises:
+            StoreError: the attempt has no number yet, see `attempt_of`.
+        """
+        with self._lock:
+            attempts = list(self._meta.attempts)
+            if not 0 <= attempt < len(attempts):
+                text = f"Attempt {attempt} is not known; ask `attempt_of` for its number."
+                raise StoreError(text)
+            known = {rank.rank: rank for rank in (*attempts[attempt].ranks, *ranks)}
+            attempts[attempt] = replace(
+                attempts[attempt],
+                world_size=world_size,
+                mesh=dict(mesh),
+                ranks=tuple(known[rank] for rank in sorted(known)),
+            )
+            self._meta = replace(self._meta, attempts=tuple(attempts))
+
+    def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
+        """The index of each site, by its label; unknown ones are appended.
+
+        Of known ones the latest placement, dtype, cuts and whether they are checked count: a later
+        attempt may have changed them.
+
+        Raises:
+            StoreError: the run has no room for so many.
+        """
+        with self._lock:
+            changed, new = self._news(sites)
+            if changed:
+                every = enumerate(self._meta.sites)
+                merged = tuple(changed.get(place, known) for place, known in every)
+                self._meta = replace(self._meta, sites=merged)
+            if new:
+                first = len(self._meta.sites)
+                count = first + len(new)
+                if count > MAX_SITES:
+                    raise StoreError(
+                        f"Run {self.run!r} has room for {MAX_SITES} sites, and was told of {count}."
+                    )
+                self._index |= {label: first + place for place, label in enumerate(new)}
+                self._meta = replace(self._meta, sites=(*self._meta.sites, *new.values()))
+            return [self._index[site.label] for site in sites]
+
+    def knows(self, sites: Sequence[SiteInfo]) -> bool:
+        """Whether `add_sites` would change nothing."""
+        with self._lock:
+            return not any(self._news(sites))
+
+    def add_quantities(self, quantities: Sequence[tuple[int, str]]) -> list[int | None]:
+        """The index of each quantity, by its site's index and its name; unknown ones are appended.
+
+        Returns:
+            None for those for which the run has no room: it holds `MAX_NUMBERS` counts.
+
+        Raises:
+            SettingError: there is no such quantity.
+        """
+        with self._lock:
+            new, start = dict[tuple[int, str], QuantityInfo](), self._meta.numbers
+            for site, name in quantities:
+                info = QuantityInfo(site=site, name=name, start=start)
+                is_known = (site, name) in self._quantity_index or (site, name) in new
+                if not is_known and info.numbers.stop <= MAX_NUMBERS:
+                    new[site, name] = info
+                    start = info.numbers.stop
+            if new:
+                first = len(self._meta.quantities)
+                self._quantity_index.update(zip(new, range(first, first + len(new)), strict=True))
+                quantities_now = *self._meta.quantities, *new.values()
+                self._meta = replace(self._meta, quantities=quantities_now)
+            return [self._quantity_index.get(key) for key in quantities]
+
+    def with_names(self, records: Sequence[Record]) -> Meta:
+        """All of it with the names of numbers and groups that are new in these records."""
+        with self._lock:
+            meta = self._meta
+            training = new_names(meta.training, [record.training for record in records])
+            health = new_names(meta.health, [record.health for record in records])
+            groups = new_names(meta.groups, [{0: record.by_group} for record in records])
+            if training or health or groups:
+                self._meta = replace(
+                    meta,
+                    training=(*meta.training, *training),
+                    health=(*meta.health, *health),
+                    groups=(*meta.groups, *groups),
+                )
+            return self._meta
+
+    def _news(self, sites: Sequence[SiteInfo]) -> tuple[dict[int, SiteInfo], dict[str, SiteInfo]]:
+        """By index: known sites as they are now, where that differs; by label: new ones."""
+        changed, new = dict[int, SiteInfo](), dict[str, SiteInfo]()
+        for site in sites:
+            place = self._index.get(site.label)
+            if place is None:
+                new[site.label] = site
+                continue
+            known = self._meta.sites[place]
+            latest = replace(
+                known,
+                dtype=site.dtype,
+                placement=site.placement,
+                checked=site.checked,
+                whole=site.whole,
+                cuts=site.cuts,
+            )
+            if latest != known:
+                changed[place] = latest
+        return changed, new
+
+
+def new_names(
+    known: Sequence[str], numbers: Sequence[Mapping[int, Mapping[str, object]]]
+) -> list[str]:
+    """The names among these numbers that are not known, in order of appearance."""
+    names = {name: None for ranks in numbers for values in ranks.values() for name in values}
+    return [name for name in names if name not in known]
