@@ -1,0 +1,3 @@
+"""Healthy."""
+from .job import Job
+HEALTHY: tuple[Job, ...] = ()

@@ -1,0 +1,86 @@
+"""Make the runs of the bench: `python -m tests.rules.runs --store FOLDER [NAME …]`, in the root.
+
+Without names all are made, the faulty ones first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import torch
+import torch.distributed as dist
+
+from rankscope.store import open_run
+
+from .faults import FAULTS
+from .healthy import HEALTHY
+from .job import Job, Watch
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS: dict[str, Job] = {job.name: job for job in (*FAULTS, *HEALTHY)}
+"""By name, the faulty ones first."""
+FINISH_S = 60.0
+"""How long a collector may take to finish its run after the ranks have left."""
+
+
+def make(name: str, folder: Path, seed: int = 0) -> Path:
+    """Train a job with a collector of its own; the path of its finished run.
+
+    A run that was there under that name gives way.
+    """
+    path = folder / name
+    shutil.rmtree(path, ignore_errors=True)
+    if JOBS[name].ranks > 1:
+        train_ranks(name, folder, seed)
+    else:
+        train(name, folder, seed)
+    deadline = time.monotonic() + FINISH_S
+    while not open_run(path).finished:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The run at {path} was not finished within {FINISH_S:g} s.")
+        time.sleep(0.1)
+    return path
+
+
+def train(name: str, folder: Path, seed: int) -> None:
+    """Train a job, or this rank's part of it, in this process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    JOBS[name].train(Watch(run=name, directory=folder, seed=seed))
+
+
+def train_ranks(name: str, folder: Path, seed: int) -> None:
+    """Train a job of several ranks by torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(JOBS[name].ranks), "-m", "tests.rules.runs"]
+    command += ["--store", str(folder.absolute()), "--seed", str(seed), "--rank", name]
+    ended = subprocess.run(command, cwd=ROOT, timeout=300, check=False, stderr=subprocess.PIPE)
+    if ended.returncode:
+        raise RuntimeError(f"The ranks of {name} failed:\n{ended.stderr.decode()}")
+
+
+@click.command()
+@click.option("--store", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--rank", is_flag=True, hidden=True, help="Be one of the ranks that torchrun starts.")
+@click.argument("names", nargs=-1, type=click.Choice(list(JOBS)))
+def main(store: Path, seed: int, rank: bool, names: tuple[str, ...]) -> None:
+    """Train the jobs of these names, or all; tell of each its records and how long it took."""
+    if rank:
+        dist.init_process_group("gloo")
+        train(names[0], store, seed)
+        dist.destroy_process_group()
+        return
+    for name in names or JOBS:
+        begun = time.monotonic()
+        records = len(open_run(make(name, store, seed)).records())
+        click.echo(f"{name:24} {records:4} records {time.monotonic() - begun:5.1f} s")
+
+
+if __name__ == "__main__":
+    main()
