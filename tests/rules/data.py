@@ -15,6 +15,7 @@ FEATURES, CLASSES = 64, 10
 CONTEXT = 32
 PIXELS, ANGLES = 16, 8
 LETTERS = 4
+USERS, THINGS = 4000, 2000
 
 
 def generator_of(seed: int) -> torch.Generator:
@@ -71,3 +72,18 @@ def padded(seed: int, steps: int, samples: int = 16) -> Iterator[tuple[Tensor, T
         length = torch.randint(8, CONTEXT + 1, (samples, 1), generator=dice)
         x[torch.arange(CONTEXT) >= length] = 0
         yield x, (x[..., None] == letters).sum(1).argmax(-1)
+
+
+def ratings(seed: int, steps: int, samples: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
+    """int64 [samples, 2] users and things, few of them often and most rarely, and ratings."""
+    taste = torch.Generator().manual_seed(seed)
+    users = torch.randn(USERS, 4, generator=taste)
+    things = torch.randn(THINGS, 4, generator=taste)
+    dice = generator_of(seed)
+    for _ in range(steps):
+        chosen = [
+            torch.multinomial(1 / torch.arange(1, most + 1), samples, True, generator=dice)
+            for most in (USERS, THINGS)
+        ]
+        noise = 0.1 * torch.randn(samples, generator=dice)
+        yield torch.stack(chosen, 1), (users[chosen[0]] * things[chosen[1]]).mean(1) + noise

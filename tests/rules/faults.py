@@ -234,9 +234,7 @@ FAULTS = (
     ),
     Job(
         train=dead_relu,
-        fault=Fault(
-            cause="dead_relu", sites=("activation:relu2",), step=FAULTY, seen=FAULTY + 1
-        ),
+        fault=Fault(cause="dead_relu", sites=("activation:relu2",), step=FAULTY, seen=FAULTY + 1),
     ),
     Job(
         train=frozen_layer,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from .data import CLASSES, CONTEXT, FEATURES
+from .data import ANGLES, CLASSES, CONTEXT, FEATURES, PIXELS, THINGS, USERS
 
 # Shapes: B samples, T positions, D width, H heads.
 
@@ -123,3 +123,45 @@ def begin(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.05)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+
+
+def convolutions() -> nn.Sequential:
+    """Three convolutions with batch normalisation, and a head: conv1, norm1, relu1, pool1, …"""
+    layers = OrderedDict[str, nn.Module]()
+    before = 1
+    for number, channels in enumerate((16, 32, 32), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(before, channels, 3, padding=1, bias=False)
+        layers[f"norm{number}"] = nn.BatchNorm2d(channels)
+        layers[f"relu{number}"] = nn.ReLU()
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        before = channels
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(before * (PIXELS // 8) ** 2, ANGLES)
+    return nn.Sequential(layers)
+
+
+class Recurrent(nn.Module):
+    """An LSTM that guesses each next byte: logits [B, 256, T]."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(256, width)
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.lstm(self.bytes(x))
+        return self.head(states).mT
+
+
+class Ratings(nn.Module):
+    """What users, in column 0, think of things, in column 1: products of learnt vectors."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.users = nn.Embedding(USERS, width)
+        self.things = nn.Embedding(THINGS, width)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.users(x[:, 0]) * self.things(x[:, 1]))[:, 0]
