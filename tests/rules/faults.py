@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from . import data
 from .job import RANKS, Fault, Job, Watch, train
-from .models import GPT, Reader, mlp
+from .models import GPT, WIDTH, Reader, mlp
 
 STEPS, FAULTY = 160, 80
 """Steps of most jobs, and the one in which something goes wrong."""
@@ -103,10 +103,10 @@ class Scaled(nn.Linear):
 def lost_updates(watch: Watch) -> None:
     """The weights of a bfloat16 layer are so large that all updates are rounded away."""
     model = mlp()
-    large = Scaled(model.fc2.in_features, model.fc2.out_features)
+    large = Scaled(WIDTH, WIDTH)
     nn.init.uniform_(large.weight, 1, 2)
     large.weight.data *= torch.randn_like(large.weight).sign()
-    model.fc2 = large
+    model.set_submodule("fc2", large)
     model.bfloat16()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     batches = ((x.bfloat16(), y) for x, y in data.clusters(watch.seed, STEPS))

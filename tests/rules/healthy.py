@@ -144,8 +144,12 @@ def sparse_activations(watch: Watch) -> None:
     model = nn.Sequential(OrderedDict(zip(names, (*wide, *more), strict=True)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     active = list[Tensor]()
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        active.append(output)
+
     for name in ("relu1", "relu2"):
-        model.get_submodule(name).register_forward_hook(lambda _, __, out: active.append(out))
+        model.get_submodule(name).register_forward_hook(note)
 
     def loss_of(logits: Tensor, y: Tensor) -> Tensor:
         penalty = sum(out.mean() for out in active)

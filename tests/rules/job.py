@@ -1,4 +1,4 @@
-"""What a job of the bench is, what is true of a faulty one, and the loop in which they all train."""
+"""What a job of the bench is, the truth about a faulty one, and the loop in which they train."""
 
 from __future__ import annotations
 

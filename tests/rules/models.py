@@ -121,8 +121,9 @@ def begin(module: nn.Module) -> None:
     """Draw a transformer's first weights."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.05)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+    for name, parameter in module.named_parameters(recurse=False):
+        if name == "bias":
+            nn.init.zeros_(parameter)
 
 
 def convolutions() -> nn.Sequential:

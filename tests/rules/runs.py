@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOBS: dict[str, Job] = {job.name: job for job in (*FAULTS, *HEALTHY)}
 """By name, the faulty ones first."""
 FINISH_S = 60.0
-"""How long a collector may take to finish its run after the ranks have left."""
+"""How long collectors may take to finish their runs after the ranks have left."""
 
 
 def make(name: str, folder: Path, seed: int = 0) -> Path:
@@ -33,35 +34,46 @@ def make(name: str, folder: Path, seed: int = 0) -> Path:
 
     A run that was there under that name gives way.
     """
-    path = folder / name
-    shutil.rmtree(path, ignore_errors=True)
-    if JOBS[name].ranks > 1:
-        train_ranks(name, folder, seed)
-    else:
-        train(name, folder, seed)
+    return make_all([name], folder, seed)[name]
+
+
+def make_all(names: Sequence[str], folder: Path, seed: int = 0) -> dict[str, Path]:
+    """`make` several: ranks are started once for all jobs of several ranks."""
+    paths = {name: folder / name for name in names}
+    for path in paths.values():
+        shutil.rmtree(path, ignore_errors=True)
+    train_ranks([name for name in names if JOBS[name].ranks > 1], folder, seed)
+    train([name for name in names if JOBS[name].ranks == 1], folder, seed)
     deadline = time.monotonic() + FINISH_S
-    while not open_run(path).finished:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The run at {path} was not finished within {FINISH_S:g} s.")
-        time.sleep(0.1)
-    return path
+    for path in paths.values():
+        while not open_run(path).finished:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The run at {path} was not finished within {FINISH_S:g} s.")
+            time.sleep(0.1)
+    return paths
 
 
-def train(name: str, folder: Path, seed: int) -> None:
-    """Train a job, or this rank's part of it, in this process."""
+def train(names: Sequence[str], folder: Path, seed: int) -> None:
+    """Train jobs, or this rank's part of them, in this process."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    JOBS[name].train(Watch(run=name, directory=folder, seed=seed))
+    for name in names:
+        torch.manual_seed(seed)
+        JOBS[name].train(Watch(run=name, directory=folder, seed=seed))
+    torch.set_num_threads(threads)
 
 
-def train_ranks(name: str, folder: Path, seed: int) -> None:
-    """Train a job of several ranks by torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(JOBS[name].ranks), "-m", "tests.rules.runs"]
-    command += ["--store", str(folder.absolute()), "--seed", str(seed), "--rank", name]
-    ended = subprocess.run(command, cwd=ROOT, timeout=300, check=False, stderr=subprocess.PIPE)
-    if ended.returncode:
-        raise RuntimeError(f"The ranks of {name} failed:\n{ended.stderr.decode()}")
+def train_ranks(names: Sequence[str], folder: Path, seed: int) -> None:
+    """Train jobs of several ranks, all of as many, by torchrun."""
+    counts = {JOBS[name].ranks for name in names}
+    for count in counts:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(count), "-m", "tests.rules.runs", "--rank"]
+        command += ["--store", str(folder.absolute()), "--seed", str(seed)]
+        command += [name for name in names if JOBS[name].ranks == count]
+        ended = subprocess.run(command, cwd=ROOT, timeout=300, check=False, stderr=subprocess.PIPE)
+        if ended.returncode:
+            raise RuntimeError(f"Ranks failed: {command}\n{ended.stderr.decode()}")
 
 
 @click.command()
@@ -73,7 +85,7 @@ def main(store: Path, seed: int, rank: bool, names: tuple[str, ...]) -> None:
     """Train the jobs of these names, or all; tell of each its records and how long it took."""
     if rank:
         dist.init_process_group("gloo")
-        train(names[0], store, seed)
+        train(names, store, seed)
         dist.destroy_process_group()
         return
     for name in names or JOBS:
