@@ -46,6 +46,16 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="",
         summary="Make the keys of a collector, its relays and its agents.",
     ),
+    "why": LazyCommand(
+        target="rules.command:why",
+        extra="collector",
+        summary="Say what went wrong in a run: what, where, when, on which rank.",
+    ),
+    "rules": LazyCommand(
+        target="rules.command:rules",
+        extra="collector",
+        summary="List the rules of the watch, or replay them over a stored run.",
+    ),
     "runs": LazyCommand(
         target="store.command:runs",
         extra="collector",

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import click
 
+from ..rules.book import rule_book
 from ..wire.keys import CollectorKeys, read_keys
 from ..wire.memory import raise_file_limit, use_one_heap
 from ..wire.stopping import StopSignal, leave
@@ -71,6 +72,9 @@ from .settings import CollectorSettings
     "records around an alert.",
 )
 @click.option(
+    "--rules", "rules_file", metavar="FILE", help="Settings of the rules, TOML: see docs/rules.md."
+)
+@click.option(
     "--memory",
     "memory_mib",
     type=click.IntRange(min=16),
@@ -99,6 +103,7 @@ def collect(
     lost_after: float,
     keep_steps: int | None,
     keep_per_rank: str,
+    rules_file: str | None,
     memory_mib: int,
     health: str | None,
     log_format: str,
@@ -112,6 +117,7 @@ def collect(
         open_bytes=memory_mib << 19,
         retain_bytes=memory_mib << 18,
         per_rank=per_rank(keep_per_rank),
+        rules=rule_book(rules_file),
     )
     settings = CollectorSettings(
         joiner=joiner,

@@ -130,6 +130,7 @@ class Commits:
             events=batch.events,
             alerts=batch.alerts,
             rank_frames=batch.rank_frames,
+            judged=batch.judged,
         )
 
     def _keep_house(self, result: Future[None]) -> None:

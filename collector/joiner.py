@@ -9,22 +9,25 @@ it for a while; what comes after that is dropped, and told as a gap.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..merge.joining import KEPT_RANKS
-from ..merge.merging import merge_contributions
+from ..merge.merging import Merged, merge_contributions
 from ..merge.placement import Layout
 from ..merge.plan import Contribution, Plans
+from ..rules.book import RuleBook
+from ..rules.watch import Watch
+from ..sketch.labels import rank_words
 from ..store.record import Alert, Event, RankFrames, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import Gap
+from .exact import Exact
 from .held import Held, Key
 from .keeper import Keeper, PerRank, keeps
-from .watch import Watch, rank_words
 
 RECORD_BYTES, RANK_BYTES = 1024, 64
 """What an open record takes of memory, and each rank that it waits for."""
@@ -58,6 +61,8 @@ class JoinerSettings:
     """Main statistics are kept for each rank of an attempt of at most this many ranks …"""
     per_rank: PerRank = "alert"
     """… and whole frames of these ranks, whose main statistics are kept in any attempt."""
+    rules: RuleBook = field(default_factory=RuleBook)
+    """What records are judged by, beside copies and sums."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +75,8 @@ class Batch:
     rank_frames: list[RankFrames] = field(default_factory=list[RankFrames])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
+    judged: Counter[str] = field(default_factory=Counter[str])
+    """By rule, of how many of the records it could judge something."""
     size_bytes: int = 0
     """What its records take of memory."""
 
@@ -80,6 +87,7 @@ class Batch:
         self.alerts += other.alerts
         self.rank_frames += other.rank_frames
         self.released += other.released
+        self.judged += other.judged
         self.size_bytes += other.size_bytes
 
 
@@ -157,8 +165,9 @@ class Joiner:
         """Whether it was told that no rank moves."""
         self._plans = Plans()
         self._keeper = Keeper(self.settings.per_rank, world_size)
-        self.watch = Watch(attempt, site)
+        self.watch = Watch(attempt, site, self.settings.rules)
         """What its records are judged by."""
+        self._exact = Exact(site)
         self._open_bytes = 0
         self._closed_bytes = 0
         self._changed = 0
@@ -326,6 +335,7 @@ class Joiner:
         self._events, self._untold = [], 0
         batch.released += self._skipped
         self._skipped = []
+        batch.judged, self.watch.judged = self.watch.judged, Counter[str]()
         return batch
 
     def everyone_is_gone(self, now: float, started: float) -> bool:
@@ -522,17 +532,25 @@ class Joiner:
         )
         batch.records.append(record)
         batch.size_bytes += record.size_bytes
-        whole = record.complete and not record.partial
-        alerts = list[Alert]()
-        try:
-            alerts = self.watch.judge(
-                merged, step, record.time_ns, whole=whole, patched=patched or held.kept
-            )
-        except Exception as error:  # a rule never costs the record, whatever peers have sent
-            self._tell("rule-failed", -1, step, f"A record was not judged: {error!r}.")
+        alerts = self._judge(record, merged, patched=patched or held.kept)
         batch.alerts += alerts
         batch.rank_frames += self._keeper.keep(held.index, held.parts, alerts)
         return True
+
+    def _judge(self, record: Record, merged: Merged, *, patched: bool) -> list[Alert]:
+        """What begins and what ends with a record."""
+        watch, broken = self.watch, len(self.watch.broken)
+        whole = record.complete and not record.partial
+        try:
+            given = self._exact.judge(merged, watch.firing, whole=whole)
+            alerts = watch.judge(record, given, world_size=self.world_size, patched=patched)
+        except Exception as error:  # what peers have sent never costs the record
+            self._tell("rule-failed", -1, record.step, f"A record was not judged: {error!r}.")
+            return []
+        for name, why in list(watch.broken.items())[broken:]:
+            text = f"Rule {name} has failed, and judges no more: {why}."
+            self._tell("rule-failed", -1, record.step, text)
+        return alerts
 
     def _may_change(self, held: Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""

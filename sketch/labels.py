@@ -1,8 +1,18 @@
 """How an observed thing is written in one word, for people and patterns."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 def site_label(kind: str, name: str, slot: str = "", occurrence: int = 0) -> str:
     """The unique name of a site within its run, as `activation:blocks.0.mlp[1]#2`."""
     slot = f"[{slot}]" if slot else ""
     call = f"#{occurrence}" if occurrence else ""
     return f"{kind}:{name}{slot}{call}"
+
+
+def rank_words(ranks: Sequence[int], most: int = 16) -> str:
+    """Some ranks in words, of many the first."""
+    numbers = ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
+    return f"rank{'s' * (len(ranks) > 1)} {numbers}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..sketch.errors import SettingError
 from ..sketch.regions import piece_of
+from .incidents import by_identity
 from .layout import COLUMNS
-from .record import SiteInfo
+from .record import Alert, SiteInfo
 from .selection import (
     ATTEMPT,
     BAD,
@@ -93,6 +96,17 @@ def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=columns)
     frame.index.name = "attempt"
     return frame.astype({"first_step": "Int64", "last_step": "Int64"})
+
+
+def hosts_frame(attempts: Sequence[Attempt], attempt: int | None) -> pd.DataFrame:
+    """One row a rank, see `Run.hosts`."""
+    number = len(attempts) - 1 if attempt is None else attempt
+    if attempts and not 0 <= number < len(attempts):
+        raise SettingError(f"There is no attempt {attempt}; there are {len(attempts)}.")
+    ranks = attempts[number].ranks if attempts else ()
+    columns = ["rank", "host", "process", "device", "coordinates"]
+    rows = [[one.rank, one.host, one.process, one.device, dict(one.coordinates)] for one in ranks]
+    return pd.DataFrame(rows, columns=columns).set_index("rank")
 
 
 def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFrame:
@@ -181,14 +195,11 @@ def gaps_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def alerts_frame(alerts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def alerts_frame(alerts: Sequence[Alert]) -> pd.DataFrame:
     """One row an alert, see `Run.alerts`: of several entries of one the latest counts."""
-    latest_of = {
-        (one["attempt"], one["rule"], one["site"], one["first_step"]): one for one in alerts
-    }
-    columns = ["rule", "attempt", "site", "ranks", "first_step", "last_step"]
-    columns += ["value", "threshold", "text", "time_ns"]
-    frame = pd.DataFrame(list(latest_of.values()), columns=columns)
+    columns = ["rule", "severity", "attempt", "site", "ranks", "first_step", "last_step"]
+    columns += ["value", "threshold", "text", "evidence", "time_ns"]
+    frame = pd.DataFrame([asdict(one) for one in by_identity(alerts).values()], columns=columns)
     frame["ranks"] = frame["ranks"].map(tuple).astype(object)
     frame = frame.astype({"last_step": "Int64"})
     frame["time"] = times(frame.pop("time_ns").to_numpy(np.int64))

@@ -6,7 +6,7 @@ unless `attempt` says otherwise. Numbers that were not observed are NaN.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,10 +29,12 @@ from .frames import (
     events_frame,
     gaps_frame,
     health_frame,
+    hosts_frame,
     records_frame,
     regions_frame,
     sites_frame,
 )
+from .incidents import Incident, by_identity, incidents_of
 from .labels import by_column, by_site, by_step, exponents_dataset
 from .logframe import logframe
 from .origin import FirstBad, first_bad
@@ -40,6 +42,8 @@ from .outliers import By, rank_outliers
 from .place import Place
 from .pooling import Heatmap, Pool
 from .reader import Reader, open_reader
+from .record import Alert, Record, SiteInfo
+from .replay import replay
 from .scales import reductions_frame, without_scale
 from .selection import (
     ATTEMPT,
@@ -49,6 +53,7 @@ from .selection import (
     choose_records,
     choose_sites,
 )
+from .state import alert_from_json
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
@@ -110,6 +115,14 @@ class Run:
         """By attempt: launch, world_size, mesh, ranks, records, first and last step, times."""
         reader = self._reader
         return attempts_frame(reader.facts(), reader.meta.attempts)
+
+    def hosts(self, attempt: int | None = None) -> pd.DataFrame:
+        """By rank of an attempt, by default the last: host, process, device, place on the mesh.
+
+        Raises:
+            SettingError: there is no such attempt.
+        """
+        return hosts_frame(self._reader.meta.attempts, attempt)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -589,14 +602,45 @@ class Run:
         return reductions_frame(reader, chosen)
 
     def alerts(self) -> pd.DataFrame:
-        """What rules found wrong, in the order in which it began.
+        """What rules found wrong, in the order in which it began; see `docs/rules.md`.
 
-        Columns: `rule` (`replica-divergence`, `conservation`), attempt, site (empty where it is of
-        no single one), `ranks` (those that are to blame; of divergence all holders where none has
-        a majority; empty where nobody can know), `first_step`, `last_step` (the last in which it
-        was found; none while it goes on), `value` and its `threshold`, text, time (UTC).
+        Columns: `rule`, `severity` (error, warning, notice), attempt, site (empty where it is of no
+        single one), `ranks` (those that are to blame; of divergence all holders where none has a
+        majority; empty where nobody can know), `first_step`, `last_step` (the last in which it was
+        found; none while it goes on), `value` and its `threshold`, text, `evidence` (numbers by
+        name), time (UTC).
         """
-        return alerts_frame(self._reader.log("alerts"))
+        return alerts_frame(self.alert_log())
+
+    def incidents(self, attempt: int | None = None) -> list[Incident]:
+        """Alerts that have one cause, as one: what is wrong now and worst first.
+
+        Args:
+            attempt: of which start of the job; by default of all.
+        """
+        found = incidents_of(by_identity(self.alert_log()).values(), self.site_infos)
+        return [one for one in found if attempt in (None, one.attempt)]
+
+    def judged(self) -> dict[str, int]:
+        """By rule, of how many records it could judge something: what was looked for at all."""
+        return dict(self._reader.state.judged)
+
+    def alert_log(self) -> list[Alert]:
+        """Every entry of the log of alerts: one when an alert begins, and one when it has ended."""
+        return [alert_from_json(one) for one in self._reader.log("alerts")]
+
+    @property
+    def site_infos(self) -> Sequence[SiteInfo]:
+        """The sites of the run, in the order of their index."""
+        return self._reader.meta.sites
+
+    def replay(self, attempt: int) -> Iterator[Record]:
+        """The records of an attempt, one after the other, as they were when they were made.
+
+        Without what is kept apart from them: frames of single ranks, quantities, groups of ranks.
+        Those of which retention has deleted the detail are left out.
+        """
+        return replay(self._reader, attempt)
 
     def first_bad(
         self,

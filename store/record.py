@@ -176,7 +176,9 @@ class Alert:
     """
 
     rule: str
-    """`replica-divergence` or `conservation`."""
+    """Its name, see `docs/rules.md`."""
+    severity: str = "error"
+    """`error`, `warning` or `notice`."""
     attempt: int
     site: str
     """Its label; empty where it is of no single site."""
@@ -191,7 +193,11 @@ class Alert:
     text: str
     """One sentence for people."""
     time_ns: int
-    """Wall clock of the first step's record, nanoseconds since 1970."""
+    """Wall clock of the record with which it was told, nanoseconds since 1970."""
+    record: int = -1
+    """Index of that record; -1 in runs of before 2026-11-23."""
+    evidence: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Numbers behind it, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ class State:
     finished: bool = False
     deleted: int = 0
     """Of records below this the detail was deleted by retention."""
+    judged: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By rule, of how many records it could judge something."""
 
     def bounds(self, name: str) -> Bounds:
         """Where the tiers of the array of that name begin and end."""

@@ -8,7 +8,8 @@ store nothing beside the one that took its place.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from .catalog import Catalog
 from .chunks import read_regions
 from .cleaning import Cleaner
 from .head import Head
+from .incidents import by_identity
 from .lease import Lease
 from .lock import WriterLock
 from .naming import holds_repository, is_there, is_vacant, what_is_at
@@ -179,10 +181,14 @@ class RunWriter:
         events: Sequence[Event] = (),
         alerts: Sequence[Alert] = (),
         rank_frames: Sequence[RankFrames] = (),
+        judged: Mapping[str, int] | None = None,
     ) -> None:
         """Store records, events, alerts and the position of streams in one transaction.
 
         A record whose index is stored already replaces that one.
+
+        Args:
+            judged: by rule, of how many of these records it could judge something.
 
         Raises:
             StoreError: a record cannot be stored, or the store refuses. Nothing has changed then,
@@ -203,6 +209,7 @@ class RunWriter:
                 state = write_records(arrays, state, meta, self._dims, stretch)
             state = append_entries(arrays, state, "events", events)
             state = append_entries(arrays, state, "alerts", alerts)
+            state = replace(state, judged=dict(Counter(state.judged) + Counter(judged or {})))
             return append_frames(arrays, state, rank_frames, self._schemas)
 
         def written() -> None:
@@ -445,8 +452,3 @@ def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.
     if is_blank(repository):
         begin_run(repository, run, formats)
     return repository
-
-
-def by_identity(alerts: Iterable[Alert]) -> dict[tuple[int, str, str, int], Alert]:
-    """Of several entries of one alert the latest counts."""
-    return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}

@@ -19,9 +19,10 @@ MAY_IMPORT = {
     "store": {"merge", "sketch", "wire"},
     "agent": {"sketch", "wire"},
     "merge": {"sketch", "wire"},
-    "collector": {"merge", "sketch", "store", "wire"},
+    "collector": {"merge", "rules", "sketch", "store", "wire"},
     "relay": {"merge", "sketch", "wire"},
-    "viewer": {"sketch", "store"},
+    "rules": {"sketch", "store"},
+    "viewer": {"rules", "sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
 
@@ -36,6 +37,7 @@ MUST_NOT_LOAD = {
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"torch"} | SCREEN,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
+    "rules": {"torch", "zmq"} | SCREEN,
     "viewer": {"torch", "zmq"},
 }
 

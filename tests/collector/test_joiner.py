@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rankscope.collector import Batch, Joiner, JoinerSettings, Place
 from rankscope.collector.joiner import LATE
+from rankscope.rules import RuleBook
 from rankscope.sketch import derive
 from rankscope.store import Record, SiteInfo
 from rankscope.wire import Site
@@ -326,7 +327,8 @@ def test_final_frames_join_among_themselves(ranks: Ranks) -> None:
 
 
 def test_copies_that_differ_are_one_alert_until_they_are_equal(ranks: Ranks) -> None:
-    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    exact = JoinerSettings(rules=RuleBook(rules=()))
+    joiner, (zero, one) = new_joiner(0, 2, exact), ranks(2)
     for step, second in ((1, 2.0), (2, 2.0), (3, 1.0), (4, 3.0)):
         for rank, weight in ((zero, 1.0), (one, second)):
             frame = rank.frame(step, 1.0, weight)

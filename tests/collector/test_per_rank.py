@@ -63,10 +63,10 @@ def boxes_of(address: str) -> list[Outbox]:
 
 
 def stored(
-    folder: Path, kept: PerRank, steps: int = 3, *, flipped: int | None = None, **joiner: int
+    folder: Path, kept: PerRank, steps: int = 3, *, flipped: int | None = None, keep_ranks: int = 64
 ) -> Run:
     """A job of four ranks whose rank 3 has, in one step, another weight than rank 1."""
-    settings = replace(QUICK, joiner=JoinerSettings(per_rank=kept, **joiner))
+    settings = replace(QUICK, joiner=JoinerSettings(per_rank=kept, keep_ranks=keep_ranks))
     with serving(folder, settings) as service:
         boxes = boxes_of(service.address)
         for step in range(steps):

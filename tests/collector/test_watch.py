@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rankscope.collector import Joiner
+from rankscope.collector import Joiner, JoinerSettings
+from rankscope.rules import RuleBook
 from rankscope.store import Alert, SiteInfo
 from rankscope.wire import Site
 from rankscope.wire.messages import Kind, Placement
@@ -37,7 +38,8 @@ class Job:
     """Ranks that train together, and the alerts about them."""
 
     def __init__(self, ranks: int, infos: Sequence[SiteInfo] = INFOS) -> None:
-        self.joiner = Joiner(0, ranks, site=infos.__getitem__)
+        settings = JoinerSettings(rules=RuleBook(rules=()))
+        self.joiner = Joiner(0, ranks, site=infos.__getitem__, settings=settings)
         self.ranks = [Rank(rank, {"dp": (ranks, rank)}, SITES) for rank in range(ranks)]
         self.step = 0
 

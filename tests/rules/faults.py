@@ -210,9 +210,10 @@ def train_on_other_data(watch: Watch, factor: float = 1.0, offset: float = 0.0) 
 
 
 WEIGHTS = of_layers("weight", what=".weight")
-GRADIENTS = of_layers("activation_gradient", LAYERS[:-1])
+GRADIENTS = of_layers("activation_gradient", (*LAYERS, "relu1", "relu2", "relu3"))
 SECOND_MOMENTS = of_layers("optimizer_state", what=".weight[exp_avg_sq]")
 LARGE = ("activation:fc1", "local_weight_gradient:fc1.weight")
+SHIFTED = ("activation:fc1", *of_layers("local_weight_gradient", what=".weight"))
 
 
 FAULTS = (
@@ -299,6 +300,6 @@ FAULTS = (
     Job(
         train=other_data_shifted,
         ranks=RANKS,
-        fault=Fault(cause="other_data", sites=LARGE, step=FAULTY, seen=FAULTY, ranks=(1,)),
+        fault=Fault(cause="other_data", sites=SHIFTED, step=FAULTY, seen=FAULTY, ranks=(1,)),
     ),
 )

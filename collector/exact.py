@@ -1,0 +1,189 @@
+"""What is judged by the numbers of single ranks, as a record is merged: copies, and sums.
+
+Pure. The verdicts are made here, since only a merge sees the ranks; the watch tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..merge.merging import Divergence, Merged
+from ..rules.exact import COPIES, NO_FACTOR, SUMS
+from ..rules.rule import Rule, Told, Verdict
+from ..sketch.labels import rank_words
+from ..store.record import SiteInfo
+from .sums import Pairs, Sums
+
+TIMES_OTHERS = 8
+"""So many times as far off as half of the others: what compresses gradients rounds them all."""
+REDUCED = "weight_gradient"
+SUMMED = "activation", "input_gradient"
+"""What tensor parallelism adds up in the forward, and in the backward."""
+WHOLE = "the sum of what its ranks had to add up"
+
+
+@dataclass(slots=True)
+class _Entries:
+    """A verdict in the making."""
+
+    sites: list[int] = field(default_factory=list[int])
+    value: list[float] = field(default_factory=list[float])
+    threshold: list[float] = field(default_factory=list[float])
+    tell: list[Callable[[], Told]] = field(default_factory=list[Callable[[], Told]])
+
+    def add(self, site: int, value: float, threshold: float, tell: Callable[[], Told]) -> None:
+        self.sites.append(site)
+        self.value.append(value)
+        self.threshold.append(threshold)
+        self.tell.append(tell)
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            sites=np.array(self.sites, np.intp),
+            value=np.array(self.value),
+            threshold=np.array(self.threshold),
+            tell=lambda place: self.tell[place](),
+        )
+
+
+@dataclass(slots=True)
+class Exact:
+    """The verdicts on an attempt's records.
+
+    Args:
+        site: what is known of a site of the run, by its index.
+    """
+
+    site: Callable[[int], SiteInfo]
+    _pairs: dict[str, Pairs] = field(default_factory=dict[str, Pairs])
+    """By kind of what was reduced: those of the last record that had some."""
+
+    def judge(
+        self, merged: Merged, firing: Collection[tuple[str, int]], *, whole: bool
+    ) -> Mapping[Rule, Verdict]:
+        """The verdicts on one record.
+
+        Args:
+            firing: rules and sites of which alerts go on.
+            whole: whether it holds all ranks, and each to the step's end; else sums are not judged.
+        """
+        sums = _Entries()
+        if whole:
+            self._activation_sums(merged, sums)
+        if whole and not merged.unmatched:
+            self._gradient_sums(merged, sums)
+        return {COPIES: self._copies(merged, firing), SUMS: sums.verdict()}
+
+    def _copies(self, merged: Merged, firing: Collection[tuple[str, int]]) -> Verdict:
+        found = _Entries()
+        differing = {one.site: one for one in merged.divergences}
+        compared = set(merged.sites[merged.table.has_checksum()].tolist())
+        settled = {site for rule, site in firing if rule == COPIES.name and site in compared}
+        for site in sorted(settled | differing.keys()):
+            if not self._may_compare(site, merged):
+                continue
+            one = differing.get(site)
+            blamed = () if one is None else one.odd or one.ranks
+            share = 0.0 if one is None else len(blamed) / len(one.ranks)
+            found.add(site, share, 0.0, lambda site=site, one=one: self._tell_copies(site, one))
+        return found.verdict()
+
+    def _tell_copies(self, site: int, found: Divergence | None) -> Told:
+        if found is None:
+            return Told(text="")
+        text = f"Copies of {self.site(site).label} differ between ranks: {verdict(found)}."
+        return Told(text=text, ranks=found.odd or found.ranks)
+
+    def _may_compare(self, site: int, merged: Merged) -> bool:
+        """Whether copies of a site must be equal."""
+        info = self.site(site)
+        # Where gradients are still being added up they are not reduced yet.
+        return info.checked and not (merged.unmatched and info.kind == REDUCED)
+
+    def _pairs_of(self, merged: Merged, kind: str) -> Pairs:
+        known = self._pairs.get(kind)
+        if known is None or known.of is not merged.sites:
+            known = self._pairs[kind] = Pairs.find(merged, self.site, kind)
+        return known
+
+    def _gradient_sums(self, merged: Merged, into: _Entries) -> None:
+        pairs = self._pairs_of(merged, REDUCED)
+        if not len(pairs.addends):
+            return
+        sums = Sums.of_gradients(merged, pairs)
+        if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
+            return
+        usual = float(np.nanmedian(sums.off))
+        into.add(-1, usual, NO_FACTOR, lambda: Told(text=NONE))
+        if usual <= NO_FACTOR:
+            what = f"the sum of the ranks' own gradients times {sums.factor:.6g}, as the others are"
+            self._kept(merged, pairs, sums, usual, what, into)
+
+    def _activation_sums(self, merged: Merged, into: _Entries) -> None:
+        for kind in SUMMED:
+            pairs = self._pairs_of(merged, kind)
+            if len(pairs.addends):
+                sums = Sums.of_activations(merged, pairs)
+                # Not by what others are off by: nobody compresses these, and all may be wrong.
+                self._kept(merged, pairs, sums, 0.0, WHOLE, into)
+
+    def _kept(
+        self,
+        merged: Merged,
+        pairs: Pairs,
+        sums: Sums,
+        usual: float,
+        what: str,
+        into: _Entries,
+    ) -> None:
+        """Of each sum that can be judged whether it was kept; `usual` is what most are off by."""
+        most = np.maximum(pairs.tolerance, TIMES_OTHERS * usual)
+        for pair in np.flatnonzero(~np.isnan(sums.off)).tolist():
+            site = int(merged.sites[pairs.reduced[pair]])
+            into.add(
+                site,
+                float(sums.off[pair]),
+                float(most[pair]),
+                lambda pair=pair: self._tell_sum(merged, pairs, sums, pair, what),
+            )
+
+    def _tell_sum(self, merged: Merged, pairs: Pairs, sums: Sums, pair: int, what: str) -> Told:
+        """Of one sum that was not kept."""
+        site, off = int(merged.sites[pairs.reduced[pair]]), float(sums.off[pair])
+        rest = float(sums.added[pair] - sums.reduced[pair] / sums.factor)
+        own = merged.addends_of(int(pairs.addends[pair]), int(pairs.column[pair]))
+        # Rounding alone: what other tensors are off by would excuse too many ranks.
+        ranks, how = _whose(own, rest, float(pairs.tolerance[pair] * sums.scale[pair]))
+        text = (
+            f"{self.site(site).label} is not {what}: it is off by {off:.3g} of their size; {how}."
+        )
+        return Told(text=text, ranks=ranks)
+
+
+NONE = (
+    "Reduced gradients are not the sums of the ranks' own gradients times a common factor: they "
+    "were not reduced, or changed between the reduction and the optimizer's step. If that is "
+    "meant: observe(…, unchecked='weight_gradient')."
+)
+
+
+def verdict(found: Divergence) -> str:
+    """Who differs, as far as it can be known."""
+    if not found.odd:
+        return f"{rank_words(found.ranks)} hold them, and none has a majority"
+    odd = rank_words(found.odd).partition(" ")[2]
+    return f"of {rank_words(found.ranks)} the odd ones are {odd}"
+
+
+def _whose(own: Mapping[int, float], rest: float, most: float) -> tuple[tuple[int, ...], str]:
+    """Whose addend explains what is left, if it is one rank's alone."""
+    missing = tuple(rank for rank, number in own.items() if abs(rest - number) <= most)
+    twice = tuple(rank for rank, number in own.items() if abs(rest + number) <= most)
+    if len(missing) == 1 and not twice:
+        return missing, f"it is as if that of rank {missing[0]} were missing"
+    if len(twice) == 1 and not missing:
+        return twice, f"it is as if that of rank {twice[0]} were in it twice"
+    return (), "sums do not tell through which rank"

@@ -1,0 +1,50 @@
+"""The watch: rules that judge each record of a run, on every rank.
+
+The one rule of this room: an alert follows from records alone, and from a bounded memory of them.
+It does no I/O and asks no clock, so that a stored run is judged again as it was live.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .book import RuleBook, rule_book
+from .builtin import BUILT_IN
+from .rule import Memory, Rule, Told, Verdict
+from .seen import Seen
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from .again import judge_again
+    from .explain import Finding, RankPlace, Why, why
+
+__all__ = [
+    "BUILT_IN",
+    "Finding",
+    "Memory",
+    "RankPlace",
+    "Rule",
+    "RuleBook",
+    "Seen",
+    "Told",
+    "Verdict",
+    "Watch",
+    "Why",
+    "judge_again",
+    "rule_book",
+    "why",
+]
+
+_FOR_READERS = {
+    "Finding": "explain",
+    "RankPlace": "explain",
+    "Why": "explain",
+    "judge_again": "again",
+    "why": "explain",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Not imported before they are used: a collector judges, and needs no pandas.
+    if name in _FOR_READERS:
+        return getattr(import_module(f".{_FOR_READERS[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,144 @@
+"""Which rules a run is judged by: those that are built in, those of installed packages, settings.
+
+Settings are a TOML file:
+
+    mute = ["nonfinite activation:.*mask"]
+
+    [rules.underflow]
+    threshold = 0.4
+    severity = "notice"
+
+    [rules.loss-spike]
+    off = true
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from ..sketch.errors import SettingError
+from .builtin import BUILT_IN
+from .exact import EXACT
+from .rule import SEVERITIES, Rule
+
+GROUP = "rankscope.rules"
+"""Entry points of this group are rules, or sequences of rules, of installed packages."""
+NUMBERS = "threshold", "clear", "records", "calm"
+"""What can be set of a rule, beside its severity and whether it is off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleBook:
+    """The rules of a collector, and what is not told."""
+
+    rules: Sequence[Rule] = BUILT_IN
+    mute: Sequence[re.Pattern[str]] = field(default=())
+    """Searched for in a rule's name, a space and a site's label."""
+
+    def is_muted(self, rule: str, site: str) -> bool:
+        """Whether nothing is told of a rule at a site."""
+        return any(pattern.search(f"{rule} {site}") for pattern in self.mute)
+
+
+def rule_book(settings: str | Path | None = None) -> RuleBook:
+    """All rules, as a TOML file says; without one as they are.
+
+    Raises:
+        SettingError: the file cannot be read, or says what cannot be; the message lists near names.
+    """
+    rules = {rule.name: rule for rule in (*BUILT_IN, *installed())}
+    if settings is None:
+        return RuleBook(rules=tuple(rules.values()))
+    said = _read(Path(settings))
+    _check_names(said, ("mute", "rules"), f"{settings}")
+    for name, wanted in said.get("rules", {}).items():
+        exact = [rule.name for rule in EXACT]
+        _check_names({name: None}, (*rules, *exact), f"{settings}, [rules]")
+        if name in exact:
+            raise SettingError(f"{settings}: rule {name} is exact; it can only be muted.")
+        rule = _changed(rules[name], wanted, f"{settings}, [rules.{name}]")
+        if rule is None:
+            del rules[name]
+        else:
+            rules[name] = rule
+    mute = [_pattern(one, settings) for one in said.get("mute", [])]
+    return RuleBook(rules=tuple(rules.values()), mute=mute)
+
+
+def installed() -> list[Rule]:
+    """The rules of installed packages.
+
+    Raises:
+        SettingError: one of them cannot be loaded, or is none.
+    """
+    found = list[Rule]()
+    for entry in entry_points(group=GROUP):
+        try:
+            loaded: Any = entry.load()
+        except Exception as error:  # whatever another package's module raises
+            raise SettingError(f"Rules of {entry.value} cannot be loaded: {error!r}") from error
+        for one in loaded if isinstance(loaded, Sequence) else [loaded]:
+            if not isinstance(one, Rule):
+                raise SettingError(f"{entry.value} holds {one!r}, no rankscope.rules.Rule.")
+            found.append(one)
+    return found
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise SettingError(f"Rules cannot be read from {file}: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{file} is no TOML: {error}") from error
+
+
+def _check_names(said: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in said:
+        if name not in known:
+            near = get_close_matches(name, known, n=3, cutoff=0.4) or known
+            raise SettingError(f"{where}: there is no {name!r}; there are {', '.join(near)}.")
+
+
+def _changed(rule: Rule, wanted: Any, where: str) -> Rule | None:
+    """The rule as it is wanted; None where it is off."""
+    if not isinstance(wanted, dict):
+        raise SettingError(f"{where}: expected a table of settings, got {wanted!r}.")
+    _check_names(wanted, (*NUMBERS, "severity", "off"), where)
+    if wanted.get("off", False):
+        return None
+    severity = wanted.get("severity", rule.severity)
+    if severity not in SEVERITIES:
+        raise SettingError(
+            f"{where}: severity is one of {', '.join(SEVERITIES)}, got {severity!r}."
+        )
+    numbers = {name: wanted[name] for name in NUMBERS if name in wanted}
+    for name, number in numbers.items():
+        least = 1 if name in ("records", "calm") else None
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if not (is_whole if least else is_whole or isinstance(number, float)):
+            raise SettingError(f"{where}: {name} is a number, got {number!r}.")
+        if least is not None and number < least:
+            raise SettingError(f"{where}: {name} is at least {least}, got {number!r}.")
+    if "threshold" in numbers and "clear" not in numbers:
+        numbers["clear"] = min(rule.clear, numbers["threshold"])
+    changed = replace(rule, severity=severity, **numbers)
+    if changed.clear > changed.threshold:
+        raise SettingError(f"{where}: clear is at most the threshold, {changed.threshold}.")
+    return changed
+
+
+def _pattern(said: Any, settings: str | Path) -> re.Pattern[str]:
+    try:
+        return re.compile(said)
+    except (re.error, TypeError) as error:
+        raise SettingError(
+            f"{settings}: mute holds no regular expression {said!r}: {error}"
+        ) from error

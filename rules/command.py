@@ -1,0 +1,119 @@
+"""`rankscope why` and `rankscope rules`: what went wrong, and what is watched for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from textwrap import fill
+
+import click
+
+from ..store.incidents import Incident
+from ..store.query import open_run
+from .again import judge_again
+from .book import rule_book
+from .exact import EXACT
+from .explain import Finding, Why
+from .explain import why as why_of
+
+WIDTH = 100
+
+
+@click.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def why(run: str, as_json: bool) -> None:
+    """Say what went wrong in RUN (a folder or a URL), worst first, or what was found right.
+
+    Ends with 1 if there is an incident that is an error, else with 0.
+    """
+    found = why_of(open_run(run))
+    click.echo(json.dumps(asdict(found), indent=2) if as_json else "\n".join(lines_of(found)))
+    if any(one.severity == "error" for one in found.findings):
+        raise SystemExit(1)
+
+
+@click.group()
+def rules() -> None:
+    """The rules of the watch."""
+
+
+@rules.command("list")
+@click.option("--rules", "file", metavar="FILE", help="Settings of the rules, TOML.")
+def list_rules(file: str | None) -> None:
+    """List all rules: what each means, and what to try."""
+    for rule in (*EXACT, *rule_book(file).rules):
+        click.echo(f"{rule.name} ({rule.severity})")
+        click.echo(_indented(f"{rule.meaning} {rule.advice}"))
+
+
+@rules.command("test")
+@click.argument("run")
+@click.option("--rules", "file", metavar="FILE", help="Settings of the rules, TOML.")
+def test_rules(run: str, file: str | None) -> None:
+    """Replay rules over RUN (a folder or a URL), and show what would have been told, and when.
+
+    Of copies and sums, which need the numbers of single ranks, it shows what was told.
+    """
+    book, stored = rule_book(file), open_run(run)
+    incidents, judged = judge_again(stored, book)
+    for one in incidents:
+        click.echo(_line_of(one))
+    told = sum(len(one.alerts) for one in incidents)
+    click.echo(
+        f"{len(incidents)} incidents of {told} alerts; {len(judged)} of {len(book.rules)} rules "
+        "could judge something."
+    )
+
+
+def lines_of(found: Why) -> Iterator[str]:
+    """What is known of a run's health, for a terminal."""
+    steps = (
+        "no step" if found.first_step is None else f"steps {found.first_step} to {found.last_step}"
+    )
+    ended = "finished" if found.finished else "not finished"
+    yield f"Run {found.run}: {found.records} records, {steps}, {ended}."
+    match found.state:
+        case "healthy":
+            yield "Healthy, as far as it was observed: no rule found anything."
+        case "not observed":
+            yield "Not observed: no rule could judge anything."
+        case "incidents":
+            count = len(found.findings) + found.left_out
+            yield f"{count} incident{'s' * (count > 1)}, what goes on and is worst first:"
+    for number, one in enumerate(found.findings, 1):
+        yield ""
+        yield from _finding_lines(number, one)
+    if found.left_out:
+        yield f"… and {found.left_out} more."
+    yield ""
+    checked = ", ".join(f"{rule} ({count})" for rule, count in found.checked.items())
+    yield "Checked, with the number of records: " + (checked or "nothing") + "."
+    for text in found.not_observed:
+        yield f"Not observed: {text}"
+
+
+def _finding_lines(number: int, one: Finding) -> Iterator[str]:
+    until = "and goes on" if one.last_step is None else f"to {one.last_step}"
+    yield f"{number}. {one.severity.upper()} {one.rule}, step {one.first_step} {until}"
+    yield _indented(one.what)
+    if one.origin:
+        yield _indented(one.origin)
+    if one.ranks:
+        named = [f"rank {at.rank} ({at.host or '?'}, {at.device or '?'})" for at in one.ranks[:8]]
+        yield _indented(f"On {', '.join(named)}{', …' if len(one.ranks) > 8 else ''}.")
+    others = f", also {', '.join(one.others)}" if one.others else ""
+    yield _indented(f"Spread: {one.spread}{others}. Confidence: {one.confidence}. {one.reason}")
+    yield _indented(f"{one.meaning} {one.advice}".strip())
+
+
+def _indented(text: str) -> str:
+    return fill(text, WIDTH, initial_indent="   ", subsequent_indent="   ", break_on_hyphens=False)
+
+
+def _line_of(incident: Incident) -> str:
+    cause = incident.cause
+    until = "…" if incident.last_step is None else str(incident.last_step)
+    head = f"steps {incident.first_step} to {until}: {incident.severity} {cause.rule}"
+    return f"{head} ({len(incident.alerts)} alerts)\n{_indented(cause.text)}"

@@ -1,0 +1,205 @@
+"""Rules about magnitudes that leave what is usual: gradients, activations, the loss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .past import WARM_UP, usual
+from .rule import Memory, Rule, Told, Verdict, of_rows, of_run
+from .seen import Seen
+
+FORGET, FOLLOW = 1 / 64, 1 / 50
+"""By so many octaves a record does the largest magnitude of the past fade, and grow at most …"""
+EARLY = 2.0
+"""… or by this over the number of records, where that is more: training begins with changes."""
+RISEN = 0.5
+"""Octaves above the largest of the past from which on a site counts as growing."""
+MOST_BACK = 16
+"""Records by which the begin of slow growth is sought before that, at most."""
+LEAST_SHARE = 0.02
+"""Of the loss itself, likewise."""
+MANY = 8
+"""So many gradients must there be for their median to say something."""
+
+
+def exploding(seen: Seen, memory: Memory) -> Verdict:
+    """By how many octaves a gradient is larger than it ever was lately."""
+    rows = seen.rows("weight_gradient")
+    return _growth(seen, memory, rows, "gradient")
+
+
+def blown_up(seen: Seen, memory: Memory) -> Verdict:
+    """By how many octaves what a module gives is larger than it ever was lately."""
+    rows = seen.rows("activation", "local_activation", "tap")
+    return _growth(seen, memory, rows, "activation")
+
+
+def _growth(seen: Seen, memory: Memory, rows: np.ndarray, what: str) -> Verdict:
+    sites, rms = seen.record.sites, seen.statistic("rms")
+    now = np.log2(np.where(rms > 0, rms, np.nan))
+    top, count = memory.column("top", seen.size), memory.column("count", seen.size, 0.0)
+    some = sites[rows]
+    before = np.where(count[some] >= WARM_UP, top[some], np.nan)
+    value = np.full(len(sites), np.nan)
+    value[rows] = now[rows] - before
+    told = ~np.isnan(now[rows])
+    at, new = some[told], now[rows][told]
+    count[at] += 1
+    # What grows for good is the new usual, but so slowly that it is told before.
+    follow = np.maximum(FOLLOW, EARLY / count[at])
+    top[at] = np.where(
+        count[at] == 1, new, np.maximum(top[at] - FORGET, np.minimum(new, top[at] + follow))
+    )
+
+    rise = memory.column("rise", seen.size)
+    rise[sites[rows[value[rows] <= RISEN]]] = np.nan
+    rising = sites[rows[value[rows] > RISEN]]
+    rise[rising] = np.where(np.isnan(rise[rising]), seen.record.step, rise[rising])
+
+    def tell(row: int) -> Told:
+        info, was = seen.site(row), float(rms[row] / 2 ** value[row])
+        since = _began(float(rise[sites[row]]), seen.record.step, float(value[row]))
+        text = (
+            f"The rms of {info.label} is {rms[row]:.3g}, {2 ** value[row]:.3g} times the largest "
+            f"of the records before ({was:.3g})."
+        )
+        ranks = seen.worst_rank(row, "rms") if info.kind == "activation" else ()
+        evidence = {"rms": float(rms[row]), "before": was}
+        return Told(text=text, ranks=ranks, evidence=evidence, since=since)
+
+    return of_rows(seen, rows, value, tell)
+
+
+def _began(rise: float, step: int, octaves: float) -> int:
+    """When growth began that reached `RISEN` in step `rise`, if it was always as fast as since."""
+    steps = step - rise
+    back = RISEN * steps / (octaves - RISEN) if octaves > RISEN else 0.0
+    return int(rise - min(round(back), MOST_BACK))
+
+
+def vanishing(seen: Seen, _: Memory) -> Verdict | None:
+    """By how many octaves a weight's gradient is smaller than half of the others."""
+    rows, rms = seen.rows("weight_gradient"), seen.statistic("rms")
+    now = np.log2(np.where(rms[rows] > 0, rms[rows], np.nan))
+    if np.isfinite(now).sum() < MANY:
+        return None
+    median = float(np.nanmedian(now))
+    value = np.full(len(rms), np.nan)
+    value[rows] = median - now
+
+    def tell(row: int) -> Told:
+        text = (
+            f"The rms of {seen.site(row).label} is {rms[row]:.3g}; half of all weights have a "
+            f"gradient above {2**median:.3g}."
+        )
+        return Told(text=text, evidence={"rms": float(rms[row]), "median": 2**median})
+
+    return of_rows(seen, rows, value, tell)
+
+
+def _loss_of(seen: Seen) -> float:
+    return seen.training("loss")
+
+
+def loss_lost(seen: Seen, _: Memory) -> Verdict | None:
+    """1 where the loss is no finite number."""
+    told = [values["loss"] for values in seen.record.training.values() if "loss" in values]
+    if not told:
+        return None
+    bad = [
+        rank
+        for rank, values in seen.record.training.items()
+        if not np.isfinite(values.get("loss", 0.0))
+    ]
+
+    def tell() -> Told:
+        ranks = tuple(bad) if len(bad) < len(told) else ()
+        return Told(text=f"The loss is {seen.record.training[bad[0]]['loss']}.", ranks=ranks)
+
+    return of_run(float(bool(bad)), tell)
+
+
+def loss_spike(seen: Seen, memory: Memory) -> Verdict | None:
+    """By how many usual deviations the loss is above what it was lately."""
+    loss = _loss_of(seen)
+    if not np.isfinite(loss):
+        return None
+    one = np.array([0])
+    mean_was = float(memory.column("loss mean", 1, 0.0)[0])
+    before = usual(
+        memory, "loss", one, 1, np.array([loss]), least=LEAST_SHARE * max(abs(mean_was), 1e-12)
+    )
+    mean, sigma = float(before.mean[0]), float(before.sigma[0])
+
+    def tell() -> Told:
+        text = f"The loss is {loss:.4g}; of the records before it was {mean:.4g} ± {sigma:.2g}."
+        return Told(text=text, evidence={"loss": loss, "mean": mean, "sigma": sigma})
+
+    return of_run((loss - mean) / sigma, tell)
+
+
+GRADIENTS_AND_LOSS = (
+    Rule(
+        name="loss-nonfinite",
+        severity="error",
+        meaning="The loss is NaN or infinite: the run cannot recover by itself.",
+        advice="See `first_bad` for the tensor in which it began.",
+        threshold=0.0,
+        clear=0.0,
+        alone=True,
+        measure=loss_lost,
+    ),
+    Rule(
+        name="exploding-gradient",
+        severity="error",
+        meaning="A gradient is many times as large as it was before.",
+        advice=(
+            "Lower the learning rate or lengthen its warm-up, clip gradients by norm, look at the "
+            "batch of that step."
+        ),
+        threshold=4.0,
+        clear=1.0,
+        records=2,
+        calm=8,
+        measure=exploding,
+    ),
+    Rule(
+        name="exploding-activation",
+        severity="error",
+        meaning="What a module gives is many times as large as it was before.",
+        advice=(
+            "Look at the weights before it and at their last updates. Attention logits are kept "
+            "small by normalising queries and keys, or by a cap."
+        ),
+        threshold=4.0,
+        clear=1.0,
+        records=2,
+        calm=8,
+        measure=blown_up,
+    ),
+    Rule(
+        name="vanishing-gradient",
+        severity="warning",
+        meaning="A weight's gradient is next to nothing beside those of the others.",
+        advice=(
+            "Look at what lies between it and the loss: saturated nonlinearities, a wrong "
+            "initialisation, a missing residual or normalisation."
+        ),
+        threshold=20.0,
+        clear=16.0,
+        records=4,
+        calm=8,
+        measure=vanishing,
+    ),
+    Rule(
+        name="loss-spike",
+        severity="warning",
+        meaning="The loss has left what was usual.",
+        advice="Look at the batch, the learning rate, and what was largest in the gradients then.",
+        threshold=8.0,
+        clear=4.0,
+        records=2,
+        calm=8,
+        measure=loss_spike,
+    ),
+)

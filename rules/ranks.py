@@ -1,0 +1,128 @@
+"""Rules about ranks: those that are missing, and those whose numbers are unlike the others'."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..sketch.distribution import (
+    DEVIATION,
+    EXTREMES,
+    MAGNITUDES,
+    MEDIAN,
+    NAMES,
+    RANKED,
+    RANKS,
+    log2_magnitude,
+)
+from .rule import Memory, Rule, Told, Verdict, of_rows, of_run
+from .seen import Seen
+
+FEWEST = 4
+"""Of fewer ranks none has a majority to be unlike."""
+RMS = RANKED.index("rms")
+LEAST_SPREAD = 0.1
+"""Octaves between ranks that are nothing, however alike the others are."""
+BASE = 5.0
+"""Deviations beyond what chance gives the most extreme of all ranks at all sites."""
+LOCAL = (
+    "input",
+    "activation",
+    "local_activation",
+    "activation_gradient",
+    "input_gradient",
+    "local_input_gradient",
+    "local_weight_gradient",
+)
+"""What ranks make of their own data."""
+
+
+def missing(seen: Seen, _: Memory) -> Verdict | None:
+    """How many ranks are not in a record."""
+    record = seen.record
+    if record.final or record.partial:
+        return None
+    absent = sorted(set(range(seen.world_size)) - set(record.ranks))
+
+    def tell() -> Told:
+        names = ", ".join(map(str, absent[:16])) + (", …" if len(absent) > 16 else "")
+        text = (
+            f"Rank{'s' * (len(absent) > 1)} {names} of {seen.world_size} sent nothing of step "
+            f"{record.step} in time."
+        )
+        return Told(text=text, ranks=tuple(absent), evidence={"missing": float(len(absent))})
+
+    return of_run(float(len(absent)), tell)
+
+
+def outlier(seen: Seen, memory: Memory) -> Verdict | None:
+    """How far the most extreme rank is from the others, over what chance explains.
+
+    Distances are of log2 of the rms, in deviations (median absolute, times 1.4826); chance gives
+    the largest of n normal numbers about sqrt(2 ln n).
+    """
+    summaries = seen.record.distribution
+    rows = seen.rows(*LOCAL)
+    if not len(summaries) or not len(rows):
+        return None
+    own = summaries[:, rows, RMS].astype(np.float64)  # [peers, rows, summary]
+    ranks, middle = own[..., RANKS], own[..., MEDIAN]
+    sigma = np.maximum(1.4826 * own[..., DEVIATION], LEAST_SPREAD)
+    lowest, highest = MAGNITUDES.start, MAGNITUDES.start + EXTREMES
+    below = middle - log2_magnitude(own[..., lowest])
+    above = log2_magnitude(own[..., highest]) - middle
+    side = above >= below
+    away = np.where(side, above, below)
+    names = np.where(side, own[..., NAMES.start + EXTREMES], own[..., NAMES.start])
+    score = np.where(ranks >= FEWEST, away / sigma, np.nan)
+    score[(away < 1.0) & (ranks >= FEWEST)] = 0.0  # less than a factor of two is no trouble
+    peer = np.where(np.isnan(score).all(0), 0, np.argmax(np.nan_to_num(score, nan=-1.0), 0))
+    every = np.arange(len(rows))
+    best, who, octaves = score[peer, every], names[peer, every], away[peer, every]
+    sites = seen.record.sites[rows]
+    last = memory.column("rank", seen.size)
+    best = np.where((last[sites] == who) | (best <= 0) | np.isnan(best), best, 0.0)
+    last[sites] = np.where(np.isnan(who), last[sites], who)
+    chance = math.sqrt(2 * math.log(max(len(rows) * float(np.nanmax(ranks)), 2.0)))
+    value = np.full(len(seen.record.sites), np.nan)
+    value[rows] = best - chance
+    place = {int(row): at for at, row in enumerate(rows)}
+
+    def tell(row: int) -> Told:
+        at = place[row]
+        rank, factor = int(who[at]), 2 ** float(octaves[at])
+        larger = "larger" if side[peer[at], at] else "smaller"
+        text = (
+            f"The rms of {seen.site(row).label} on rank {rank} is {factor:.3g} times {larger} than "
+            f"on half of the ranks, {best[at]:.0f} deviations away, record after record."
+        )
+        evidence = {"factor": factor, "deviations": float(best[at])}
+        return Told(text=text, ranks=(rank,), evidence=evidence)
+
+    return of_rows(seen, rows, value, tell)
+
+
+OVER_RANKS = (
+    Rule(
+        name="missing-rank",
+        severity="warning",
+        meaning="A rank takes no part in the records: it has died, hangs, or cannot be reached.",
+        advice="Look at its host and its log; `run.events()` tells when it was heard of last.",
+        threshold=0.0,
+        clear=0.0,
+        records=2,
+        measure=missing,
+    ),
+    Rule(
+        name="rank-outlier",
+        severity="warning",
+        meaning="One rank's numbers are unlike those of its peers, and stay so.",
+        advice="Look at that rank's data, its random seed, its weights and its device.",
+        threshold=BASE,
+        clear=BASE / 2,
+        records=2,
+        calm=8,
+        measure=outlier,
+    ),
+)

@@ -1,0 +1,207 @@
+"""Rules about what a tensor holds: non-finite values, the range of its format, dead activations."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from ..sketch.derive import MAIN
+from ..sketch.distribution import SPREAD
+from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, ZERO
+from ..store.record import SiteInfo
+from .rule import Memory, Rule, Told, Verdict, of_rows
+from .seen import Seen
+
+GRADIENTS = (
+    "weight_gradient",
+    "local_weight_gradient",
+    "activation_gradient",
+    "input_gradient",
+    "local_input_gradient",
+)
+ACTIVATIONS = "activation", "local_activation", "input"
+SKIPPED = 16
+"""A gradient scaler skips steps whose gradients overflow, and halves its scale each time; so many
+in a row are none of that."""
+
+LARGEST = {
+    name: float(ml_dtypes.finfo(dtype).max)
+    for name, dtype in (
+        ("float16", np.float16),
+        ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("float8_e5m2", ml_dtypes.float8_e5m2),
+        ("float8_e4m3fnuz", ml_dtypes.float8_e4m3fnuz),
+        ("float8_e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
+    )
+}
+"""By dtype its largest number, of those whose range training leaves easily."""
+
+
+NONFINITE, MOST = MAIN.index("nonfinite"), SPREAD.index("max")
+
+
+def largest_of(site: SiteInfo) -> float:
+    """The largest number of a site's format, NaN where training does not leave its range easily."""
+    return LARGEST.get(site.dtype, np.nan)
+
+
+def nonfinite(seen: Seen, memory: Memory) -> Verdict:
+    """How many elements are NaN or infinite and were not meant to be."""
+    record, sites = seen.record, seen.record.sites
+    count = seen.statistic("nonfinite").copy()
+    # What cannot be merged (Partial tensors) is seen by rank only.
+    count = np.fmax(count, record.spread[:, NONFINITE, MOST].astype(np.float64))
+    # Masks are made of -inf: where it was from the start it is meant.
+    masks, negative = memory.column("masks", seen.size), record.merged.counts[:, NEG_INF]
+    first = np.isnan(masks[sites])
+    masks[sites[first]] = negative[first]
+    count -= np.where(masks[sites] > 0, negative, 0)
+    if not np.isnan(seen.training("loss_scale")):
+        skipped, rows = memory.column("skipped", seen.size, 0.0), seen.rows(*GRADIENTS)
+        skipped[sites[rows]] = np.where(count[rows] > 0, skipped[sites[rows]] + 1, 0)
+        count[rows[skipped[sites[rows]] < SKIPPED]] = 0
+
+    def tell(row: int) -> Told:
+        found = record.merged.counts[row]
+        words = ((NAN, "NaN"), (POS_INF, "+inf"), (NEG_INF, "-inf"))
+        parts = [f"{found[place]:,} {word}" for place, word in words if found[place]]
+        what = " and ".join(parts) or f"{count[row]:,.0f} non-finite values"
+        of = f" of {found[COUNT]:,} elements" if found[COUNT] else ""
+        ranks = seen.ranks_above(row, "nonfinite", 0.0)
+        return Told(
+            text=f"{seen.site(row).label} holds {what}{of}.",
+            ranks=ranks if len(ranks) < len(record.ranks) else (),
+            evidence={"nonfinite": float(count[row]), "elements": float(found[COUNT])},
+        )
+
+    return of_rows(seen, np.arange(len(sites)), count, tell)
+
+
+def underflow(seen: Seen, _: Memory) -> Verdict:
+    """Which share of the non-zero elements of a narrow format is subnormal."""
+    rows, merged = seen.rows(*GRADIENTS, "optimizer_state"), seen.record.merged
+    nonzero = merged.finite() - merged.counts[:, ZERO]
+    share = merged.counts[:, SUBNORMAL] / np.where(nonzero > 0, nonzero, np.nan)
+    share[np.isnan(seen.known("largest", largest_of))] = np.nan
+
+    def tell(row: int) -> Told:
+        info, zeros = seen.site(row), float(seen.statistic("zero_share")[row])
+        text = (
+            f"{share[row]:.0%} of the non-zero elements of {info.label} are subnormal in "
+            f"{info.dtype}, and {zeros:.0%} of all are zero: what is smaller is lost."
+        )
+        evidence = {"subnormal_share": float(share[row]), "zero_share": zeros}
+        return Told(text=text, evidence=evidence)
+
+    return of_rows(seen, rows, share, tell)
+
+
+def overflow(seen: Seen, _: Memory) -> Verdict:
+    """How near the largest magnitude is to the largest number of a narrow format."""
+    largest, most = seen.known("largest", largest_of), seen.statistic("abs_max")
+
+    def tell(row: int) -> Told:
+        info = seen.site(row)
+        text = (
+            f"The largest magnitude in {info.label} is {most[row]:.4g}: "
+            f"{most[row] / largest[row]:.0%} of the largest number of {info.dtype}."
+        )
+        return Told(
+            text=text,
+            ranks=seen.worst_rank(row, "abs_max"),
+            evidence={"abs_max": float(most[row]), "largest": float(largest[row])},
+        )
+
+    return of_rows(seen, seen.rows(*ACTIVATIONS, "weight", "tap"), most / largest, tell)
+
+
+def dead(seen: Seen, _: Memory) -> Verdict:
+    """Which share of what a module gives is zero."""
+    rows, zeros = seen.rows("activation", "local_activation"), seen.statistic("zero_share")
+
+    def tell(row: int) -> Told:
+        text = f"{zeros[row]:.2%} of {seen.site(row).label} is zero: it passes nothing on."
+        return Told(text=text, evidence={"zero_share": float(zeros[row])})
+
+    return of_rows(seen, rows, zeros, tell)
+
+
+def constant(seen: Seen, _: Memory) -> Verdict:
+    """1 where all elements that a module gives, more than one, are the same and not zero."""
+    rows, counts = seen.rows("activation", "local_activation"), seen.record.merged.counts[:, COUNT]
+    same = (seen.statistic("std") == 0) & (seen.statistic("rms") > 0) & (counts > 1)
+    value = np.where(np.isnan(seen.statistic("std")), np.nan, same)
+
+    def tell(row: int) -> Told:
+        mean = float(seen.statistic("mean")[row])
+        text = f"All elements of {seen.site(row).label} are {mean:.6g}: they say nothing."
+        return Told(text=text, evidence={"mean": mean})
+
+    return of_rows(seen, rows, value, tell)
+
+
+TENSORS = (
+    Rule(
+        name="nonfinite",
+        severity="error",
+        meaning="A tensor holds NaN or infinity; whatever is made of it will, too.",
+        advice=(
+            "See `first_bad` for where it began. Usual causes: a division by zero or the logarithm "
+            "of one, a softmax of a row that is masked throughout, an overflow of a 16-bit format, "
+            "a learning rate too high."
+        ),
+        threshold=0.0,
+        clear=0.0,
+        alone=True,
+        measure=nonfinite,
+    ),
+    Rule(
+        name="underflow",
+        severity="warning",
+        meaning="A large part of a gradient is below the normal range of its narrow format.",
+        advice=(
+            "Scale the loss (`torch.amp.GradScaler`), or use bfloat16, which has the range of "
+            "float32. Keep the optimizer's state in float32."
+        ),
+        threshold=0.25,
+        clear=0.1,
+        records=2,
+        calm=8,
+        measure=underflow,
+    ),
+    Rule(
+        name="overflow",
+        severity="warning",
+        meaning="A tensor comes near the end of its narrow format; beyond it are infinities.",
+        advice="Use bfloat16 for it, or keep it small: normalise, clip, or scale it.",
+        threshold=0.5,
+        clear=0.25,
+        calm=8,
+        measure=overflow,
+    ),
+    Rule(
+        name="dead-activation",
+        severity="warning",
+        meaning="A module gives nothing but zeros: no gradient goes back through it.",
+        advice=(
+            "Look at the bias before it and at the update that moved it: a step too large, or a "
+            "wrong initialisation. A lower learning rate or a leaky activation keeps units alive."
+        ),
+        threshold=0.999,
+        clear=0.99,
+        records=2,
+        calm=4,
+        measure=dead,
+    ),
+    Rule(
+        name="constant-activation",
+        severity="warning",
+        meaning="A module gives the same number everywhere.",
+        advice="Look for weights that are all zero, a saturated nonlinearity, or input that is.",
+        threshold=0.0,
+        clear=0.0,
+        records=2,
+        calm=4,
+        measure=constant,
+    ),
+)

@@ -1,0 +1,171 @@
+"""Rules about what the optimizer does to weights: too much, nothing, or by a poisoned state."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..sketch.table import PROJECTION
+from ..store.record import SiteInfo
+from .rule import Memory, Rule, Told, Verdict, of_rows
+from .seen import Rows, Seen
+
+STILL = 5
+"""So many records in a row must a weight stay as it is to be told of."""
+LEAST_ELEMENTS = 256
+"""Of weights of fewer the sizes change by leaps: biases begin at zero."""
+FEW, SMOOTHING = 8, 1 / 8
+"""Updates whose mean is judged: the size of one is known to within a factor of a few only."""
+SECOND_MOMENTS = "exp_avg_sq", "square_avg", "exp_inf", "max_exp_avg_sq", "sum"
+"""Keys of optimizers' states that hold squares of gradients, or their largest."""
+FIRST_MOMENTS = "exp_avg", "momentum_buffer"
+
+
+def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
+    """For how many records in a row a weight has stayed as it is, though it has a gradient."""
+    rows, record = seen.rows("weight"), seen.record
+    rows = rows[record.merged.has_checksum()[rows]]
+    if not len(rows):
+        return None
+    sites = record.sites[rows]
+    words = record.merged.checksum[rows].view(np.uint32).reshape(-1, 2).astype(np.float64)
+    low, high = memory.column("low", seen.size), memory.column("high", seen.size)
+    known = ~np.isnan(low[sites])
+    still = (low[sites] == words[:, 0]) & (high[sites] == words[:, 1])
+    low[sites], high[sites] = words.T
+    for_how_long = memory.column("still", seen.size, 0.0)
+    stepped = bool((known & ~still).any())  # else the optimizer did nothing: warm-up, accumulation
+    gradient = _gradients(seen, rows)
+    if stepped:
+        for_how_long[sites] = np.where(still & known, for_how_long[sites] + 1, 0.0)
+    value = np.full(len(record.sites), np.nan)
+    value[rows] = np.where(gradient > 0, for_how_long[sites], np.nan)
+    value[rows[~still]] = 0.0
+
+    def tell(row: int) -> Told:
+        size = float(gradient[np.searchsorted(rows, row)])
+        text = (
+            f"{seen.site(row).label} has not changed for {value[row]:.0f} records, while others "
+            f"have; its gradient is not zero (rms {size:.3g})."
+        )
+        return Told(text=text, evidence={"records": float(value[row]), "gradient_rms": size})
+
+    return of_rows(seen, rows, value, tell)
+
+
+def _gradients(seen: Seen, rows: Rows) -> np.ndarray:
+    """float64 [rows]: the rms of the gradient of each of these weights; NaN where unknown."""
+    of = {seen.site(row).name: row for row in seen.rows("weight_gradient").tolist()}
+    rms = seen.statistic("rms")
+    found = [of.get(seen.site(row).name, -1) for row in rows.tolist()]
+    return np.where(np.array(found) >= 0, rms[found], np.nan)
+
+
+def is_matrix(site: SiteInfo) -> float:
+    """1 for weights of two dimensions or more that are not small."""
+    shape = site.whole or site.shape
+    return float(site.kind == "weight" and len(shape) > 1 and math.prod(shape) >= LEAST_ELEMENTS)
+
+
+def update_ratio(seen: Seen, memory: Memory) -> Verdict:
+    """How much of a weight one step changes: the size of its update over its own.
+
+    A sum of all elements with fixed random signs changes by the size of the update, in the mean of
+    its square (Johnson and Lindenstrauss): so the projections of two records tell it.
+    """
+    rows, record = np.flatnonzero(seen.known("matrix", is_matrix) > 0), seen.record
+    sites, norm = record.sites, seen.statistic("l2")
+    last, at = memory.column("projection", seen.size), memory.column("step", seen.size)
+    squares, count = (
+        memory.column("squares", seen.size, 0.0),
+        memory.column("count", seen.size, 0.0),
+    )
+    some, projection = sites[rows], record.merged.moments[rows, PROJECTION]
+    steps = record.step - at[some]
+    change = (projection - last[some]) ** 2 / np.where(steps > 0, steps, np.nan)
+    last[some], at[some] = projection, record.step
+    size = norm[rows]
+    ratio = change / np.where(size > 0, size * size, np.nan)
+    told = np.isfinite(ratio)
+    rate = np.maximum(SMOOTHING, 1 / (count[some[told]] + 1))
+    squares[some[told]] += rate * (ratio[told] - squares[some[told]])
+    count[some[told]] += 1
+    value = np.full(len(sites), np.nan)
+    value[rows] = np.where(count[some] >= FEW, np.sqrt(squares[some]), np.nan)
+
+    def tell(row: int) -> Told:
+        text = (
+            f"Steps change {seen.site(row).label} by about {value[row]:.0%} of its size each: most "
+            "runs train with 0.01 % to 1 %."
+        )
+        return Told(text=text, evidence={"ratio": float(value[row]), "l2": float(norm[row])})
+
+    return of_rows(seen, rows, value, tell)
+
+
+def is_second(site: SiteInfo) -> float:
+    """1 for the second moments of an optimizer."""
+    return float(site.kind == "optimizer_state" and site.slot in SECOND_MOMENTS)
+
+
+def poisoned(seen: Seen, _: Memory) -> Verdict:
+    """Which share of second moments is zero where the first are not: their squares underflowed."""
+    rows = np.flatnonzero(seen.known("second", is_second) > 0)
+    zeros = seen.statistic("zero_share")
+    firsts = {
+        seen.site(row).name: row
+        for row in seen.rows("optimizer_state").tolist()
+        if seen.site(row).slot in FIRST_MOMENTS
+    }
+    found = np.array([firsts.get(seen.site(row).name, -1) for row in rows.tolist()], np.intp)
+    value = np.full(len(zeros), np.nan)
+    value[rows] = np.where(found >= 0, zeros[rows] - zeros[found], np.nan)
+
+    def tell(row: int) -> Told:
+        info = seen.site(row)
+        text = (
+            f"{zeros[row]:.0%} of {info.label} is zero though the gradients were not: their "
+            f"squares are below the range of {info.dtype or 'its format'}, and the update divides "
+            "by them."
+        )
+        return Told(text=text, evidence={"zero_share": float(zeros[row])})
+
+    return of_rows(seen, rows, value, tell)
+
+
+UPDATES = (
+    Rule(
+        name="weights-not-updating",
+        severity="warning",
+        meaning="A weight stays as it is though it has a gradient.",
+        advice=(
+            "Look whether the optimizer was given it, and whether its updates are lost by rounding "
+            "(bfloat16 weights): keep a float32 copy, or round stochastically."
+        ),
+        threshold=STILL - 1,
+        clear=0.0,
+        measure=not_updating,
+    ),
+    Rule(
+        name="update-ratio",
+        severity="warning",
+        meaning="Each step changes a large part of a weight: the learning rate is too high for it.",
+        advice="Lower the learning rate, or lengthen its warm-up.",
+        threshold=0.3,
+        clear=0.1,
+        records=2,
+        calm=8,
+        measure=update_ratio,
+    ),
+    Rule(
+        name="optimizer-poisoned",
+        severity="error",
+        meaning="The optimizer's second moments have underflowed: its next updates are huge.",
+        advice="Keep the optimizer's state in float32, or scale the loss and raise `eps`.",
+        threshold=0.2,
+        clear=0.05,
+        calm=4,
+        measure=poisoned,
+    ),
+)

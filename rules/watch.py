@@ -1,0 +1,210 @@
+"""Judges each record as it is made: what begins to be wrong, and what is right again.
+
+Pure: alerts follow from the records and from what is remembered of them. An alert is told when it
+begins, and once more when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..store.record import Alert, Record, SiteInfo
+from .book import RuleBook
+from .rule import Memory, Rule, Verdict
+from .seen import Rows, Seen, Sites
+
+MOST_AT_ONCE, MOST_TOLD = 64, 4096
+"""Alerts of a rule that begin with one record, and all in an attempt: where all is wrong a few say
+it."""
+
+Key = tuple[str, int]
+"""A rule, and the index of a site; -1 for the run as a whole."""
+
+
+class _Streaks:
+    """How long each site has been wrong by one rule, or right again."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+
+    def wrong(self, sites: int) -> NDArray[np.float64]:
+        return self.memory.column("wrong", sites, 0.0)
+
+    def right(self, sites: int) -> NDArray[np.float64]:
+        return self.memory.column("right", sites, 0.0)
+
+    def since(self, sites: int) -> NDArray[np.float64]:
+        return self.memory.column("since", sites)
+
+
+@dataclass(slots=True)
+class _Firing:
+    alert: Alert
+    last_step: int
+
+
+@dataclass(slots=True)
+class Watch:
+    """The rules of one attempt, and what they found wrong and is still so.
+
+    Args:
+        attempt: its number.
+        site: what is known of a site of the run, by its index.
+        book: the rules to judge by, beside verdicts that are given, and what is not told.
+    """
+
+    attempt: int
+    site: Callable[[int], SiteInfo]
+    book: RuleBook
+    told: int = 0
+    """How many began."""
+    judged: Counter[str] = field(default_factory=Counter[str])
+    """By rule how many records it could judge something of."""
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    """By rule why it failed, since when it is not asked."""
+    _firing: dict[Key, _Firing] = field(default_factory=dict[Key, _Firing])
+    _streaks: dict[str, _Streaks] = field(default_factory=dict[str, _Streaks])
+    _memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    _sites: Sites = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sites = Sites(self.site)
+
+    @property
+    def firing(self) -> set[Key]:
+        """What is wrong at the moment."""
+        return set(self._firing)
+
+    def resume(
+        self, alerts: Sequence[Alert], place: Callable[[str], int], last_step: int | None
+    ) -> None:
+        """Go on where an earlier collector of the attempt has ended.
+
+        Args:
+            alerts: what it has told.
+            place: index of a site by its label.
+            last_step: of the attempt's newest record, to which alerts went on that did not end.
+        """
+        self.told = len(alerts)
+        for alert in alerts:
+            if alert.last_step is None:
+                key = alert.rule, place(alert.site) if alert.site else -1
+                last = max(alert.first_step, last_step or alert.first_step)
+                self._firing[key] = _Firing(alert, last)
+
+    def judge(
+        self,
+        record: Record,
+        given: Mapping[Rule, Verdict],
+        *,
+        world_size: int,
+        patched: bool = False,
+    ) -> list[Alert]:
+        """What begins and what ends with a record.
+
+        Args:
+            given: verdicts that were made elsewhere, by their rules.
+            world_size: how many ranks the attempt has.
+            patched: whether the record comes out of order: it had been judged before a late rank
+                came, or was kept back. Only what judges it alone is asked then, and nothing ends.
+        """
+        seen = Seen(record, self._sites, world_size)
+        alerts = list[Alert]()
+        for rule, verdict in given.items():
+            alerts += self._apply(rule, verdict, record, patched=patched)
+        with np.errstate(all="ignore"):
+            for rule in self.book.rules:
+                if rule.name not in self.broken and (rule.alone or not (patched or record.partial)):
+                    alerts += self._ask(rule, seen, patched=patched)
+        return alerts
+
+    def _ask(self, rule: Rule, seen: Seen, *, patched: bool) -> list[Alert]:
+        """What a rule says; one that fails is not asked again."""
+        if rule.measure is None:
+            return []
+        try:
+            verdict = rule.measure(seen, self._memories.setdefault(rule.name, Memory()))
+            return self._apply(rule, verdict, seen.record, patched=patched)
+        except Exception as error:  # whatever a user's rule does, the others go on
+            self.broken[rule.name] = f"{type(error).__name__}: {error}"
+            return []
+
+    def _apply(
+        self, rule: Rule, verdict: Verdict | None, record: Record, *, patched: bool
+    ) -> list[Alert]:
+        if verdict is None or not len(verdict.sites):
+            return []
+        value, place = verdict.value, verdict.sites + 1  # the run as a whole comes first
+        if np.isnan(value).all():
+            return []
+        if not patched:
+            self.judged[rule.name] += 1
+        threshold = rule.threshold if verdict.threshold is None else verdict.threshold
+        clear = rule.clear if verdict.threshold is None else verdict.threshold
+        wrong, right = value > threshold, value <= clear
+        streaks, size = self._streaks.setdefault(rule.name, _Streaks()), int(place.max()) + 1
+        in_a_row, calm = streaks.wrong(size), streaks.right(size)
+        since = streaks.since(size)
+        above = value > clear
+        since[place[above & np.isnan(since[place])]] = record.step
+        since[place[right]] = np.nan
+        in_a_row[place[wrong]] += 1
+        in_a_row[place[~wrong & ~np.isnan(value)]] = 0
+        calm[place[wrong]] = 0
+        calm[place[right]] += 1
+        begun = np.flatnonzero(wrong & (in_a_row[place] >= rule.records))
+        alerts = self._begin(rule, verdict, begun, since, record)
+        if not (patched or record.partial) and (record.complete or not rule.alone):
+            alerts += self._end(rule, verdict.sites[right & (calm[place] >= rule.calm)])
+        return alerts
+
+    def _begin(
+        self,
+        rule: Rule,
+        verdict: Verdict,
+        begun: NDArray[np.intp],
+        since: NDArray[np.float64],
+        record: Record,
+    ) -> list[Alert]:
+        told = list[Alert]()
+        for entry in begun.tolist():
+            site = int(verdict.sites[entry])
+            going_on = self._firing.get((rule.name, site))
+            if going_on is not None:
+                going_on.last_step = max(record.step, going_on.last_step)
+                continue
+            label = self.site(site).label if site >= 0 else ""
+            full = len(told) >= MOST_AT_ONCE or self.told >= MOST_TOLD
+            if full or self.book.is_muted(rule.name, label):
+                continue
+            said, threshold = verdict.tell(entry), verdict.threshold
+            alert = Alert(
+                rule=rule.name,
+                severity=rule.severity,
+                attempt=self.attempt,
+                site=label,
+                ranks=said.ranks,
+                first_step=int(since[site + 1]) if said.since is None else said.since,
+                last_step=None,
+                record=record.index,
+                value=float(verdict.value[entry]),
+                threshold=rule.threshold if threshold is None else float(threshold[entry]),
+                text=said.text,
+                evidence=dict(said.evidence),
+                time_ns=record.time_ns,
+            )
+            self._firing[rule.name, site] = _Firing(alert, record.step)
+            self.told += 1
+            told.append(alert)
+        return told
+
+    def _end(self, rule: Rule, right: Rows) -> list[Alert]:
+        firing = [site for name, site in self._firing if name == rule.name]
+        ended = right[np.isin(right, firing)].tolist() if firing else []
+        found = [self._firing.pop((rule.name, site)) for site in ended]
+        return [replace(one.alert, last_step=one.last_step) for one in found]

@@ -1,0 +1,186 @@
+"""Incidents: alerts that have one cause, told as one. Pure; the same live and from the store.
+
+Whatever goes wrong goes wrong in many tensors: an overflow makes a thousand alerts. Those that
+begin soon after one another belong together, and while an error goes on, so does all that follows.
+The one that says most of the cause speaks for them: in `CAUSES` causes come before consequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .record import Alert, SiteInfo
+from .selection import execution_order
+
+CAUSES = (
+    "replica-divergence",
+    "conservation",
+    "missing-rank",
+    "rank-outlier",
+    "poor-initialisation",
+    "optimizer-poisoned",
+    "update-ratio",
+    "underflow",
+    "overflow",
+    "weights-not-updating",
+    "nonfinite",
+    "dead-activation",
+    "constant-activation",
+    "exploding-activation",
+    "exploding-gradient",
+    "vanishing-gradient",
+    "loss-nonfinite",
+    "loss-spike",
+)
+"""Rules by how much they say of the cause; those that are not named come last."""
+OF_RANKS = ("replica-divergence", "conservation", "missing-rank", "rank-outlier")
+"""What these find follows from nothing but themselves: numbers go bad on all ranks alike."""
+COUNTED = ("replica-divergence", "conservation", "missing-rank", "nonfinite", "loss-nonfinite")
+"""What these find was counted, not inferred from what is usual: their steps are exact."""
+WITHIN = 8
+"""Records after its latest alert in which an incident takes up others."""
+AGAIN = 64
+"""And so many where it is the same rule that finds it again, on the same ranks."""
+AT_ONCE = 2
+"""Of the alerts of so many first records the one that says most of the cause speaks for all."""
+SEVERITIES = ("error", "warning", "notice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Alerts that belong together."""
+
+    number: int
+    """In the order in which they began, from 0."""
+    attempt: int
+    cause: Alert
+    """The alert that says most of the cause."""
+    alerts: Sequence[Alert]
+    """All of them, in the order in which they began."""
+    first_step: int
+    last_step: int | None
+    """The last in which something was wrong; None while it goes on."""
+
+    @property
+    def severity(self) -> str:
+        """The worst of any alert."""
+        return min((one.severity for one in self.alerts), key=severity_of)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those to blame, as far as they are known."""
+        return self.cause.ranks
+
+    @property
+    def sites(self) -> int:
+        """In how many sites something was wrong."""
+        return len({one.site for one in self.alerts if one.site})
+
+
+@dataclass(slots=True)
+class _Growing:
+    """An incident in the making."""
+
+    alerts: list[Alert] = field(default_factory=list[Alert])
+    newest: int = 0
+    """Record in which its latest alert was told."""
+    until: dict[tuple[str, tuple[int, ...]], float] = field(
+        default_factory=dict[tuple[str, tuple[int, ...]], float]
+    )
+    """By rule and ranks the last step in which that was found."""
+    error_until: float = -math.inf
+    """The last step in which an error was found."""
+
+    def add(self, alert: Alert) -> None:
+        last = math.inf if alert.last_step is None else alert.last_step
+        key = alert.rule, alert.ranks
+        self.alerts.append(alert)
+        self.newest = max(self.newest, alert.record)
+        self.until[key] = max(self.until.get(key, -math.inf), last)
+        if alert.severity == "error":
+            self.error_until = max(self.error_until, last)
+
+    def explains(self, alert: Alert) -> bool:
+        """Whether an alert that begins later has the same cause."""
+        if alert.attempt != self.alerts[0].attempt:
+            return False
+        away, key = alert.record - self.newest, (alert.rule, alert.ranks)
+        if key in self.until and (self.until[key] > alert.first_step or away <= AGAIN):
+            return True
+        is_near = away <= WITHIN
+        if alert.rule in OF_RANKS:
+            return is_near and any(rule in OF_RANKS for rule, _ in self.until)
+        return is_near or self.error_until > alert.first_step
+
+
+def by_identity(alerts: Iterable[Alert]) -> dict[tuple[int, str, str, int], Alert]:
+    """Of several entries of one alert the latest counts."""
+    return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}
+
+
+def severity_of(severity: str) -> int:
+    """0 for the worst."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def weight_of(rule: str) -> int:
+    """0 for the rule that says most of a cause."""
+    return CAUSES.index(rule) if rule in CAUSES else len(CAUSES)
+
+
+def group(alerts: Iterable[Alert], order: Mapping[str, int]) -> list[Incident]:
+    """The incidents that alerts make up, in the order in which they began.
+
+    Args:
+        alerts: as they are now, each once.
+        order: by label the place of each site in the order of execution.
+    """
+    told = sorted(alerts, key=lambda one: (one.attempt, one.record, one.first_step))
+    growing = list[_Growing]()
+    for alert in told:
+        home = next((one for one in reversed(growing) if one.explains(alert)), None)
+        if home is None:
+            home = _Growing()
+            growing.append(home)
+        home.add(alert)
+    return [_incident(number, one.alerts, order) for number, one in enumerate(growing)]
+
+
+def incidents_of(alerts: Iterable[Alert], sites: Sequence[SiteInfo]) -> list[Incident]:
+    """The incidents of a run: those that go on first, then the worst, then the earliest.
+
+    Args:
+        sites: of the run, in the order of their index.
+    """
+    order = {sites[place].label: number for number, place in enumerate(execution_order(sites))}
+    return ranked(group(alerts, order))
+
+
+def ranked(incidents: Iterable[Incident]) -> list[Incident]:
+    """Those that go on first, then the worst, then the earliest."""
+    return sorted(
+        incidents,
+        key=lambda one: (one.last_step is not None, severity_of(one.severity), one.number),
+    )
+
+
+def _incident(number: int, alerts: Sequence[Alert], order: Mapping[str, int]) -> Incident:
+    first = min(one.record for one in alerts)
+    early = [one for one in alerts if one.record - first <= AT_ONCE]
+    most = min(weight_of(one.rule) for one in early)
+    alike = [one for one in early if weight_of(one.rule) == most]
+    begin = min(one.first_step for one in alike)
+    within = 0 if alike[0].rule in COUNTED else AT_ONCE
+    at_once = [one for one in alike if one.first_step - begin <= within]
+    cause = min(at_once, key=lambda one: (order.get(one.site, -1), one.first_step))
+    goes_on = any(one.last_step is None for one in alerts)
+    return Incident(
+        number=number,
+        attempt=cause.attempt,
+        cause=cause,
+        alerts=tuple(alerts),
+        first_step=begin,
+        last_step=None if goes_on else max(one.last_step or 0 for one in alerts),
+    )

@@ -1,0 +1,90 @@
+"""The records of a stored run as they were before they were written, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.table import COUNT
+from .layout import COLUMNS
+from .reader import Reader
+from .record import Record
+from .selection import (
+    ATTEMPT,
+    COMPLETE,
+    FINAL,
+    KEPT,
+    PARTIAL,
+    STEP,
+    TIME,
+    UNMATCHED,
+    Indices,
+    ranks_in,
+)
+from .views import merged
+
+AT_ONCE = 16
+"""Records that are read at a time."""
+
+
+def replay(reader: Reader, attempt: int) -> Iterator[Record]:
+    """The records of an attempt, in the order in which they were made.
+
+    Without what is kept apart from them: frames of single ranks, quantities, groups of ranks.
+    Records of which retention has deleted the detail are left out.
+    """
+    facts = reader.facts()
+    whole = np.flatnonzero(facts[:, ATTEMPT] == attempt)
+    whole = whole[whole >= reader.state.deleted]
+    for first in range(0, len(whole), AT_ONCE):
+        yield from _some(reader, whole[first : first + AT_ONCE])
+
+
+def _some(reader: Reader, records: Indices) -> Iterator[Record]:
+    facts, places = reader.facts()[records], np.arange(len(reader.meta.sites))
+    table = merged(reader, records, places)
+    every, none = slice(None), len(places)
+    spread, by_rank, over, training, health = reader.read_all(
+        [
+            ("spread", records, (places, every, every)),
+            ("ranks", records, (every, places, every)),
+            ("distribution", records, (every, places, every, every)),
+            ("training", records, (every, every)),
+            ("health", records, (every, every)),
+        ]
+    )
+    for at, row in enumerate(facts):
+        here = np.flatnonzero(table.counts[at * none : (at + 1) * none, COUNT] >= 0)
+        ranks = tuple(ranks_in(row[len(COLUMNS) :]))
+        told = over[at][:, here]
+        own = {rank: by_rank[at, rank, here] for rank in ranks if rank < by_rank.shape[1]}
+        yield Record(
+            index=int(records[at]),
+            step=int(row[STEP]),
+            attempt=int(row[ATTEMPT]),
+            time_ns=int(row[TIME]),
+            ranks=ranks,
+            complete=bool(row[COMPLETE]),
+            partial=bool(row[PARTIAL]),
+            final=bool(row[FINAL]),
+            unmatched=bool(row[UNMATCHED]),
+            kept=bool(row[KEPT]),
+            sites=places[here],
+            merged=table.take(at * none + here),
+            spread=spread[at, here],
+            by_rank={rank: one for rank, one in own.items() if not np.isnan(one).all()},
+            training=_named(training[at], reader.meta.training),
+            health=_named(health[at], reader.meta.health),
+            distribution=told[[not np.isnan(one).all() for one in told]],
+        )
+
+
+def _named(numbers: NDArray[np.float64], names: tuple[str, ...]) -> dict[int, dict[str, float]]:
+    """By rank and name those that were told."""
+    return {
+        rank: {name: float(one) for name, one in zip(names, row, strict=False) if not np.isnan(one)}
+        for rank, row in enumerate(numbers)
+        if not np.isnan(row).all()
+    }
