@@ -18,7 +18,7 @@ from rankscope.rules import RuleBook, Watch
 from rankscope.sketch.derive import MAIN
 from rankscope.sketch.distribution import SPREAD, RankDistribution
 from rankscope.sketch.table import BINS, COUNTS, MOMENTS, SketchTable
-from rankscope.store import Record, SiteInfo
+from rankscope.store import Alert, Record, SiteInfo
 from rankscope.store.incidents import by_identity, incidents_of
 
 KINDS = ("activation", "activation_gradient", "weight", "weight_gradient", "local_weight_gradient")
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     known = sites(options.sites)
-    watch, alerts, took = Watch(0, known.__getitem__, RuleBook()), list[object](), list[float]()
+    watch, alerts, took = Watch(0, known.__getitem__, RuleBook()), list[Alert](), list[float]()
     for one in records(options.sites, options.steps, options.ranks, options.seed):
         begin = time.perf_counter()
         alerts += watch.judge(one, {}, world_size=options.ranks)

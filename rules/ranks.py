@@ -121,7 +121,7 @@ OVER_RANKS = (
         advice="Look at that rank's data, its random seed, its weights and its device.",
         threshold=BASE,
         clear=BASE / 2,
-        records=2,
+        records=3,
         calm=8,
         measure=outlier,
     ),

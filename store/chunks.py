@@ -251,8 +251,10 @@ def codecs_of(array: zarr.Array[Any]) -> tuple[object, ...]:
 
 
 def is_filled(chunk: Block, fill: Any) -> bool:
-    """Whether all elements are the fill value."""
+    """Whether all elements are the fill value; a float64 NaN is only if its bits are, too."""
     flat = chunk.reshape(-1)
+    if flat.dtype == np.float64:
+        flat, fill = flat.view(np.uint64), np.float64(fill).view(np.uint64)
     return all(
         bool((np.isnan(some) if fill != fill else some == fill).all())
         for some in (flat[::SAMPLE], flat)

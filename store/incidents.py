@@ -137,7 +137,18 @@ def group(alerts: Iterable[Alert], order: Mapping[str, int]) -> list[Incident]:
         alerts: as they are now, each once.
         order: by label the place of each site in the order of execution.
     """
-    told = sorted(alerts, key=lambda one: (one.attempt, one.record, one.first_step))
+    told = sorted(
+        alerts,
+        key=lambda one: (
+            one.attempt,
+            one.record,
+            weight_of(one.rule),
+            one.first_step,
+            one.rule,
+            order.get(one.site, -1),
+            one.site,
+        ),
+    )
     growing = list[_Growing]()
     for alert in told:
         home = next((one for one in reversed(growing) if one.explains(alert)), None)

@@ -26,6 +26,8 @@ APART = {"ranks", "groups"}
 NONFINITE = MAIN.index("nonfinite")
 SAID = [MAIN.index(name) for name in TELLING]
 LOW_BITS = np.int64(0xFFFF_FFFF)
+TOLD_NAN = np.array(0x7FF8_0000_0000_0001, np.uint64).view(np.float64)
+"""A number that was told and is NaN; what was not told is NaN with no bit of its payload set."""
 
 
 def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
@@ -156,7 +158,7 @@ def pack_numbers(
     place = {name: position for position, name in enumerate(names)}
     for rank, values in numbers.items():
         for name, value in values.items():
-            rows[rank, place[name]] = value
+            rows[rank, place[name]] = TOLD_NAN if value != value else value
 
 
 def pack_apart(
@@ -173,6 +175,11 @@ def pack_apart(
             if some.start <= index < some.stop:
                 block[row, index - some.start, record.sites] = numbers
     return block
+
+
+def was_told(numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """bool: which of these were told, if as NaN."""
+    return ~np.isnan(numbers) | (numbers.view(np.uint64) == TOLD_NAN.view(np.uint64))
 
 
 def consecutive(records: Iterable[Record]) -> list[list[Record]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..sketch.table import COUNT
 from .layout import COLUMNS
+from .pack import was_told
 from .reader import Reader
 from .record import Record
 from .selection import (
@@ -84,7 +85,7 @@ def _some(reader: Reader, records: Indices) -> Iterator[Record]:
 def _named(numbers: NDArray[np.float64], names: tuple[str, ...]) -> dict[int, dict[str, float]]:
     """By rank and name those that were told."""
     return {
-        rank: {name: float(one) for name, one in zip(names, row, strict=False) if not np.isnan(one)}
-        for rank, row in enumerate(numbers)
-        if not np.isnan(row).all()
+        rank: {name: float(row[place]) for place, name in enumerate(names) if told[place]}
+        for rank, (row, told) in enumerate(zip(numbers, was_told(numbers), strict=True))
+        if told.any()
     }

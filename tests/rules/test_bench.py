@@ -1,38 +1,55 @@
-"""The faults of the bench are in its runs, where and when its table says, and not before."""
+"""The bench: runs with one fault each, and healthy ones, trained, collected and judged as a user's.
+
+First that the faults are where its table says; then that the watch finds each first, and names
+site, rank and step; and that it leaves healthy runs alone.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from rankscope.__main__ import cli
+from rankscope.rules import RuleBook, judge_again, why
 from rankscope.store import Run, open_run
 
 from .faults import FAULTS
+from .healthy import HEALTHY
 from .job import Fault
 from .runs import JOBS, make_all
 
-CAUSES = {
-    "adam_epsilon",
-    "attention_logits",
-    "dead_relu",
-    "flipped_bit",
-    "fp16_unscaled",
-    "frozen_layer",
-    "learning_rate",
-    "masked_softmax",
-    "other_data",
-    "wrong_init",
+TEMPTING = (
+    "fp16_scaled",
+    "warm_restarts",
+    "small_batches",
+    "sparse_activations",
+    "harder_data",
+    "fine_tuning",
+    "ddp_small_batches",
+)
+"""Healthy jobs that look odd; all are judged by `python -m tests.rules.runs`."""
+WITHIN = 2
+"""Records between a fault and the step that is named."""
+RULES = {
+    "adam_epsilon": "optimizer-poisoned",
+    "attention_logits": "exploding-activation",
+    "dead_relu": "dead-activation",
+    "flipped_bit": "replica-divergence",
+    "fp16_unscaled": "underflow",
+    "frozen_layer": "weights-not-updating",
+    "learning_rate": "update-ratio",
+    "masked_softmax": "nonfinite",
+    "other_data": "rank-outlier",
+    "wrong_init": "poor-initialisation",
 }
+"""By cause the rule that says it."""
+
 
 Faulty = tuple[Run, Fault]
-
-
-@pytest.fixture(scope="session")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All faulty runs, each trained once."""
-    return make_all([job.name for job in FAULTS], tmp_path_factory.mktemp("bench"))
 
 
 @pytest.fixture
@@ -54,7 +71,7 @@ def series(run: Run, statistic: str, site: str) -> np.ndarray:
 
 
 def test_every_cause_has_a_run() -> None:
-    assert {job.fault.cause for job in FAULTS if job.fault} == CAUSES
+    assert {job.fault.cause for job in FAULTS if job.fault} == RULES.keys()
     assert len(JOBS) == len({job.train for job in JOBS.values()})
 
 
@@ -168,3 +185,95 @@ def test_a_layer_begins_too_large(faulty: Faulty) -> None:
 def test_all_weights_of_a_layer_begin_alike(faulty: Faulty) -> None:
     run, fault = faulty
     assert series(run, "std", fault.sites[0])[0] == 0
+
+
+@pytest.fixture(scope="session")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Healthy runs, each trained once."""
+    return make_all(TEMPTING, tmp_path_factory.mktemp("healthy"))
+
+
+@pytest.mark.parametrize("name", [job.name for job in FAULTS])
+def test_the_fault_comes_first_with_its_site_rank_and_step(
+    name: str, paths: dict[str, Path]
+) -> None:
+    run, job = open_run(paths[name]), JOBS[name]
+    fault = job.fault
+    assert fault is not None
+
+    found = why(run)
+    first = found.findings[0]
+
+    assert found.state == "incidents"
+    assert first.rule == RULES[fault.cause]
+    assert first.site in fault.sites
+    assert abs(first.first_step - fault.step) <= WITHIN
+    if job.ranks > 1:
+        assert tuple(at.rank for at in first.ranks) == fault.ranks
+        assert all(at.host for at in first.ranks)
+    assert first.meaning
+    assert first.advice
+
+
+@pytest.mark.parametrize("name", TEMPTING)
+def test_a_healthy_run_is_left_alone(name: str, healthy: dict[str, Path]) -> None:
+    found = why(open_run(healthy[name]))
+
+    assert found.state == "healthy", found.findings
+    assert found.checked["nonfinite"] >= found.records - 1
+
+
+@pytest.mark.parametrize("name", ["masked_softmax", "learning_rate_sgd", "flipped_bit"])
+def test_a_run_is_judged_again_as_it_was_live(name: str, paths: dict[str, Path]) -> None:
+    run = open_run(paths[name])
+
+    again, judged = judge_again(run, RuleBook())
+
+    assert again == run.incidents()
+    stored = run.judged()
+    assert {rule: stored[rule] for rule in judged} == judged
+
+
+def test_why_is_told_in_a_terminal(paths: dict[str, Path]) -> None:
+    result = CliRunner().invoke(cli, ["why", str(paths["masked_softmax"])])
+
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == "Run masked_softmax: 161 records, steps 0 to 160, finished."
+    assert lines[1] == "1 incident, what goes on and is worst first:"
+    assert "1. ERROR nonfinite, step 80 and goes on" in lines
+    assert "activation:blocks.0.attention.softmax holds 4,096 NaN of 65,536" in result.output
+    assert "Checked, with the number of records: " in result.output
+
+
+def test_why_is_told_to_programs(paths: dict[str, Path]) -> None:
+    result = CliRunner().invoke(cli, ["why", str(paths["other_data"]), "--json"])
+    found = json.loads(result.output)
+
+    assert (result.exit_code, found["state"]) == (0, "incidents")  # a warning alone
+    assert found["findings"][0]["ranks"][0]["rank"] == 1
+    assert found["findings"][0]["evidence"]["factor"] == pytest.approx(4, rel=0.2)
+
+
+def test_rules_are_tried_on_a_stored_run(paths: dict[str, Path], tmp_path: Path) -> None:
+    settings = tmp_path / "rules.toml"
+    settings.write_text("[rules.rank-outlier]\noff = true\n")
+    command = ["rules", "test", str(paths["other_data"])]
+
+    as_they_are = CliRunner().invoke(cli, command)
+    without = CliRunner().invoke(cli, [*command, "--rules", str(settings)])
+
+    assert as_they_are.output.startswith("steps 81 to …: warning rank-outlier (")
+    assert without.output.startswith("0 incidents of 0 alerts; ")
+
+
+def test_rules_are_listed() -> None:
+    result = CliRunner().invoke(cli, ["rules", "list"])
+
+    assert result.exit_code == 0
+    assert "replica-divergence (error)" in result.output
+    assert "loss-spike (warning)" in result.output
+
+
+def test_every_healthy_job_that_is_named_is_there() -> None:
+    assert {*TEMPTING} <= {job.name for job in HEALTHY}

@@ -1,0 +1,116 @@
+"""Alerts that have one cause are one incident, which the cause speaks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankscope.store import Alert
+from rankscope.store.incidents import CAUSES, group, ranked
+
+ORDER = {"a": 0, "b": 1, "c": 2}
+
+
+def alert(rule: str, site: str = "a", record: int = 0, **facts: Any) -> Alert:
+    fields: dict[str, Any] = {
+        "rule": rule,
+        "attempt": 0,
+        "site": site,
+        "ranks": (),
+        "first_step": record,
+        "last_step": None,
+        "value": 1.0,
+        "threshold": 0.0,
+        "text": "",
+        "time_ns": 0,
+        "record": record,
+    }
+    return Alert(**(fields | facts))
+
+
+def test_what_begins_together_is_one_and_the_first_executed_site_speaks_for_it() -> None:
+    alerts = [alert("nonfinite", "c"), alert("loss-nonfinite", ""), alert("nonfinite", "b")]
+
+    [one] = group(alerts, ORDER)
+
+    assert (one.cause.rule, one.cause.site, one.sites) == ("nonfinite", "b", 2)
+    assert (one.first_step, one.last_step, one.severity) == (0, None, "error")
+
+
+def test_the_rule_that_says_most_of_the_cause_speaks_if_it_was_found_soon() -> None:
+    [one] = group([alert("loss-spike", "", 10), alert("update-ratio", "b", 12)], ORDER)
+    assert (one.cause.rule, one.first_step) == ("update-ratio", 12)
+
+    [one] = group([alert("loss-spike", "", 10), alert("update-ratio", "b", 17)], ORDER)
+    assert one.cause.rule == "loss-spike"
+
+
+def test_what_begins_later_is_another_unless_an_error_goes_on() -> None:
+    early = alert("underflow", severity="warning")
+    late = alert("dead-activation", "b", 100, severity="warning")
+    assert len(group([early, late], ORDER)) == 2
+
+    bad = alert("nonfinite", "a", 0)
+    assert len(group([bad, late], ORDER)) == 1
+    over = alert("nonfinite", "a", 0, last_step=20)
+    assert len(group([over, late], ORDER)) == 2
+
+
+def test_what_one_rank_does_follows_from_no_tensor_of_all() -> None:
+    found = group([alert("nonfinite"), alert("rank-outlier", "b", 1, ranks=(3,))], ORDER)
+
+    assert [one.cause.rule for one in found] == ["nonfinite", "rank-outlier"]
+    [one] = group([alert("replica-divergence", ranks=(2,)), alert("nonfinite", "b", 2)], ORDER)
+    assert (one.cause.rule, one.ranks) == ("replica-divergence", (2,))
+
+
+def test_the_same_found_again_on_the_same_ranks_is_the_same() -> None:
+    first = alert("rank-outlier", "a", 0, ranks=(1,), last_step=5, severity="warning")
+    again = alert("rank-outlier", "b", 40, ranks=(1,), severity="warning")
+    other = alert("rank-outlier", "b", 40, ranks=(2,), severity="warning")
+
+    assert len(group([first, again], ORDER)) == 1
+    assert len(group([first, other], ORDER)) == 2
+
+
+def test_what_goes_on_comes_first_and_then_the_worst() -> None:
+    alerts = [
+        alert("nonfinite", record=0, last_step=3),
+        alert("underflow", record=100, severity="warning"),
+        alert("overflow", record=200, severity="warning", last_step=201),
+        alert("weights-not-updating", record=300, severity="notice"),
+    ]
+
+    order = [one.cause.rule for one in ranked(group(alerts, ORDER))]
+
+    assert order == ["underflow", "weights-not-updating", "nonfinite", "overflow"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(CAUSES),
+            st.sampled_from(sorted(ORDER)),
+            st.integers(0, 300),
+            st.sampled_from(["error", "warning"]),
+        ),
+        unique_by=lambda one: one[:3],
+    ),
+    st.randoms(),
+)
+def test_every_alert_is_in_one_incident_in_whatever_order_they_come(
+    told: list[tuple[str, str, int, str]], random: Any
+) -> None:
+    alerts = [alert(rule, site, at, severity=how) for rule, site, at, how in told]
+    shuffled = alerts[:]
+    random.shuffle(shuffled)
+
+    found = group(alerts, ORDER)
+
+    assert sorted(map(id, alerts)) == sorted(id(one) for some in found for one in some.alerts)
+    assert [(one.cause.rule, one.first_step) for one in found] == [
+        (one.cause.rule, one.first_step) for one in group(shuffled, ORDER)
+    ]
+    assert all(one.cause in one.alerts for one in found)

@@ -1,0 +1,252 @@
+"""Each rule on tensors that it is about, and how alerts begin and end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankscope.rules import BUILT_IN, Memory, Rule, RuleBook, Seen, Told, Verdict
+from rankscope.rules.rule import of_rows
+from rankscope.store import SiteInfo
+
+from .conftest import Job
+
+Draw = Callable[..., np.ndarray]
+
+FC = SiteInfo(kind="activation", name="fc", module="Linear")
+WEIGHT = SiteInfo(kind="weight", name="fc.weight", shape=(32, 32))
+BIAS = SiteInfo(kind="weight", name="fc.bias", shape=(1024,))
+GRADIENT = SiteInfo(kind="weight_gradient", name="fc.weight")
+HALF = SiteInfo(kind="activation_gradient", name="fc", dtype="float16")
+SQUARES = SiteInfo(kind="optimizer_state", name="fc.weight", slot="exp_avg_sq", dtype="float16")
+FIRST = SiteInfo(kind="optimizer_state", name="fc.weight", slot="exp_avg", dtype="float16")
+
+
+def rules_of(alerts: list) -> list[str]:
+    return [one.rule for one in alerts]
+
+
+def test_a_nan_is_told_at_once_with_its_rank_and_ends_when_it_has_gone(normal: Draw) -> None:
+    job, bad = Job([FC], ranks=2), normal()
+    bad[3:5] = np.nan
+
+    assert job.record(normal()) == []
+    [begun] = job.record([normal(), bad])
+    assert (begun.rule, begun.severity, begun.site) == ("nonfinite", "error", "activation:fc")
+    assert (begun.first_step, begun.last_step, begun.ranks) == (1, None, (1,))
+    assert begun.text == "activation:fc holds 2 NaN of 2,048 elements."
+    assert job.record([normal(), bad]) == []
+    [ended] = job.record(normal())
+    assert ended == replace(begun, last_step=2)
+
+
+def test_a_mask_of_infinities_is_meant_where_it_was_from_the_start(normal: Draw) -> None:
+    masked = normal()
+    masked[::2] = -np.inf
+
+    assert Job([FC]).records(3, masked) == []
+    assert rules_of(Job([FC]).records(1, normal()) + Job([FC]).records(1, np.array([np.inf]))) == [
+        "nonfinite"
+    ]
+
+
+def test_gradients_that_overflow_while_a_scaler_seeks_its_scale_are_no_trouble(
+    normal: Draw,
+) -> None:
+    job, bad = Job([HALF]), normal()
+    bad[0] = np.inf
+
+    assert job.records(8, bad, training={"loss_scale": 65536.0}) == []
+    assert job.record(normal(), training={"loss_scale": 256.0}) == []
+    assert rules_of(job.records(20, bad, training={"loss_scale": 1.0})) == ["nonfinite"]
+    assert rules_of(Job([HALF]).record(bad)) == ["nonfinite"]
+
+
+def test_gradients_below_the_range_of_their_format_are_underflow(normal: Draw) -> None:
+    job = Job([HALF, replace(HALF, name="other", dtype="float32")])
+
+    [alert] = job.records(3, normal(1e-5), normal(1e-5))
+
+    assert (alert.rule, alert.site, alert.first_step) == ("underflow", "activation_gradient:fc", 0)
+    assert alert.evidence["subnormal_share"] > 0.9
+    assert rules_of(Job([HALF]).records(8, normal(1e-2))) == []
+
+
+def test_an_activation_near_the_end_of_its_format_is_told_before_it_overflows(normal: Draw) -> None:
+    half = replace(FC, dtype="float16")
+
+    [alert] = Job([half]).record(np.array([40_000.0, 1.0]))
+
+    assert (alert.rule, alert.value > 0.5) == ("overflow", True)
+    assert alert.text.endswith("is 4e+04: 61% of the largest number of float16.")
+    assert Job([FC]).record(np.array([40_000.0, 1.0])) == []
+
+
+def test_a_layer_that_gives_zeros_alone_is_dead_after_two_records(normal: Draw) -> None:
+    job = Job([FC])
+
+    assert job.records(3, np.maximum(normal(), 0)) == []
+    assert job.record(np.zeros(64)) == []
+    [alert] = job.record(np.zeros(64))
+    assert (alert.rule, alert.first_step) == ("dead-activation", 3)
+
+
+def test_a_gradient_that_explodes_is_told_with_its_first_step(normal: Draw) -> None:
+    job = Job([GRADIENT])
+
+    assert job.records(30, lambda _: normal(1e-3)) == []
+    [alert] = job.records(3, lambda _: normal(1e-1))
+    assert (alert.rule, alert.first_step) == ("exploding-gradient", 30)
+    assert alert.evidence["rms"] == pytest.approx(0.1, rel=0.2)
+
+
+def test_slow_growth_is_told_and_traced_to_its_begin(normal: Draw) -> None:
+    job = Job([FC])
+
+    told = job.records(80, lambda step: normal(1.2 ** max(step - 30, 0)))
+
+    assert rules_of(told) == ["exploding-activation"]
+    assert abs(told[0].first_step - 31) <= 2
+
+
+def test_a_weight_with_a_gradient_that_stays_as_it_is_is_told(normal: Draw) -> None:
+    job, still = Job([WEIGHT, BIAS, GRADIENT]), normal(0.02)
+
+    told = job.records(12, still, lambda _: normal(), lambda _: normal(1e-3))
+
+    assert [(one.rule, one.site, one.first_step) for one in told] == [
+        ("weights-not-updating", "weight:fc.weight", 1)
+    ]
+
+
+def test_where_no_weight_changes_the_optimizer_makes_no_steps(normal: Draw) -> None:
+    weight, bias = normal(0.02), normal(0.02)
+
+    assert Job([WEIGHT, BIAS, GRADIENT]).records(30, weight, bias, normal(1e-3)) == []
+
+
+def test_a_frozen_weight_has_no_gradient_and_is_meant(normal: Draw) -> None:
+    frozen = normal(0.02)
+
+    assert Job([WEIGHT, BIAS]).records(30, frozen, lambda _: normal(0.02)) == []
+
+
+def test_updates_as_large_as_a_weight_are_told(normal: Draw) -> None:
+    job, weight = Job([WEIGHT]), normal()
+
+    def walk(_: int, size: float) -> np.ndarray:
+        weight[:] += normal(size)
+        return weight
+
+    assert job.records(20, lambda step: walk(step, 1e-3)) == []
+    assert rules_of(job.records(10, lambda step: walk(step, 1.0))) == ["update-ratio"]
+
+
+def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> None:
+    gradient = normal(1e-4)
+
+    told = Job([FIRST, SQUARES]).record(gradient, gradient**2)
+    assert rules_of(told) == ["optimizer-poisoned"]
+    assert Job([FIRST, SQUARES]).record(100 * gradient, (100 * gradient) ** 2) == []
+
+
+def test_one_rank_that_is_unlike_its_peers_record_after_record_is_named(normal: Draw) -> None:
+    job = Job([FC], ranks=8)
+
+    def odd_one(_: int) -> list[np.ndarray]:
+        return [normal(5.0 if rank == 6 else 1.0) for rank in range(8)]
+
+    assert job.records(5, lambda _: [normal() for _ in range(8)]) == []
+    [alert] = job.records(4, odd_one)
+    assert (alert.rule, alert.ranks, alert.site) == ("rank-outlier", (6,), "activation:fc")
+    assert "on rank 6 is 5" in alert.text
+
+
+def test_an_outlier_that_is_another_rank_each_time_is_chance(normal: Draw) -> None:
+    def some_one(step: int) -> list[np.ndarray]:
+        return [normal(5.0 if rank == step % 8 else 1.0) for rank in range(8)]
+
+    assert Job([FC], ranks=8).records(20, some_one) == []
+
+
+def test_a_rank_that_is_missing_in_two_records_is_named(normal: Draw) -> None:
+    job = Job([FC], ranks=3)
+
+    assert job.record(normal(), ranks=(0, 2), complete=False) == []
+    [alert] = job.record(normal(), ranks=(0, 2), complete=False)
+    assert (alert.rule, alert.ranks) == ("missing-rank", (1,))
+    assert alert.text == "Rank 1 of 3 sent nothing of step 1 in time."
+    [ended] = job.record(normal())
+    assert ended.last_step == 1
+
+
+def test_a_loss_that_leaves_its_range_is_told_and_nan_at_once(normal: Draw) -> None:
+    job, rng = Job([FC]), np.random.default_rng(1)
+    for step in range(40):
+        assert job.record(normal(), training={"loss": 3 - step / 40 + rng.normal(0, 0.1)}) == []
+
+    told = job.records(2, normal(), training={"loss": 9.0})
+    assert [(one.rule, one.site, one.first_step) for one in told] == [("loss-spike", "", 40)]
+    assert rules_of(job.record(normal(), training={"loss": float("nan")})) == ["loss-nonfinite"]
+
+
+def test_layers_that_begin_too_large_or_all_alike_are_told_once(normal: Draw) -> None:
+    assert rules_of(Job([WEIGHT, FC]).records(3, normal(0.18), normal())) == []
+    assert rules_of(Job([WEIGHT, FC]).records(3, normal(5.0), normal())) == ["poor-initialisation"]
+    assert rules_of(Job([WEIGHT, FC]).records(3, np.full(1024, 0.02), normal())) == [
+        "poor-initialisation"
+    ]
+    embedding = replace(FC, module="Embedding")
+    assert Job([WEIGHT, embedding]).records(3, normal(5.0), normal()) == []
+
+
+def test_what_is_muted_is_not_told() -> None:
+    book = RuleBook(mute=[re.compile("nonfinite activation:fc")])
+
+    assert Job([FC], book=book).record(np.array([np.nan])) == []
+
+
+def test_a_rule_that_fails_is_asked_no_more_and_the_others_go_on(normal: Draw) -> None:
+    def broken(seen: Seen, memory: Memory) -> Verdict:
+        raise ZeroDivisionError("oh")
+
+    own = Rule(
+        name="own", severity="notice", meaning="", advice="", threshold=0, clear=0, measure=broken
+    )
+    job = Job([FC], book=RuleBook(rules=(own, *BUILT_IN)))
+
+    assert rules_of(job.records(2, np.array([np.nan]))) == ["nonfinite"]
+    assert job.watch.broken == {"own": "ZeroDivisionError: oh"}
+
+
+def test_a_users_rule_is_a_plain_function(normal: Draw) -> None:
+    def negative(seen: Seen, memory: Memory) -> Verdict:
+        share = seen.statistic("negative_share")
+        return of_rows(seen, seen.rows("activation"), share, lambda row: Told(text="Too negative."))
+
+    own = Rule(
+        name="negative",
+        severity="notice",
+        meaning="",
+        advice="",
+        threshold=0.9,
+        clear=0.5,
+        records=2,
+        measure=negative,
+    )
+    job = Job([FC], book=RuleBook(rules=(own,)))
+
+    assert job.record(-np.abs(normal())) == []
+    [alert] = job.record(-np.abs(normal()))
+    assert (alert.rule, alert.severity, alert.value) == ("negative", "notice", 1.0)
+
+
+@pytest.mark.parametrize("rule", BUILT_IN, ids=lambda rule: rule.name)
+def test_every_rule_says_what_it_means_and_what_to_try(rule: Rule) -> None:
+    assert rule.meaning.endswith(".")
+    assert rule.advice.endswith(".")
+    assert rule.clear <= rule.threshold
