@@ -22,8 +22,12 @@ from .seen import Seen
 FEWEST = 4
 """Of fewer ranks none has a majority to be unlike."""
 RMS = RANKED.index("rms")
-LEAST_SPREAD = 0.1
+LEAST_SPREAD = 0.03
 """Octaves between ranks that are nothing, however alike the others are."""
+LEAST_OCTAVES = 1.25
+"""Between a rank and half of the others: what is less than 2.4 times as large is no trouble."""
+CLEAR, CLEAR_OCTAVES = 20.0, 0.75
+"""Unless the others are so alike that it is so many deviations."""
 BASE = 5.0
 """Deviations beyond what chance gives the most extreme of all ranks at all sites."""
 LOCAL = (
@@ -76,7 +80,8 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     away = np.where(side, above, below)
     names = np.where(side, own[..., NAMES.start + EXTREMES], own[..., NAMES.start])
     score = np.where(ranks >= FEWEST, away / sigma, np.nan)
-    score[(away < 1.0) & (ranks >= FEWEST)] = 0.0  # less than a factor of two is no trouble
+    is_far = (away >= LEAST_OCTAVES) | ((away >= CLEAR_OCTAVES) & (score >= CLEAR))
+    score[~is_far & (ranks >= FEWEST)] = 0.0
     peer = np.where(np.isnan(score).all(0), 0, np.argmax(np.nan_to_num(score, nan=-1.0), 0))
     every = np.arange(len(rows))
     best, who, octaves = score[peer, every], names[peer, every], away[peer, every]
@@ -121,7 +126,7 @@ OVER_RANKS = (
         advice="Look at that rank's data, its random seed, its weights and its device.",
         threshold=BASE,
         clear=BASE / 2,
-        records=3,
+        records=2,
         calm=8,
         measure=outlier,
     ),

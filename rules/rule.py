@@ -72,6 +72,11 @@ class Memory:
             known = self._columns[name] = grown
         return known
 
+    def table(self, name: str, sites: int, width: int) -> Floats:
+        """float64 [at least sites, width]: some numbers of each site, 0 where it is new."""
+        columns = self.column(name, sites * width, 0.0)
+        return columns[: len(columns) // width * width].reshape(-1, width)
+
 
 Measure = Callable[[Seen, Memory], Verdict | None]
 

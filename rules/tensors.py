@@ -140,6 +140,38 @@ def constant(seen: Seen, _: Memory) -> Verdict:
     return of_rows(seen, rows, value, tell)
 
 
+def saturated(seen: Seen, _: Memory) -> Verdict:
+    """How near all that a bounded nonlinearity gives is to its bounds, from 0 to 1."""
+    rows, rms = np.flatnonzero(seen.known("bounded", is_bounded) > 0), seen.statistic("rms")
+    std, mean = seen.statistic("std"), seen.statistic("mean")
+    sigmoid = seen.known("sigmoid", lambda site: float(site.module == "Sigmoid")) > 0
+    # Between 0 and 1 the largest variance of a mean m is m (1 - m), where all are at the bounds.
+    value = np.where(sigmoid, std * std / np.maximum(mean * (1 - mean), 1e-12), rms * rms)
+
+    def tell(row: int) -> Told:
+        info = seen.site(row)
+        text = f"{info.label} is {value[row]:.1%} saturated: {info.module} is flat there."
+        return Told(text=text, evidence={"rms": float(rms[row]), "mean": float(mean[row])})
+
+    return of_rows(seen, rows, value, tell)
+
+
+def is_bounded(site: SiteInfo) -> float:
+    """1 for what a nonlinearity gives that is flat at its bounds."""
+    return float(site.kind == "activation" and site.module in ("Tanh", "Sigmoid", "Hardtanh"))
+
+
+def zero_gradient(seen: Seen, _: Memory) -> Verdict:
+    """Which share of a weight's gradient is zero."""
+    rows, zeros = seen.rows("weight_gradient"), seen.statistic("zero_share")
+
+    def tell(row: int) -> Told:
+        text = f"All of {seen.site(row).label} is zero: nothing that the loss sees depends on it."
+        return Told(text=text, evidence={"zero_share": float(zeros[row])})
+
+    return of_rows(seen, rows, zeros, tell)
+
+
 TENSORS = (
     Rule(
         name="nonfinite",
@@ -203,5 +235,26 @@ TENSORS = (
         records=2,
         calm=4,
         measure=constant,
+    ),
+    Rule(
+        name="saturated-activation",
+        severity="warning",
+        meaning="A bounded nonlinearity is at its bounds: little gradient goes back through it.",
+        advice="Normalise what comes in, lower the learning rate, or initialise with less gain.",
+        threshold=0.95,
+        clear=0.9,
+        records=4,
+        calm=8,
+        measure=saturated,
+    ),
+    Rule(
+        name="zero-gradient",
+        severity="warning",
+        meaning="A weight gets no gradient in any step.",
+        advice="Look whether its output is used, and for a `detach()` or a dead layer after it.",
+        threshold=0.999999,
+        clear=0.999999,
+        records=8,
+        measure=zero_gradient,
     ),
 )

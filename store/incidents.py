@@ -28,11 +28,16 @@ CAUSES = (
     "nonfinite",
     "dead-activation",
     "constant-activation",
+    "saturated-activation",
+    "zero-gradient",
     "exploding-activation",
     "exploding-gradient",
     "vanishing-gradient",
+    "drift",
     "loss-nonfinite",
     "loss-spike",
+    "agent-losses",
+    "agent-overhead",
 )
 """Rules by how much they say of the cause; those that are not named come last."""
 OF_RANKS = ("replica-divergence", "conservation", "missing-rank", "rank-outlier")
@@ -42,9 +47,12 @@ COUNTED = ("replica-divergence", "conservation", "missing-rank", "nonfinite", "l
 WITHIN = 8
 """Records after its latest alert in which an incident takes up others."""
 AGAIN = 64
-"""And so many where it is the same rule that finds it again, on the same ranks."""
+"""And so many, or steps since it ended, where the same rule finds it again on the same ranks."""
+LAG = 6
+"""Records by which a rule that compares with what is usual may be later than one that counts: of
+the alerts of so many first records the one that says most of the cause speaks for all."""
 AT_ONCE = 2
-"""Of the alerts of so many first records the one that says most of the cause speaks for all."""
+"""Records between which rules that compare cannot tell what came first."""
 SEVERITIES = ("error", "warning", "notice")
 
 
@@ -107,7 +115,8 @@ class _Growing:
         if alert.attempt != self.alerts[0].attempt:
             return False
         away, key = alert.record - self.newest, (alert.rule, alert.ranks)
-        if key in self.until and (self.until[key] > alert.first_step or away <= AGAIN):
+        since = alert.first_step - self.until.get(key, -math.inf)
+        if since < AGAIN or (key in self.until and away <= AGAIN):
             return True
         is_near = away <= WITHIN
         if alert.rule in OF_RANKS:
@@ -179,7 +188,11 @@ def ranked(incidents: Iterable[Incident]) -> list[Incident]:
 
 def _incident(number: int, alerts: Sequence[Alert], order: Mapping[str, int]) -> Incident:
     first = min(one.record for one in alerts)
-    early = [one for one in alerts if one.record - first <= AT_ONCE]
+    early = [
+        one
+        for one in alerts
+        if one.record == first or (one.rule not in COUNTED and one.record - first <= LAG)
+    ]
     most = min(weight_of(one.rule) for one in early)
     alike = [one for one in early if weight_of(one.rule) == most]
     begin = min(one.first_step for one in alike)

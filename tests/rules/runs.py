@@ -1,6 +1,7 @@
 """Make the runs of the bench: `python -m tests.rules.runs --store FOLDER [NAME …]`, in the root.
 
-Without names all are made, the faulty ones first.
+Without names all are made, the faulty ones first. Of each it prints the fault, and what the watch
+says first: the table of docs/rules.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import click
 import torch
 import torch.distributed as dist
 
+from rankscope.rules import why
+from rankscope.sketch.labels import rank_words
 from rankscope.store import open_run
 
 from .faults import FAULTS
@@ -82,16 +85,27 @@ def train_ranks(names: Sequence[str], folder: Path, seed: int) -> None:
 @click.option("--rank", is_flag=True, hidden=True, help="Be one of the ranks that torchrun starts.")
 @click.argument("names", nargs=-1, type=click.Choice(list(JOBS)))
 def main(store: Path, seed: int, rank: bool, names: tuple[str, ...]) -> None:
-    """Train the jobs of these names, or all; tell of each its records and how long it took."""
+    """Train the jobs of these names, or all; tell of each what is wrong, and what was found."""
     if rank:
         dist.init_process_group("gloo")
         train(names, store, seed)
         dist.destroy_process_group()
         return
+    click.echo("| run | fault | found first | incidents |\n|---|---|---|---|")
     for name in names or JOBS:
-        begun = time.monotonic()
-        records = len(open_run(make(name, store, seed)).records())
-        click.echo(f"{name:24} {records:4} records {time.monotonic() - begun:5.1f} s")
+        found, fault = why(open_run(make(name, store, seed))), JOBS[name].fault
+        wrong = "none" if fault is None else f"{place(fault.sites[0], fault.step, fault.ranks)}"
+        first = "nothing"
+        if found.findings:
+            one = found.findings[0]
+            ranks = tuple(at.rank for at in one.ranks)
+            first = f"{one.rule}: {place(one.site, one.first_step, ranks)}"
+        click.echo(f"| {name} | {wrong} | {first} | {len(found.findings)} |")
+
+
+def place(site: str, step: int, ranks: Sequence[int]) -> str:
+    """Where something is, for a table."""
+    return f"{site or 'the run'}, step {step}" + (f", {rank_words(ranks)}" if ranks else "")
 
 
 if __name__ == "__main__":

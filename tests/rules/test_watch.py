@@ -109,8 +109,8 @@ def test_slow_growth_is_told_and_traced_to_its_begin(normal: Draw) -> None:
 
     told = job.records(80, lambda step: normal(1.2 ** max(step - 30, 0)))
 
-    assert rules_of(told) == ["exploding-activation"]
-    assert abs(told[0].first_step - 31) <= 2
+    [growth] = [one for one in told if one.rule == "exploding-activation"]
+    assert abs(growth.first_step - 31) <= 2
 
 
 def test_a_weight_with_a_gradient_that_stays_as_it_is_is_told(normal: Draw) -> None:
