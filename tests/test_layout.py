@@ -19,8 +19,9 @@ MAY_IMPORT = {
     "store": {"merge", "sketch", "wire"},
     "agent": {"sketch", "wire"},
     "merge": {"sketch", "wire"},
-    "collector": {"merge", "sketch", "store", "wire"},
+    "collector": {"merge", "sinks", "sketch", "store", "wire"},
     "relay": {"merge", "sketch", "wire"},
+    "sinks": {"sketch", "store", "wire"},
     "viewer": {"sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -28,14 +29,16 @@ MAY_IMPORT = {
 FRAMEWORKS = {"jax", "numba", "torch", "triton"}
 SCREEN = {"bokeh", "holoviews", "panel"}
 STORAGE = {"icechunk", "pandas", "xarray", "zarr"}
+TOLD = {"prometheus_client", "tensorboard", "wandb"}
 MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "agent": FRAMEWORKS | SCREEN | STORAGE,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
-    "collector": {"torch"} | SCREEN,
+    "collector": {"torch"} | SCREEN | TOLD,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
+    "sinks": {"torch", "zmq"} | SCREEN | TOLD,
     "viewer": {"torch", "zmq"},
 }
 
