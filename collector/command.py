@@ -84,9 +84,11 @@ from .settings import CollectorSettings
     "--sink",
     "sinks",
     multiple=True,
+    envvar="RANKSCOPE_SINKS",
     metavar="KIND:TARGET",
     help="Pass numbers and alerts on to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or prometheus "
-    "(at /metrics of --health), alerts to webhook:URL; may be said several times.",
+    "(at /metrics of --health), alerts to webhook:URL; may be said several times, or in "
+    "RANKSCOPE_SINKS, with blanks between.",
 )
 @click.option(
     "--log-format",

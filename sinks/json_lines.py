@@ -16,6 +16,7 @@ import numpy as np
 
 from ..sketch.errors import SettingError
 from ..sketch.table import FIRST_EXPONENT, Ints
+from .files import append
 from .news import Alarm, Ended, News, Numbers, Table
 
 
@@ -39,13 +40,7 @@ class JsonLines:
         """Write all of its lines, or none."""
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines_of(news))
         with self._path.open("ab", buffering=0) as file:
-            size, whole = file.tell(), lines.encode()
-            try:
-                if file.write(whole) < len(whole):
-                    raise OSError(f"There is no room for {len(whole)} bytes in {self._path}.")
-            except OSError:
-                file.truncate(size)  # half a line would spoil the next one, too
-                raise
+            append(file, lines.encode())
 
     def close(self) -> None:
         """All is written already."""

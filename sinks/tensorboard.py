@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..sketch.errors import SettingError
 from ..sketch.table import FIRST_EXPONENT, Ints
+from .files import append
 from .news import Alarm, Ended, News, Numbers, Table
 
+MOST_ATTEMPTS = 2
+"""Of a run that are open: records of the last but one may still be patched."""
 MOST_SITES = 500
 """Rows of a table: the page shows it as text, and is no fun with more."""
 
@@ -43,8 +47,8 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._open: dict[str, tuple[int, EventFile]] = {}
-        """By run: the attempt that is written, and its file."""
+        self._open: dict[str, dict[int, EventFile]] = {}
+        """By run and attempt."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -73,16 +77,16 @@ class TensorBoard:
             self._close(run)
 
     def _file(self, run: str, attempt: int) -> EventFile:
-        if run in self._open and self._open[run][0] != attempt:
-            self._close(run)
-        if run not in self._open:
-            folder = self._folder / run / f"attempt-{attempt}"
-            self._open[run] = attempt, EventFile(folder)
-        return self._open[run][1]
+        attempts = self._open.setdefault(run, {})
+        if attempt not in attempts:
+            attempts[attempt] = EventFile(self._folder / run / f"attempt-{attempt}")
+            if len(attempts) > MOST_ATTEMPTS:
+                attempts.pop(next(iter(attempts))).close()
+        return attempts[attempt]
 
     def _close(self, run: str) -> None:
-        if run in self._open:
-            self._open.pop(run)[1].close()
+        for file in self._open.pop(run, {}).values():
+            file.close()
 
 
 class EventFile:
@@ -92,27 +96,21 @@ class EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
-        self._path = folder / f"{name}.{time.monotonic_ns()}"
-        self._file = self._path.open("xb")
-        self._records = RecordWriter(self._file)
-        self._records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        self._file.flush()
+        self._file = (folder / f"{name}.{time.monotonic_ns()}").open("xb", buffering=0)
+        self._append(Event(wall_time=now, file_version="brain.Event:2"))
 
     def write(self, values: list[Value], step: int, time_ns: int) -> None:
         """One event with all of the values, or nothing."""
-        event = Event(wall_time=time_ns / 1e9, step=step, summary=Summary(value=values))
-        size = self._file.tell()
-        try:
-            self._records.write(event.SerializeToString())
-            self._file.flush()
-        except OSError:
-            # Half an event would hide all that come after it. What is buffered goes nowhere.
-            os.truncate(self._path, size)
-            raise
+        self._append(Event(wall_time=time_ns / 1e9, step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         """No more comes."""
         self._file.close()
+
+    def _append(self, event: Value) -> None:
+        record = BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        append(self._file, record.getvalue())
 
 
 def values_of(news: Numbers) -> list[Value]:

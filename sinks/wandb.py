@@ -15,8 +15,8 @@ from ..sketch.errors import SettingError
 from ..sketch.table import BINS, FIRST_EXPONENT, Ints
 from .news import Alarm, Ended, News, Numbers, Table
 
-MOST_BINS = 512
-"""As many bins as a histogram of W&B may have."""
+MOST_ATTEMPTS = 2
+"""Of a run that are open: records of the last but one may still be patched."""
 EDGES = np.arange(FIRST_EXPONENT, FIRST_EXPONENT + BINS + 1, dtype=np.float64)
 
 
@@ -30,8 +30,8 @@ class WeightsAndBiases:
     def __init__(self, project: str) -> None:
         entity, _, self._project = project.rpartition("/")
         self._entity = entity or None
-        self._open: dict[str, tuple[str, wandb.Run]] = {}
-        """By run: the launch that is logged, and its run there."""
+        self._open: dict[str, dict[str, wandb.Run]] = {}
+        """By run and launch: the run there."""
         if wandb.setup().settings.mode == "online":
             try:
                 wandb.login()  # asks on a terminal, now rather than from a thread
@@ -63,12 +63,12 @@ class WeightsAndBiases:
         wandb.teardown()
 
     def _run(self, name: str, launch: str, attempt: int) -> wandb.Run:
-        if name in self._open and self._open[name][0] != launch:
-            self._finish(name)
-        if name not in self._open:
-            run = self._begin(name, launch, attempt)
-            self._open[name] = launch, run
-        return self._open[name][1]
+        launches = self._open.setdefault(name, {})
+        if launch not in launches:
+            launches[launch] = self._begin(name, launch, attempt)
+            if len(launches) > MOST_ATTEMPTS:
+                launches.pop(next(iter(launches))).finish()
+        return launches[launch]
 
     def _begin(self, name: str, launch: str, attempt: int) -> wandb.Run:
         settings = wandb.Settings(
@@ -96,8 +96,8 @@ class WeightsAndBiases:
         return run
 
     def _finish(self, name: str) -> None:
-        if name in self._open:
-            self._open.pop(name)[1].finish()
+        for run in self._open.pop(name, {}).values():
+            run.finish()
 
 
 def payload_of(news: Numbers) -> dict[str, object]:

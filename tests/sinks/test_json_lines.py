@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,6 @@ from rankscope.sinks.json_lines import JsonLines
 from rankscope.sketch import SettingError
 
 from .telling import ALERT, alarm, numbers
-
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from rankscope.sinks.json_lines import JsonLines
-from rankscope.sinks import Ended
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-sink = JsonLines(Path(sys.argv[1]))
-sink.take(Ended(run="a"))
-resource.setrlimit(resource.RLIMIT_FSIZE, (60, resource.RLIM_INFINITY))
-try:
-    sink.take(Ended(run="b" * 50))
-except OSError:
-    print("refused")
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-sink.take(Ended(run="c"))
-"""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -85,14 +66,6 @@ def test_a_file_that_is_moved_away_begins_anew(tmp_path: Path) -> None:
     sink.take(Ended(run="b"))
 
     assert [line["run"] for line in lines(tmp_path / "news")] == ["b"]
-
-
-def test_half_a_line_is_taken_back(tmp_path: Path) -> None:
-    path = tmp_path / "news"
-    said = subprocess.check_output([sys.executable, "-c", FULL, str(path)], text=True)
-
-    assert said == "refused\n"
-    assert [line["run"] for line in lines(path)] == ["a", "c"]
 
 
 def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rankscope.__main__ import cli
 from rankscope.collector import collect
 from rankscope.sinks import open_sinks
 from rankscope.sketch import SettingError
@@ -78,6 +79,15 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(
     assert ended.returncode == 1
     assert f"`--sink {extra}` needs {package}" in ended.stderr
     assert f"pip install 'rankscope[{extra}]'" in ended.stderr
+
+
+def test_the_environment_may_name_them(tmp_path: Path) -> None:
+    # That is how the collector that a job starts by itself gets some.
+    asked = {"RANKSCOPE_SINKS": f"jsonl:{tmp_path / 'news'} carrier-pigeon:x"}
+    ended = CliRunner().invoke(cli, ["collect"], env=asked)
+
+    assert "There is no sink 'carrier-pigeon'" in ended.output
+    assert (tmp_path / "news").exists()
 
 
 def test_prometheus_needs_a_place_to_answer() -> None:

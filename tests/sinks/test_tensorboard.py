@@ -93,12 +93,14 @@ def test_each_attempt_is_a_run_of_its_own(tmp_path: Path) -> None:
     sink.take(numbers(0))
     sink.take(numbers(1, attempt=1, launch="two"))
     sink.take(numbers(2))  # a record of the first that was patched
+    sink.take(numbers(3, attempt=2, launch="three"))
+    sink.take(numbers(4))
     sink.take(Ended(run="demo"))
     sink.close()
 
     first = read(tmp_path / "demo" / "attempt-0").Scalars("training/loss")
     second = read(tmp_path / "demo" / "attempt-1").Scalars("training/loss")
-    assert sorted(one.step for one in first) == [0, 2]
+    assert sorted(one.step for one in first) == [0, 2, 4]
     assert [one.step for one in second] == [1]
 
 

@@ -76,23 +76,32 @@ def test_tables_and_alerts_are_there(sink: WeightsAndBiases, tmp_path: Path) -> 
     assert ends.text.endswith(" Over since step 9.")
 
 
-def test_each_start_of_a_job_is_a_run_whose_id_is_the_same_again(
-    sink: WeightsAndBiases, tmp_path: Path
-) -> None:
+def test_each_start_of_a_job_is_a_run_of_its_own(sink: WeightsAndBiases, tmp_path: Path) -> None:
     sink.take(numbers(0))
     sink.take(numbers(0, attempt=1, launch="two"))
-    sink.take(numbers(0, run="other"))  # two runs at a time
+    sink.take(numbers(1))  # a record of the first that was patched
+    sink.take(numbers(0, run="other"))
     sink.take(numbers(1, attempt=1, launch="two"))
     sink.take(Ended(run="demo"))
-    sink.take(numbers(1))  # as a collector that is started again
     sink.close()
 
-    found = {file: only(file, "run")[0] for file in files(tmp_path)}
-    by_name = [(run.display_name, run.run_id) for run in found.values()]
-    names = sorted(name for name, _ in by_name)
-    assert names == ["demo", "demo", "demo (attempt 1)", "other"]
-    assert len({identity for name, identity in by_name if name == "demo"}) == 1
-    assert len({identity for _, identity in by_name}) == 3
+    found = {only(file, "run")[0].display_name: len(history(file)) for file in files(tmp_path)}
+    assert found == {"demo": 2, "demo (attempt 1)": 2, "other": 1}
+
+
+def test_a_collector_that_is_started_again_goes_on_with_the_same_run(
+    sink: WeightsAndBiases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.take(numbers(0))
+    sink.close()
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "again"))
+    again = WeightsAndBiases("team/numerics")
+    again.take(numbers(1))
+    again.close()
+
+    folders = (tmp_path, tmp_path / "again")
+    first, second = (only(files(folder)[0], "run")[0].run_id for folder in folders)
+    assert first == second
 
 
 def test_without_a_key_it_is_told_at_once_what_to_do(tmp_path: Path) -> None:
