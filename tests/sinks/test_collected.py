@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -33,6 +34,21 @@ from .reading_wandb import history
 from .telling import Listener
 from .test_tensorboard import read
 from .test_webhook import answering
+
+JOB = """
+import torch
+from rankscope.agent.torch import observe
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+with observe(model, optimizer, run="job") as scope:
+    for _ in range(5):
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        scope.step(loss=loss)
+        optimizer.zero_grad()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -252,3 +268,22 @@ def test_each_start_of_a_job_is_told_as_such(tmp_path: Path) -> None:
     ]
     first = [(0, "one", 0), (0, "one", 1), Ended]
     assert told == [*first, (1, "two", 0), (1, "two", 1), Ended]
+
+
+def test_the_collector_that_a_job_starts_has_sinks_by_the_environment(tmp_path: Path) -> None:
+    news = tmp_path / "news.jsonl"
+    environment = {**os.environ, "RANKSCOPE_SINKS": f"jsonl:{news} tensorboard:{tmp_path / 'tb'}"}
+    command = [sys.executable, "-c", JOB]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
+    wait_until(lambda: '"ended"' in news.read_text(), timeout_s=30)
+    lines = [json.loads(line) for line in news.read_text().splitlines()]
+    told = [line for line in lines if line["event"] == "numbers"]
+
+    assert [line["step"] for line in told][:5] == list(range(5))
+    assert told[4]["numbers"]["weight/all/count"] == 4 * 8 + 8 + 8 + 1
+    assert told[4]["numbers"]["optimizer_state.exp_avg/rms"] > 0
+    assert next(line["step"] for line in lines if line["event"] == "table") == 0
+    found = read(tmp_path / "tb" / "job" / "attempt-0")
+    assert found.Scalars("training/loss")[0].value == pytest.approx(
+        told[0]["numbers"]["training/loss"]
+    )
