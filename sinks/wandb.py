@@ -34,7 +34,8 @@ class WeightsAndBiases:
         """By run and launch: the run there."""
         if wandb.setup().settings.mode == "online":
             try:
-                wandb.login()  # asks on a terminal, now rather than from a thread
+                # Asks on a terminal, now rather than from a thread; but does not ask the server.
+                wandb.login(verify=False)
             except wandb.Error as error:
                 raise SettingError(
                     f"`--sink wandb:{project}` cannot log in: {error} Or say WANDB_MODE=offline."

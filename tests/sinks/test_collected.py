@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -250,6 +251,30 @@ def test_sinks_that_hang_or_fail_delay_nothing(tmp_path: Path) -> None:
     assert counts["hangs"].dropped >= steps - 9
     assert counts["fails"].retried >= steps
     assert len(open_run(tmp_path / "demo").records()) == steps
+
+
+def test_a_server_of_wandb_that_hangs_keeps_nothing_from_beginning_or_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and is silent
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        news = tmp_path / "news.jsonl"
+        process, where = start(tmp_path, "--sink", "wandb:numerics", "--sink", f"jsonl:{news}")
+        box = outbox(where["address"])
+        send(box, range(20))
+        assert box.close(timeout_s=15)
+        wait_until(lambda: counters(where)["sinks"]["jsonl"]["delivered"] >= 20)
+        assert counters(where)["sinks"]["wandb"]["delivered"] == 0
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert time.monotonic() - began < 15.0
+    assert "The sink wandb hangs: " in log
+    assert len(open_run(tmp_path / "demo").records()) == 20
 
 
 def test_each_start_of_a_job_is_told_as_such(tmp_path: Path) -> None:
