@@ -26,7 +26,7 @@ WHOLE = ("count", "l1", "l2", "rms", "mean", "mean_abs", "abs_max", "min", "max"
 DESCRIBED = ("count", *MAIN, "var", "l1", "negative_share")
 """Columns of a table."""
 
-Rows = NDArray[np.intp]
+Places = NDArray[np.intp]
 
 
 def numbers_of(
@@ -41,24 +41,31 @@ def numbers_of(
     Raises:
         SettingError: there is no such format.
     """
-    numbers = {f"training/{name}": value for name, value in _over(record.training, np.mean)}
-    for group, rows in _groups(record, sites).items():
-        one = _united(record.merged.take(rows))
-        found = [
-            *_averages(record.merged.take(rows)),
-            *((f"all/{name}", float(derive(one, name)[0])) for name in WHOLE),
-            *_rates(one, formats or FORMATS),
-        ]
-        numbers |= {f"{group}/{name}": value for name, value in found if not isnan(value)}
+    groups, of_row = _groups(record, sites)
+    wholes = _united(record.merged, of_row)
+    columns = {
+        **_averages(record.merged, of_row, len(groups)),
+        **{f"all/{name}": derive(wholes, name) for name in WHOLE},
+        **_rates(wholes, formats or FORMATS),
+    }
     # They are counters of each rank, and one that is in trouble is not to be averaged away.
-    return numbers | {f"agent/{name}": value for name, value in _over(record.health, np.max)}
+    agents = {f"agent/{name}": value for name, value in _over(record.health, np.max)}
+    training = {f"training/{name}": value for name, value in _over(record.training, np.mean)}
+    statistics = {
+        f"{group}/{name}": float(column[place])
+        for place, group in enumerate(groups)
+        for name, column in columns.items()
+        if not isnan(column[place])
+    }
+    return training | statistics | agents
 
 
 def exponents_of(record: Record, sites: Sequence[SiteInfo]) -> dict[str, Ints]:
     """By group: int64 [BINS], how many elements of all of its sites have which exponent."""
+    groups, of_row = _groups(record, sites)
     return {
-        group: record.merged.histogram[rows].sum(axis=0)
-        for group, rows in _groups(record, sites).items()
+        group: record.merged.histogram[of_row == place].sum(axis=0)
+        for place, group in enumerate(groups)
     }
 
 
@@ -77,41 +84,53 @@ def group_of(site: SiteInfo) -> str:
     return f"{site.kind}.{site.slot}" if is_state else site.kind
 
 
-def _groups(record: Record, sites: Sequence[SiteInfo]) -> dict[str, Rows]:
-    """By group, in alphabetical order, the rows of a record."""
-    of_row = np.array([group_of(sites[place]) for place in record.sites.tolist()], dtype=object)
-    return {group: np.flatnonzero(of_row == group) for group in sorted(set(of_row.tolist()))}
+def _groups(record: Record, sites: Sequence[SiteInfo]) -> tuple[list[str], Places]:
+    """The groups of a record in the order of the alphabet, and the place of each row's."""
+    of_row = [group_of(sites[place]) for place in record.sites.tolist()]
+    groups = sorted(set(of_row))
+    places = {group: place for place, group in enumerate(groups)}
+    return groups, np.array([places[group] for group in of_row], np.intp)
 
 
-def _averages(table: SketchTable) -> Iterator[tuple[str, float]]:
+def _averages(table: SketchTable, of_row: Places, groups: int) -> dict[str, Floats]:
     """Main statistics averaged over the sites that have them; what is not finite is added up."""
     values = main_statistics(table)
-    known = ~np.isnan(values)
+    sums, known = np.zeros((groups, len(MAIN))), np.zeros((groups, len(MAIN)))
+    np.add.at(sums, of_row, np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
+    np.add.at(known, of_row, ~np.isnan(values))
     with np.errstate(all="ignore"):
-        sums = np.where(known, values, 0.0).sum(axis=0)
-        means: Floats = sums / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
-    for column, name in enumerate(MAIN):
-        yield name, float((sums if name == "nonfinite" else means)[column])
+        means = sums / np.where(known > 0, known, np.nan)
+    told = {name: means[:, column] for column, name in enumerate(MAIN)}
+    return told | {"nonfinite": sums[:, MAIN.index("nonfinite")]}
 
 
-def _united(table: SketchTable) -> SketchTable:
-    """One row: all tensors of a table as one."""
-    while len(table) > 1:
-        half = len(table) // 2
-        pairs = table.take(slice(half)).merge(table.take(slice(half, 2 * half)))
-        table = SketchTable.concatenate([pairs, table.take(slice(2 * half, None))])
-    return table
+def _united(table: SketchTable, of_row: Places) -> SketchTable:
+    """A row for each group: all of its tensors as one."""
+    order = np.argsort(of_row, kind="stable")
+    table, group = table.take(order), of_row[order]
+    while True:
+        place = np.arange(len(group)) - np.searchsorted(group, group)
+        odd = np.flatnonzero(place % 2)
+        if not len(odd):
+            return table
+        # All groups at once, by pairs of neighbours: as many merges as the longest needs.
+        alone = np.setdiff1d(np.arange(len(group)), np.concatenate([odd - 1, odd]))
+        kept = np.concatenate([odd - 1, alone])
+        pairs = table.take(odd - 1).merge(table.take(odd))
+        table = SketchTable.concatenate([pairs, table.take(alone)]).take(np.argsort(kept))
+        group = group[np.sort(kept)]
 
 
-def _rates(one: SketchTable, formats: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Which share of the non-zero elements each format would lose; nothing where none was seen."""
-    if one.measured()[0] == 0:
-        return
+def _rates(wholes: SketchTable, formats: Sequence[str]) -> dict[str, Floats]:
+    """Which share of the non-zero elements each format would lose; NaN where none was seen."""
+    seen = wholes.measured() > 0
+    rates = dict[str, Floats]()
     with np.errstate(all="ignore"):  # beyond the largest float64 thresholds are infinite
         for name in formats:
             target = number_format(name)
-            yield f"underflow/{name}", float(underflow(one, target).value[0])
-            yield f"overflow/{name}", float(overflow(one, target).value[0])
+            rates[f"underflow/{name}"] = np.where(seen, underflow(wholes, target).value, np.nan)
+            rates[f"overflow/{name}"] = np.where(seen, overflow(wholes, target).value, np.nan)
+    return rates
 
 
 def _over(

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankscope.sinks import exponents_of, numbers_of, table_of
 from rankscope.sketch import FIRST_EXPONENT, SettingError, SketchTable, sketch_array
@@ -35,14 +37,21 @@ def test_a_kind_is_also_told_as_if_it_were_one_tensor() -> None:
     assert found["activation/all/min"] == -4
 
 
-def test_any_number_of_sites_is_put_together() -> None:
-    sites = [SiteInfo(kind="weight", name=f"layers.{place}") for place in range(7)]
-    tensors = {place: np.full(3, place, np.float32) for place in range(7)}
+@given(st.lists(st.sampled_from(["weight", "activation", "tap"]), min_size=1, max_size=20))
+def test_any_number_of_sites_of_each_kind_is_put_together(kinds: list[str]) -> None:
+    sites = [SiteInfo(kind=kind, name=f"layers.{place}") for place, kind in enumerate(kinds)]
+    rng = np.random.default_rng(len(kinds))
+    tensors = {place: rng.normal(place, 2.0, 5).astype(np.float32) for place in range(len(kinds))}
 
-    found = numbers_of(build_record(0, tensors, peers=None), sites)
+    found = numbers_of(build_record(0, tensors), sites)
 
-    assert found["weight/all/count"] == 21
-    assert found["weight/all/l1"] == pytest.approx(3 * 21)
+    for kind in set(kinds):
+        mine = [tensors[place] for place, one in enumerate(kinds) if one == kind]
+        whole = np.concatenate(mine).astype(np.float64)
+        assert found[f"{kind}/all/count"] == len(whole)
+        assert found[f"{kind}/all/rms"] == pytest.approx(np.sqrt(np.mean(whole**2)))
+        assert found[f"{kind}/all/max"] == whole.max()
+        assert found[f"{kind}/mean"] == pytest.approx(np.mean([one.mean() for one in mine]))
 
 
 def test_optimizer_state_is_told_by_its_slot() -> None:
