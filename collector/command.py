@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import click
 
 from ..rules.book import rule_book
+from ..sinks.opening import open_sinks
 from ..wire.keys import CollectorKeys, read_keys
 from ..wire.memory import raise_file_limit, use_one_heap
 from ..wire.stopping import StopSignal, leave
@@ -84,6 +85,16 @@ from .settings import CollectorSettings
 )
 @click.option("--health", help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7601.")
 @click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    envvar="RANKSCOPE_SINKS",
+    metavar="KIND:TARGET",
+    help="Pass numbers and alerts on to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or prometheus "
+    "(at /metrics of --health), alerts to webhook:URL; may be said several times, or in "
+    "RANKSCOPE_SINKS, with blanks between.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -106,6 +117,7 @@ def collect(
     rules_file: str | None,
     memory_mib: int,
     health: str | None,
+    sinks: tuple[str, ...],
     log_format: str,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
@@ -127,12 +139,23 @@ def collect(
     )
     stop = StopSignal()
     raise_file_limit()
-    service = Service(bind, store, settings=settings, keys=_keys(keys), insecure=insecure)
+    told, metrics = open_sinks(sinks)
+    if metrics is not None and health is None:
+        raise click.UsageError(
+            "`--sink prometheus` is read at /metrics of `--health`: say `--health 127.0.0.1:7610`."
+        )
     with ExitStack() as cleanup:
+        cleanup.callback(told.close)
+        loaded = _keys(keys)
+        service = Service(
+            bind, store, settings=settings, keys=loaded, insecure=insecure, sinks=told
+        )
         cleanup.callback(service.close)
         said = {"address": service.address}
         if health is not None:
-            server = HealthServer(health, lambda: service.health, insecure=insecure)
+            server = HealthServer(
+                health, lambda: service.health, insecure=insecure, metrics=metrics
+            )
             cleanup.callback(server.close)
             said["health"] = server.address
         if announce:

@@ -7,6 +7,7 @@ again, unchanged; after each that works the store does a piece of its housekeepi
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class Commits:
         """By stream the sequence number up to which all is durable."""
         self.failing = ""
         """Why the last commit did not work; empty if it did."""
+        self.last_s = 0.0
+        """How long the last commit took."""
         self._writer = writer
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rankscope-store")
@@ -123,7 +126,7 @@ class Commits:
     # On the thread -------------------------------------------------------------------------------
 
     def _store(self, commit: _Commit) -> None:
-        batch = commit.batch
+        batch, began = commit.batch, time.monotonic()
         self._writer.commit(
             batch.records,
             streams=commit.cursors,
@@ -132,6 +135,7 @@ class Commits:
             rank_frames=batch.rank_frames,
             judged=batch.judged,
         )
+        self.last_s = time.monotonic() - began
 
     def _keep_house(self, result: Future[None]) -> None:
         if result.exception() is None:

@@ -1,5 +1,7 @@
 """How the collector is, over HTTP: `/healthz` for what restarts it, `/counters` for who looks.
 
+`/metrics` is for Prometheus, where it is among the sinks.
+
 A thread of its own answers from what the loop has put down last, so that no question ever holds up
 a frame, and a loop that hangs is seen.
 """
@@ -10,11 +12,13 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ..sinks.feed import FeedCounts
+from ..sinks.opening import Metrics
 from ..sketch.errors import AddressError
 from ..wire.address import Address
 from .session import CollectorStatistics
@@ -40,6 +44,10 @@ class Health:
     is_full: bool
     """Whether agents are held back for want of memory."""
     counts: CollectorStatistics
+    resident_bytes: int = 0
+    """What the process takes of the machine's memory."""
+    sinks: Mapping[str, FeedCounts] = field(default_factory=dict[str, FeedCounts])
+    """By sink how it keeps up."""
 
     def status(self, now: float) -> tuple[int, str]:
         """The code for HTTP, and a sentence."""
@@ -58,12 +66,20 @@ class HealthServer:
     Args:
         look: what the loop has put down last.
         insecure: allow a place that other machines reach.
+        metrics: answers `/metrics`; None: nobody does.
 
     Raises:
         AddressError: it cannot listen there.
     """
 
-    def __init__(self, place: str, look: Callable[[], Health], *, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        place: str,
+        look: Callable[[], Health],
+        *,
+        insecure: bool = False,
+        metrics: Metrics | None = None,
+    ) -> None:
         match = _PLACE.fullmatch(place)
         if match is None or int(match[2]) > 65535:
             raise AddressError(f"A place for /healthz looks like 127.0.0.1:7601, got {place!r}.")
@@ -74,7 +90,7 @@ class HealthServer:
                 "use 127.0.0.1, or say `--insecure` if the network is trusted."
             )
         try:
-            self._server = _Server((host, port), _handler_of(look))
+            self._server = _Server((host, port), _handler_of(look, metrics))
         except OSError as error:
             raise AddressError(
                 f"This machine cannot listen on {place}: {error.strerror}."
@@ -96,7 +112,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
 
-def _handler_of(look: Callable[[], Health]) -> type[BaseHTTPRequestHandler]:
+def _handler_of(
+    look: Callable[[], Health], metrics: Metrics | None
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = QUESTION_S
 
@@ -108,13 +126,19 @@ def _handler_of(look: Callable[[], Health]) -> type[BaseHTTPRequestHandler]:
                     self._answer(code, {"status": text})
                 case "/counters":
                     self._answer(200, _counters(health, now, text))
+                case "/metrics" if metrics is not None:
+                    accept = self.headers.get("Accept", "")
+                    self._send(200, *metrics.render(accept, pipeline_of(health, now), health.sinks))
                 case _:
-                    self._answer(404, {"status": "There is /healthz, and /counters."})
+                    there = ("/healthz", "/counters", *(["/metrics"] if metrics else []))
+                    self._answer(404, {"status": f"There is {', '.join(there)}."})
 
         def _answer(self, code: int, what: dict[str, Any]) -> None:
-            body = (json.dumps(what) + "\n").encode()
+            self._send(code, "application/json", (json.dumps(what) + "\n").encode())
+
+        def _send(self, code: int, content_type: str, body: bytes) -> None:
             self.send_response(code)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -125,11 +149,23 @@ def _handler_of(look: Callable[[], Health]) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+def pipeline_of(health: Health, now: float) -> dict[str, float]:
+    """The same as numbers by name, for sinks."""
+    counts = {name: float(value) for name, value in asdict(health.counts).items()}
+    return {
+        **counts,
+        "resident_bytes": float(health.resident_bytes),
+        "uptime_s": now - health.started,
+    }
+
+
 def _counters(health: Health, now: float, text: str) -> dict[str, Any]:
     return {
         "status": text,
         "address": health.address,
         "uptime_s": round(now - health.started, 3),
         "is_full": health.is_full,
+        "resident_bytes": health.resident_bytes,
         **asdict(health.counts),
+        "sinks": {name: asdict(counts) for name, counts in health.sinks.items()},
     }

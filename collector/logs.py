@@ -29,3 +29,4 @@ def log_to_stderr(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("wandb").setLevel(logging.WARNING)  # it tells each step of its own

@@ -16,10 +16,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
+from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
 from ..store.layout import CHUNK
-from ..store.record import Event, RankInfo, SiteInfo
+from ..store.record import Event, RankInfo, Record, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
@@ -64,10 +65,16 @@ class Run:
         name: of the run.
         writer: the only one of its store.
         wall_ns: the wall clock, nanoseconds since 1970.
+        sinks: are told what is stored, and what was found wrong.
     """
 
     def __init__(
-        self, name: str, writer: RunWriter, settings: CollectorSettings, wall_ns: Callable[[], int]
+        self,
+        name: str,
+        writer: RunWriter,
+        settings: CollectorSettings,
+        wall_ns: Callable[[], int],
+        sinks: Sinks | None = None,
     ) -> None:
         meta = writer.catalog.meta
         self.name = name
@@ -75,6 +82,9 @@ class Run:
         self.streams: dict[str, Stream] = {}
         self.records = 0
         self.alerts = 0
+        self.lost_frames = 0
+        self.lag_s = 0.0
+        """From the end of the newest step that is stored to when it was."""
         self._writer = writer
         self._catalog = writer.catalog
         self._commits = Commits(writer, settings)
@@ -86,6 +96,7 @@ class Run:
         self._newest = writer.newest()
         """Attempt and step of the newest record."""
         self._wall_ns = wall_ns
+        self._sinks = sinks or Sinks()
         self._joiners: dict[int, Joiner] = {}
         self._budgets: dict[int, Budget] = {}
         self._relief: dict[int, Control] = {}
@@ -305,6 +316,11 @@ class Run:
         """Whether a commit is under way."""
         return self._commits.is_busy
 
+    @property
+    def commit_s(self) -> float:
+        """How long the last commit took."""
+        return self._commits.last_s
+
     def advance(self, now: float) -> bool:
         """Gather what is due and go on with storing; whether something has become durable.
 
@@ -393,6 +409,7 @@ class Run:
         """Let the store go without storing what is here: the ranks will send it again."""
         self._commits.close()
         self._writer.close()
+        self._sinks.ended(self.name)
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -568,6 +585,8 @@ class Run:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (attempt, record.step)
                 self._usual_bytes = record.size_bytes
+            for alert in batch.alerts:
+                self._sinks.alarm(self.name, self._launch(attempt), alert)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
 
@@ -592,9 +611,30 @@ class Run:
         """All of it is durable."""
         self.records += len(stored.records)
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
+        self.lost_frames += sum(event.frames for event in stored.events)
+        self._tell(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        """Sinks hear of records that are durable."""
+        if records:
+            newest_ns = max(record.time_ns for record in records)
+            self.lag_s = max((self._wall_ns() - newest_ns) / 1e9, 0.0)
+        for record in records:
+            self._sinks.stored(
+                Stored(
+                    run=self.name,
+                    launch=self._launch(record.attempt),
+                    record=record,
+                    sites=self._catalog.meta.sites,
+                    formats=self._writer.formats,
+                )
+            )
+
+    def _launch(self, attempt: int) -> str:
+        return self._catalog.meta.attempts[attempt].launch
 
     def _take_farewells(self) -> None:
         """Tell what was lost at the end of streams whose frames are all durable, and so once."""

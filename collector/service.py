@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..sinks.fanout import Sinks
 from ..sketch.errors import AddressError, StoreError
 from ..store.naming import is_vacant
 from ..store.place import ObjectUrl, Place, place_of
@@ -14,8 +15,8 @@ from ..store.writer import RunWriter
 from ..wire.address import parse_address
 from ..wire.keys import CollectorKeys
 from ..wire.listener import Listener
-from ..wire.memory import trim
-from .health import Health
+from ..wire.memory import resident_bytes, trim
+from .health import Health, pipeline_of
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
 
@@ -44,6 +45,7 @@ class Service:
         keys: of the collector, with its list of agents: nobody else is let in, and all that is
             sent is encrypted.
         insecure: allow an address that other machines can reach, without keys.
+        sinks: are told what is stored, and what was found wrong. Close them after this.
 
     Raises:
         AddressError: it cannot listen there.
@@ -58,7 +60,9 @@ class Service:
         settings: CollectorSettings | None = None,
         keys: CollectorKeys | None = None,
         insecure: bool = False,
+        sinks: Sinks | None = None,
     ) -> None:
+        self._sinks = sinks or Sinks()
         self.settings = settings or CollectorSettings()
         where = parse_address(address)
         if not where.is_local and keys is None and not insecure:
@@ -75,6 +79,7 @@ class Service:
             self.settings,
             time.time_ns,
             time.monotonic(),
+            self._sinks,
         )
         self._listener = Listener(where, self.settings, keys)
         self.address: str = self._listener.address
@@ -129,14 +134,18 @@ class Service:
         self._listener.close(linger_ms=200)
 
     def _look(self, now: float) -> Health:
-        return Health(
+        health = Health(
             at=now,
             address=self.address,
             started=self._started,
             failing=self._collector.failing,
             is_full=self._collector.is_full,
             counts=self._collector.statistics(),
+            resident_bytes=resident_bytes(),
+            sinks=self._sinks.counts(),
         )
+        self._sinks.pipeline = pipeline_of(health, now)
+        return health
 
     def _take_in(self) -> None:
         now = time.monotonic()

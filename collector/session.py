@@ -13,6 +13,7 @@ from importlib.metadata import version
 from traceback import format_exc
 from typing import Literal, assert_never
 
+from ..sinks.fanout import Sinks
 from ..sketch.errors import BusyError, NotARunError, ProtocolError, StoreError
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
@@ -81,6 +82,13 @@ class CollectorStatistics:
     held_bytes: int = 0
     open_records: int = 0
     """Records that still wait for ranks."""
+    lost_frames: int = 0
+    """Frames of which is stored that they are lost."""
+    lag_s: float = 0.0
+    """From the end of the newest step, by its rank's clock, to when it was stored: the longest of
+    all open runs, or that of the run that was closed last."""
+    commit_s: float = 0.0
+    """How long the last commit took, likewise."""
 
 
 class Collector:
@@ -91,6 +99,7 @@ class Collector:
         settings: times, sizes and limits.
         wall_ns: the wall clock, nanoseconds since 1970.
         now: seconds, on the clock of all other calls.
+        sinks: are told what is stored, and what was found wrong.
     """
 
     def __init__(
@@ -99,11 +108,13 @@ class Collector:
         settings: CollectorSettings,
         wall_ns: Callable[[], int],
         now: float,
+        sinks: Sinks | None = None,
     ) -> None:
         self.settings = settings
         self.outgoing: list[tuple[bytes, bytes]] = []
         """Peer and message: what is to be sent."""
         self._open_run = open_run
+        self._sinks = sinks
         self._wall_ns = wall_ns
         self._started = now
         self._heard = self._is_sealed = False
@@ -202,7 +213,7 @@ class Collector:
             raise
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
-        self._runs[name] = Run(name, writer, self.settings, self._wall_ns)
+        self._runs[name] = Run(name, writer, self.settings, self._wall_ns, self._sinks)
 
     def statistics(self) -> CollectorStatistics:
         """What was done so far."""
@@ -210,10 +221,13 @@ class Collector:
         counts.streams, counts.runs = len(self._peers), len(self._runs)
         counts.held_bytes = sum(run.held_bytes() for run in runs)
         counts.open_records = sum(run.open_records for run in runs)
+        counts.lag_s = max((run.lag_s for run in runs), default=counts.lag_s)
+        counts.commit_s = max((run.commit_s for run in runs), default=counts.commit_s)
         return replace(
             counts,
             records=counts.records + sum(run.records for run in runs),
             alerts=counts.alerts + sum(run.alerts for run in runs),
+            lost_frames=counts.lost_frames + sum(run.lost_frames for run in runs),
         )
 
     @property
@@ -505,6 +519,8 @@ class Collector:
             logger.error("Run %r could not be finished: %s", run.name, error)
         self._counts.records += run.records
         self._counts.alerts += run.alerts
+        self._counts.lost_frames += run.lost_frames
+        self._counts.lag_s, self._counts.commit_s = run.lag_s, run.commit_s
         self._touched |= run.streams
         self._acknowledge()
         for stream in run.streams.values():

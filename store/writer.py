@@ -87,6 +87,8 @@ class RunWriter:
         self._landed: Batch = ()
         """What was committed by a call that failed: it will come again."""
         self._cleaner = Cleaner(repository, is_remote=isinstance(path, ObjectUrl))
+        self.formats = snapshot.formats
+        """Number formats that the run marks."""
         self._state = snapshot.state
         self._streams = snapshot.streams
         self._stored_meta = read_meta(session.store)

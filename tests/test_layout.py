@@ -19,9 +19,10 @@ MAY_IMPORT = {
     "store": {"merge", "sketch", "wire"},
     "agent": {"sketch", "wire"},
     "merge": {"sketch", "wire"},
-    "collector": {"merge", "rules", "sketch", "store", "wire"},
+    "collector": {"merge", "rules", "sinks", "sketch", "store", "wire"},
     "relay": {"merge", "sketch", "wire"},
     "rules": {"sketch", "store"},
+    "sinks": {"sketch", "store", "wire"},
     "viewer": {"rules", "sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -29,15 +30,17 @@ MAY_IMPORT = {
 FRAMEWORKS = {"jax", "numba", "torch", "triton"}
 SCREEN = {"bokeh", "holoviews", "panel"}
 STORAGE = {"icechunk", "pandas", "xarray", "zarr"}
+TOLD = {"prometheus_client", "tensorboard", "wandb"}
 MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "agent": FRAMEWORKS | SCREEN | STORAGE,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
-    "collector": {"torch"} | SCREEN,
+    "collector": {"torch"} | SCREEN | TOLD,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
     "rules": {"torch", "zmq"} | SCREEN,
+    "sinks": {"torch", "zmq"} | SCREEN | TOLD,
     "viewer": {"torch", "zmq"},
 }
 

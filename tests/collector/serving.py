@@ -19,6 +19,7 @@ import numpy as np
 
 from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
+from rankscope.sinks import Sinks
 from rankscope.sketch import SketchTable, sketch_array
 from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
 from rankscope.wire.keys import CollectorKeys
@@ -149,9 +150,11 @@ def serving(
     settings: CollectorSettings = QUICK,
     address: str = "tcp://127.0.0.1:*",
     keys: CollectorKeys | None = None,
+    sinks: Sinks | None = None,
 ) -> Generator[Service]:
     """A collector on a thread; when the block ends it stores all and stops."""
-    service, ended = Service(address, store, settings=settings, keys=keys), threading.Event()
+    service = Service(address, store, settings=settings, keys=keys, sinks=sinks)
+    ended = threading.Event()
 
     def serve() -> None:
         try:

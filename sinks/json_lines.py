@@ -1,0 +1,102 @@
+"""News as lines of JSON in a file, for scripts and log shippers.
+
+The file is opened anew for each line, so that it may be moved away at any time (logrotate).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..sketch.errors import SettingError
+from ..sketch.table import FIRST_EXPONENT, Ints
+from .files import append
+from .news import Alarm, Ended, News, Numbers, Table
+
+
+class JsonLines:
+    """Appends to a file.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            text = f"`--sink jsonl:{path}` cannot be written: {error.strerror}."
+            raise SettingError(text) from None
+
+    def take(self, news: News) -> None:
+        """Write all of its lines, or none."""
+        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines_of(news))
+        with self._path.open("ab", buffering=0) as file:
+            append(file, lines.encode())
+
+    def close(self) -> None:
+        """All is written already."""
+
+
+def lines_of(news: News) -> list[dict[str, Any]]:
+    """What is written of it."""
+    match news:
+        case Numbers():
+            where = {"run": news.run, "attempt": news.attempt, "step": news.step}
+            when = {"time": _time(news.time_ns)}
+            numbers = {name: _number(value) for name, value in news.values.items()}
+            exponents = {group: _trimmed(counts) for group, counts in news.exponents.items()}
+            line = {"event": "numbers", **where, **when, "numbers": numbers, "exponents": exponents}
+            if news.table is None:
+                return [line]
+            return [line, {"event": "table", **where, **when, "sites": _sites(news.table)}]
+        case Alarm():
+            alert, state = news.alert, "begins" if news.begins else "ends"
+            fields = asdict(alert) | {
+                "value": _number(alert.value),
+                "threshold": _number(alert.threshold),
+                "time": _time(alert.time_ns),
+            }
+            del fields["time_ns"]
+            return [{"event": "alert", "run": news.run, "state": state, **fields}]
+        case Ended():
+            return [{"event": "ended", "run": news.run}]
+
+
+def _time(time_ns: int) -> str:
+    moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they are the words that Python's `float` reads."""
+    return value if isfinite(value) else str(value)
+
+
+def _trimmed(counts: Ints) -> dict[str, Any]:
+    """Counts from the lowest exponent that there is to the highest."""
+    held = np.flatnonzero(counts)
+    if not len(held):
+        return {"first": None, "counts": []}
+    first, last = int(held[0]), int(held[-1])
+    return {"first": first + FIRST_EXPONENT, "counts": counts[first : last + 1].tolist()}
+
+
+def _sites(table: Table) -> dict[str, dict[str, float | str]]:
+    """By label the statistics that are defined."""
+    return {
+        site: {
+            name: _number(value)
+            for name, value in zip(table.statistics, row, strict=True)
+            if value == value
+        }
+        for site, row in zip(table.sites, table.values.tolist(), strict=True)
+    }

@@ -1,0 +1,105 @@
+"""Alerts as JSON that is posted to an address, in the form that Slack's webhooks take."""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from ..sketch.errors import SettingError
+from .json_lines import lines_of
+from .news import Alarm, News, Rejected
+
+TIMEOUT_S = 5.0
+AGAIN = (408, 425, 429)
+"""Of the codes that blame who asks those after which it is worth to ask again."""
+
+
+class Webhook:
+    """Posts each alert when it begins and when it ends.
+
+    The address is a secret, and in no message and no log line: who has it can post.
+
+    Args:
+        url: where to.
+        timeout_s: to connect, and for the answer.
+
+    Raises:
+        SettingError: it is no address for HTTP.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.host = host_of(url)
+        """Whom it calls."""
+        self._url = url
+        self._timeout_s = timeout_s
+        self._opener = build_opener(_NoRedirect)
+
+    def take(self, news: News) -> None:
+        """Post an alert; all else is no news here."""
+        if not isinstance(news, Alarm):
+            return
+        body = json.dumps(message_of(news)).encode()
+        request = Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        try:
+            self._opener.open(request, timeout=self._timeout_s).close()
+        except HTTPError as error:
+            code = error.code
+            error.close()
+            if code < 500 and code not in AGAIN:
+                raise Rejected(f"{self.host} answered {code}") from None
+            raise ConnectionError(f"{self.host} answered {code}") from None
+        except (URLError, OSError) as error:
+            raise ConnectionError(f"{self.host} did not answer: {_reason(error)}") from None
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A moved webhook must be told anew: a POST that is redirected becomes a GET."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+def host_of(url: str) -> str:
+    """The host of an address for HTTP.
+
+    Raises:
+        SettingError: it is none. The address is not told, for it is a secret.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        raise SettingError("The address of `--sink webhook:` cannot be read.") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise SettingError(
+            "`--sink webhook:` takes an address as https://host/path, "
+            f"got one that begins with {parts.scheme + ':' if parts.scheme else 'no scheme'!r}."
+        )
+    return host
+
+
+def message_of(news: Alarm) -> dict[str, Any]:
+    """A sentence for people as `text`, and the alert's fields for programs."""
+    alert = news.alert
+    steps = f"step {alert.first_step}"
+    state = "" if alert.last_step is None else f", over since step {alert.last_step}"
+    text = f"{news.run}, {steps}{state}: {alert.text}"
+    return {"text": _escaped(text), "rankscope": lines_of(news)[0]}
+
+
+def _escaped(text: str) -> str:
+    """Names of tensors are other people's words: they must not call a whole channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _reason(error: OSError) -> str:
+    reason = error.reason if isinstance(error, URLError) else error
+    return str(reason)
