@@ -19,8 +19,9 @@ from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
 from ..sketch.quantities import MAX_NUMBERS, quantity_named
+from ..store.incidents import IncidentLog
 from ..store.layout import CHUNK
-from ..store.record import Event, RankInfo, Record, SiteInfo
+from ..store.record import Alert, Event, RankInfo, Record, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
@@ -102,6 +103,7 @@ class Run:
         self._relief: dict[int, Control] = {}
         """By attempt: what an overloaded collector asks for."""
         self._started: dict[int, float] = {}
+        self._incidents: dict[int, IncidentLog] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
         self._meshes: dict[int, dict[str, int]] = {}
         self._training, self._health = Names(meta.training), Names(meta.health)
@@ -384,6 +386,7 @@ class Run:
                 self._budgets.pop(attempt, None)
                 self._relief.pop(attempt, None)
                 self._refused.pop(attempt, None)
+                self._incidents.pop(attempt, None)
 
     def close(self, now: float) -> None:
         """Commit all there is, mark the run as finished and let its store go.
@@ -510,6 +513,9 @@ class Run:
         self._joiners[attempt].watch.resume(
             self._writer.alerts(attempt), place.__getitem__, last_step
         )
+        self._incidents[attempt] = IncidentLog(
+            self._writer.alerts(attempt), self._catalog.meta.sites
+        )
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
@@ -585,10 +591,19 @@ class Run:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (attempt, record.step)
                 self._usual_bytes = record.size_bytes
-            for alert in batch.alerts:
-                self._sinks.alarm(self.name, self._launch(attempt), alert)
+            self._alarm(attempt, batch.alerts)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
+
+    def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
+        """Sinks hear at once of what was found, stored or not."""
+        if not alerts:
+            return
+        launch, sites = self._launch(attempt), self._catalog.meta.sites
+        for alert in alerts:
+            self._sinks.alarm(self.name, launch, alert)
+        for incident in self._incidents[attempt].add(alerts, sites):
+            self._sinks.found(self.name, launch, incident)
 
     def _begin_commit(self, batch: Batch) -> bool:
         """Have it stored; False if there is nothing to store."""

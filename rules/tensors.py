@@ -24,6 +24,9 @@ SKIPPED = 16
 """A gradient scaler skips steps whose gradients overflow, and halves its scale each time; so many
 in a row are none of that."""
 
+FEW = 64
+"""So many elements may be alike by chance, as a loss or a count for each sample."""
+
 LARGEST = {
     name: float(ml_dtypes.finfo(dtype).max)
     for name, dtype in (
@@ -127,9 +130,9 @@ def dead(seen: Seen, _: Memory) -> Verdict:
 
 
 def constant(seen: Seen, _: Memory) -> Verdict:
-    """1 where all elements that a module gives, more than one, are the same and not zero."""
+    """1 where all elements that a module gives, if not few, are the same and not zero."""
     rows, counts = seen.rows("activation", "local_activation"), seen.record.merged.counts[:, COUNT]
-    same = (seen.statistic("std") == 0) & (seen.statistic("rms") > 0) & (counts > 1)
+    same = (seen.statistic("std") == 0) & (seen.statistic("rms") > 0) & (counts >= FEW)
     value = np.where(np.isnan(seen.statistic("std")), np.nan, same)
 
     def tell(row: int) -> Told:

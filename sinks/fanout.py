@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from traceback import format_exc
 
+from ..store.incidents import Incident
 from ..store.record import Alert, Record, SiteInfo
 from ..wire.complaints import Complaints
 from .feed import Feed, FeedCounts
-from .news import Alarm, Ended, Numbers
+from .news import Alarm, Ended, Found, Numbers
 from .numbers import exponents_of, numbers_of, table_of
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,11 @@ class Sinks:
         """Tell at once that an alert has begun, or ended."""
         for feed in self._feeds:
             feed.put(Alarm(run=run, launch=launch, alert=alert))
+
+    def found(self, run: str, launch: str, incident: Incident) -> None:
+        """Tell at once that an incident has begun, or is over."""
+        for feed in self._feeds:
+            feed.put(Found(run=run, launch=launch, incident=incident))
 
     def ended(self, run: str) -> None:
         """Tell that nothing more comes of a run."""

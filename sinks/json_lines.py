@@ -16,8 +16,9 @@ import numpy as np
 
 from ..sketch.errors import SettingError
 from ..sketch.table import FIRST_EXPONENT, Ints
+from ..store.incidents import Incident
 from .files import append
-from .news import Alarm, Ended, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table
 
 
 class JsonLines:
@@ -63,12 +64,36 @@ def lines_of(news: News) -> list[dict[str, Any]]:
             fields = asdict(alert) | {
                 "value": _number(alert.value),
                 "threshold": _number(alert.threshold),
+                "evidence": {name: _number(one) for name, one in alert.evidence.items()},
                 "time": _time(alert.time_ns),
             }
             del fields["time_ns"]
             return [{"event": "alert", "run": news.run, "state": state, **fields}]
+        case Found(incident=incident):
+            return [{"event": "incident", "run": news.run, **summary_of(incident)}]
         case Ended():
             return [{"event": "ended", "run": news.run}]
+
+
+def summary_of(incident: Incident) -> dict[str, Any]:
+    """An incident in fields."""
+    cause = incident.cause
+    return {
+        "state": "begins" if incident.last_step is None else "is over",
+        "severity": incident.severity,
+        "rule": cause.rule,
+        "site": cause.site,
+        "ranks": list(incident.ranks),
+        "attempt": incident.attempt,
+        "first_step": incident.first_step,
+        "last_step": incident.last_step,
+        "value": _number(cause.value),
+        "threshold": _number(cause.threshold),
+        "text": cause.text,
+        "alerts": len(incident.alerts),
+        "sites": incident.sites,
+        "time": _time(cause.time_ns),
+    }
 
 
 def _time(time_ns: int) -> str:

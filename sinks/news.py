@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..sketch.table import Floats, Ints
+from ..store.incidents import Incident
 from ..store.record import Alert
 
 
@@ -55,13 +56,22 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An incident that has begun, is over, or has turned out to have another cause."""
+
+    run: str
+    launch: str
+    incident: Incident
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """Nothing more comes of a run; if the job is started again, it begins anew."""
 
     run: str
 
 
-News = Numbers | Alarm | Ended
+News = Numbers | Alarm | Found | Ended
 
 
 class Rejected(Exception):

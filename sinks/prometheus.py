@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from .feed import FeedCounts
-from .news import Alarm, Ended, News, Numbers
+from .news import Alarm, Ended, Found, News, Numbers
 
 MOST_SERIES = 1000
 """Numbers told of a run; the names that came first stay, later ones are counted only."""
@@ -68,6 +68,8 @@ class Prometheus:
                     self._learn(run, news)
                 case Alarm():
                     _note(run, news)
+                case Found():
+                    pass  # its alerts are counted
                 case Ended():
                     run.ended = True
             while len(self._runs) > self._most_runs:

@@ -20,7 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from ..sketch.errors import SettingError
 from ..sketch.table import FIRST_EXPONENT, Ints
 from .files import append
-from .news import Alarm, Ended, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table
 
 MOST_ATTEMPTS = 2
 """Of a run that are open: records of the last but one may still be patched."""
@@ -61,13 +61,15 @@ class TensorBoard:
             case Numbers():
                 file = self._file(news.run, news.attempt)
                 file.write(values_of(news), news.step, news.time_ns)
-            case Alarm(alert=alert):
-                file = self._file(news.run, alert.attempt)
-                first, last = alert.first_step, alert.last_step
+            case Found(incident=incident):
+                file, cause = self._file(news.run, incident.attempt), incident.cause
+                first, last = incident.first_step, incident.last_step
                 step = first if last is None else last
                 over = "" if last is None else f" (until step {last})"
-                text = f"**{alert.rule}**, step {first}{over}: {alert.text}"
-                file.write([_text("alerts", text)], step, alert.time_ns)
+                text = f"**{cause.rule}** ({incident.severity}), step {first}{over}: {cause.text}"
+                file.write([_text("incidents", text)], step, cause.time_ns)
+            case Alarm():
+                pass  # it is part of an incident
             case Ended(run=run):
                 self._close(run)
 

@@ -13,7 +13,7 @@ import wandb
 
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, FIRST_EXPONENT, Ints
-from .news import Alarm, Ended, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table
 
 MOST_ATTEMPTS = 2
 """Of a run that are open: records of the last but one may still be patched."""
@@ -47,13 +47,15 @@ class WeightsAndBiases:
             case Numbers():
                 run = self._run(news.run, news.launch, news.attempt)
                 run.log(payload_of(news))
-            case Alarm(alert=alert):
-                run = self._run(news.run, news.launch, alert.attempt)
-                over = "" if news.begins else f" Over since step {alert.last_step}."
-                title = f"{alert.rule}, step {alert.first_step}"
-                run.alert(
-                    title=title, text=alert.text + over, level="WARN" if news.begins else "INFO"
-                )
+            case Found(incident=incident):
+                run = self._run(news.run, news.launch, incident.attempt)
+                is_over, cause = incident.last_step is not None, incident.cause
+                over = f" Over since step {incident.last_step}." if is_over else ""
+                title = f"{cause.rule}, step {incident.first_step}"
+                level = "INFO" if is_over else "ERROR" if incident.severity == "error" else "WARN"
+                run.alert(title=title, text=cause.text + over, level=level)
+            case Alarm():
+                pass  # it is part of an incident
             case Ended(run=run):
                 self._finish(run)
 

@@ -1,4 +1,4 @@
-"""Alerts as JSON that is posted to an address, in the form that Slack's webhooks take."""
+"""Incidents as JSON that is posted to an address, in the form that Slack's webhooks take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ..sketch.errors import SettingError
-from .json_lines import lines_of
-from .news import Alarm, News, Rejected
+from .json_lines import summary_of
+from .news import Found, News, Rejected
 
 TIMEOUT_S = 5.0
 AGAIN = (408, 425, 429)
@@ -18,7 +18,7 @@ AGAIN = (408, 425, 429)
 
 
 class Webhook:
-    """Posts each alert when it begins and when it ends.
+    """Posts each incident when it begins, when it is over, and when its cause turns out another.
 
     The address is a secret, and in no message and no log line: who has it can post.
 
@@ -38,8 +38,8 @@ class Webhook:
         self._opener = build_opener(_NoRedirect)
 
     def take(self, news: News) -> None:
-        """Post an alert; all else is no news here."""
-        if not isinstance(news, Alarm):
+        """Post an incident; all else is no news here."""
+        if not isinstance(news, Found):
             return
         body = json.dumps(message_of(news)).encode()
         request = Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
@@ -86,13 +86,17 @@ def host_of(url: str) -> str:
     return host
 
 
-def message_of(news: Alarm) -> dict[str, Any]:
-    """A sentence for people as `text`, and the alert's fields for programs."""
-    alert = news.alert
-    steps = f"step {alert.first_step}"
-    state = "" if alert.last_step is None else f", over since step {alert.last_step}"
-    text = f"{news.run}, {steps}{state}: {alert.text}"
-    return {"text": _escaped(text), "rankscope": lines_of(news)[0]}
+def message_of(news: Found) -> dict[str, Any]:
+    """Sentences for people as `text`, and the incident's fields for programs."""
+    incident = news.incident
+    state = "" if incident.last_step is None else f", over since step {incident.last_step}"
+    more = len(incident.alerts) - 1
+    also = f" ({more} more alert{'s' * (more > 1)}, {incident.sites} sites)" if more else ""
+    text = (
+        f"{news.run}, step {incident.first_step}{state}: {incident.severity} "
+        f"{incident.cause.rule}. {incident.cause.text}{also}"
+    )
+    return {"text": _escaped(text), "rankscope": {"run": news.run, **summary_of(incident)}}
 
 
 def _escaped(text: str) -> str:

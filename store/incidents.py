@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from .record import Alert, SiteInfo
 from .selection import execution_order
 
+Identity = tuple[int, str, str, int]
+"""Attempt, rule, site and first step: which alert it is."""
+
 CAUSES = (
     "replica-divergence",
     "conservation",
@@ -124,9 +127,50 @@ class _Growing:
         return is_near or self.error_until > alert.first_step
 
 
-def by_identity(alerts: Iterable[Alert]) -> dict[tuple[int, str, str, int], Alert]:
+class IncidentLog:
+    """Incidents of an attempt while its alerts come in: what is new is told, and what is over.
+
+    Args:
+        alerts: what was told already, by a collector before.
+        sites: of the run, in the order of their index.
+    """
+
+    def __init__(self, alerts: Iterable[Alert], sites: Sequence[SiteInfo]) -> None:
+        self._alerts = by_identity(alerts)
+        found = incidents_of(self._alerts.values(), sites)
+        self._told = {_first(one): _state(one) for one in found}
+
+    def add(self, alerts: Sequence[Alert], sites: Sequence[SiteInfo]) -> list[Incident]:
+        """The incidents that begin with these alerts, have another cause by them, or are over.
+
+        Args:
+            alerts: as they began or ended, each in its turn.
+            sites: of the run, in the order of their index.
+        """
+        if not alerts:
+            return []
+        self._alerts |= by_identity(alerts)
+        found = incidents_of(self._alerts.values(), sites)
+        news = [one for one in found if self._told.get(_first(one)) != _state(one)]
+        self._told = {_first(one): _state(one) for one in found}
+        return news
+
+
+def _first(incident: Incident) -> Identity:
+    return _identity(incident.alerts[0])
+
+
+def _state(incident: Incident) -> tuple[str, str, bool]:
+    return incident.cause.rule, incident.cause.site, incident.last_step is not None
+
+
+def _identity(alert: Alert) -> Identity:
+    return alert.attempt, alert.rule, alert.site, alert.first_step
+
+
+def by_identity(alerts: Iterable[Alert]) -> dict[Identity, Alert]:
     """Of several entries of one alert the latest counts."""
-    return {(one.attempt, one.rule, one.site, one.first_step): one for one in alerts}
+    return {_identity(one): one for one in alerts}
 
 
 def severity_of(severity: str) -> int:

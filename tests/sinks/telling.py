@@ -9,7 +9,7 @@ from typing import Any
 
 from rankscope.sinks import (
     Alarm,
-    Ended,
+    Found,
     News,
     Numbers,
     Stored,
@@ -18,6 +18,7 @@ from rankscope.sinks import (
     table_of,
 )
 from rankscope.store import Alert
+from rankscope.store.incidents import group
 
 from ..store.conftest import SITES, build_record
 
@@ -55,6 +56,10 @@ def alarm(run: str = "demo", alert: Alert = ALERT) -> Alarm:
     return Alarm(run=run, launch="one", alert=alert)
 
 
+def found(run: str = "demo", alert: Alert = ALERT) -> Found:
+    return Found(run=run, launch="one", incident=group([alert], {})[0])
+
+
 def stored(step: int, run: str = "demo", **changes: Any) -> Stored:
     return Stored(run=run, launch="one", record=build_record(step, **changes), sites=SITES)
 
@@ -78,5 +83,5 @@ class Listener:
         return [one.step for one in self.heard if isinstance(one, Numbers)]
 
 
-def kinds(news: Sequence[News]) -> list[type[Numbers] | type[Alarm] | type[Ended]]:
+def kinds(news: Sequence[News]) -> list[type[News]]:
     return [type(one) for one in news]

@@ -16,7 +16,7 @@ from rankscope.sinks import Ended
 from rankscope.sinks.tensorboard import MOST_SITES, TensorBoard, markdown_of
 from rankscope.sketch import SettingError
 
-from .telling import ALERT, alarm, numbers
+from .telling import ALERT, found, numbers
 
 
 def read(folder: Path) -> Any:
@@ -63,14 +63,15 @@ def test_exponents_are_a_histogram_of_the_logarithm(tmp_path: Path) -> None:
 def test_alerts_and_tables_are_text(tmp_path: Path) -> None:
     sink = TensorBoard(tmp_path)
     sink.take(numbers(table=True))
-    sink.take(alarm())
-    sink.take(alarm("other", replace(ALERT, last_step=8)))
+    sink.take(found())
+    sink.take(found("other", replace(ALERT, last_step=8)))
     sink.close()
-    found = read(tmp_path / "demo" / "attempt-0")
+    written = read(tmp_path / "demo" / "attempt-0")
 
-    assert text_of(found, "alerts") == f"**replica-divergence**, step 3: {ALERT.text}"
-    assert "(until step 8)" in text_of(read(tmp_path / "other" / "attempt-0"), "alerts")
-    head, _, first, *_ = text_of(found, "sites").splitlines()
+    said = f"**replica-divergence** (error), step 3: {ALERT.text}"
+    assert text_of(written, "incidents") == said
+    assert "(until step 8)" in text_of(read(tmp_path / "other" / "attempt-0"), "incidents")
+    head, _, first, *_ = text_of(written, "sites").splitlines()
     assert head.startswith("|site|count|rms|mean|")
     assert first.startswith("|activation:layers.0.up|40|")
 

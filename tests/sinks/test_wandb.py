@@ -16,7 +16,7 @@ from rankscope.sinks import Ended
 from rankscope.sinks.wandb import WeightsAndBiases
 
 from .reading_wandb import history, only
-from .telling import ALERT, alarm, numbers
+from .telling import ALERT, found, numbers
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_exponents_are_a_histogram_of_the_logarithm(sink: WeightsAndBiases, tmp_
 
 def test_tables_and_alerts_are_there(sink: WeightsAndBiases, tmp_path: Path) -> None:
     sink.take(numbers(table=True))
-    sink.take(alarm())
-    sink.take(alarm(alert=replace(ALERT, last_step=9)))
+    sink.take(found())
+    sink.take(found(alert=replace(ALERT, last_step=9)))
     sink.close()
     [file] = files(tmp_path)
 
@@ -72,7 +72,7 @@ def test_tables_and_alerts_are_there(sink: WeightsAndBiases, tmp_path: Path) -> 
     assert (table["_type"], table["nrows"]) == ("table-file", 4)
     begins, ends = only(file, "alert")
     assert (begins.title, begins.text) == ("replica-divergence, step 3", ALERT.text)
-    assert (begins.level, ends.level) == ("WARN", "INFO")
+    assert (begins.level, ends.level) == ("ERROR", "INFO")
     assert ends.text.endswith(" Over since step 9.")
 
 

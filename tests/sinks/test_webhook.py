@@ -20,7 +20,7 @@ from rankscope.sinks.webhook import Webhook
 from rankscope.sketch import SettingError
 
 from ..collector.serving import wait_until
-from .telling import ALERT, alarm, numbers
+from .telling import ALERT, found, numbers
 
 
 @dataclass
@@ -66,12 +66,14 @@ def answering(*codes: int) -> Generator[Server]:
 def test_an_alert_is_a_sentence_for_people_and_fields_for_programs() -> None:
     with answering(200) as server:
         sink = Webhook(server.url)
-        sink.take(alarm())
-        sink.take(alarm(alert=replace(ALERT, last_step=9)))
+        sink.take(found())
+        sink.take(found(alert=replace(ALERT, last_step=9)))
         sink.take(numbers())
 
     begins, ends = server.posted
-    assert begins["text"] == "demo, step 3: Copies of &lt;it&gt; differ between ranks."
+    assert begins["text"] == (
+        "demo, step 3: error replica-divergence. Copies of &lt;it&gt; differ between ranks."
+    )
     assert begins["rankscope"]["rule"] == "replica-divergence"
     assert begins["rankscope"]["ranks"] == [2]
     assert ends["text"].startswith("demo, step 3, over since step 9: ")
@@ -81,7 +83,7 @@ def test_an_alert_is_a_sentence_for_people_and_fields_for_programs() -> None:
 def test_a_server_that_fails_is_asked_again() -> None:
     with answering(500, 429, 200) as server:
         feed = Feed("webhook", Webhook(server.url), pauses_s=(0.01, 0.01, 0.01))
-        feed.put(alarm())
+        feed.put(found())
         wait_until(lambda: feed.counts().delivered)
 
         assert len(server.posted) == 3
@@ -95,7 +97,7 @@ def test_one_that_fails_for_good_is_given_up_and_no_secret_is_told(
 ) -> None:
     with answering(500) as server, caplog.at_level(logging.DEBUG):
         feed = Feed("webhook", Webhook(server.url), pauses_s=(0.01, 0.01))
-        feed.put(alarm())
+        feed.put(found())
         wait_until(lambda: feed.counts().dropped)
         feed.end()
         assert feed.join(time.monotonic() + 5)
@@ -108,7 +110,7 @@ def test_one_that_fails_for_good_is_given_up_and_no_secret_is_told(
 @pytest.mark.parametrize("code", [302, 404, 410])
 def test_one_that_does_not_want_it_is_not_asked_again(code: int) -> None:
     with answering(code) as server, pytest.raises(Rejected, match=f"127.0.0.1 answered {code}"):
-        Webhook(server.url).take(alarm())
+        Webhook(server.url).take(found())
 
     assert len(server.posted) == 1
 
@@ -118,7 +120,7 @@ def test_one_that_hangs_is_not_waited_for() -> None:
         sink = Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=0.2)
         began = time.monotonic()
         with pytest.raises(ConnectionError, match=r"127\.0\.0\.1 did not answer: timed out"):
-            sink.take(alarm())
+            sink.take(found())
 
         assert time.monotonic() - began < 2.0
 
@@ -127,7 +129,7 @@ def test_one_that_is_not_there_is_an_error_that_says_why() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionError, match="Connection refused"):
-        Webhook(f"http://127.0.0.1:{port}/").take(alarm())
+        Webhook(f"http://127.0.0.1:{port}/").take(found())
 
 
 @pytest.mark.parametrize(
