@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .book import RuleBook, rule_book
 from .builtin import BUILT_IN
-from .rule import Memory, Rule, Told, Verdict
+from .rule import Memory, Rule, Told, Verdict, of_rows, of_run
 from .seen import Seen
 from .watch import Watch
 
@@ -30,6 +30,8 @@ __all__ = [
     "Watch",
     "Why",
     "judge_again",
+    "of_rows",
+    "of_run",
     "rule_book",
     "why",
 ]

@@ -93,12 +93,13 @@ def main(store: Path, seed: int, rank: bool, names: tuple[str, ...]) -> None:
         return
     click.echo("| run | fault | found first | incidents |\n|---|---|---|---|")
     for name in names or JOBS:
-        found, fault = why(open_run(make(name, store, seed))), JOBS[name].fault
-        wrong = "none" if fault is None else f"{place(fault.sites[0], fault.step, fault.ranks)}"
+        found, job = why(open_run(make(name, store, seed))), JOBS[name]
+        fault, blamed = job.fault, job.fault.ranks if job.fault and job.ranks > 1 else ()
+        wrong = "none" if fault is None else place(fault.sites[0], fault.step, blamed)
         first = "nothing"
         if found.findings:
             one = found.findings[0]
-            ranks = tuple(at.rank for at in one.ranks)
+            ranks = tuple(at.rank for at in one.ranks if job.ranks > 1)
             first = f"{one.rule}: {place(one.site, one.first_step, ranks)}"
         click.echo(f"| {name} | {wrong} | {first} | {len(found.findings)} |")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rankscope.rules import BUILT_IN, Memory, Rule, RuleBook, Seen, Told, Verdict
-from rankscope.rules.rule import of_rows
+from rankscope.rules import BUILT_IN, Memory, Rule, RuleBook, Seen, Told, Verdict, of_rows
 from rankscope.store import SiteInfo
 
 from .conftest import Job
@@ -249,4 +249,7 @@ def test_a_users_rule_is_a_plain_function(normal: Draw) -> None:
 def test_every_rule_says_what_it_means_and_what_to_try(rule: Rule) -> None:
     assert rule.meaning.endswith(".")
     assert rule.advice.endswith(".")
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    assert f"### {rule.name} ({rule.severity})\n\n{rule.meaning} {rule.advice}\n" in page
+    assert f"Told above {rule.threshold:g}" in page
     assert rule.clear <= rule.threshold
