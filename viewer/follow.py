@@ -11,9 +11,12 @@ from collections.abc import Callable
 from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..rules.explain import why
+
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..rules import Why
     from ..store import FirstBad, Run
 
 Answer = TypeVar("Answer")
@@ -59,13 +62,15 @@ class Follower:
 
         return leave
 
-    def finding(self) -> FirstBad | None:
-        """Where NaN or infinity first appeared."""
-        return self._once("finding", self.run.first_bad)
+    def why(self) -> Why:
+        """What is wrong with the run, or that nothing is: `rules.why`."""
+        return self._once("why", lambda: why(self.run))
 
-    def alerts(self) -> pd.DataFrame:
-        """`Run.alerts`."""
-        return self._once("alerts", self.run.alerts)
+    def unjudged(self) -> FirstBad | None:
+        """Where NaN or infinity first appeared, in a run that no rule judged; else None."""
+        if self.why().checked:
+            return None
+        return self._once("unjudged", self.run.first_bad)
 
     def records(self) -> pd.DataFrame:
         """`Run.records`."""

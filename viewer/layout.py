@@ -17,6 +17,7 @@ from panel.io.resources import LOCAL_DIST
 
 from ..sketch.formats import FORMATS
 from . import markup, words
+from .findings import Card
 from .page import Page
 
 CSS = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
@@ -33,14 +34,19 @@ CARD = {
     "margin": "0",
 }
 FINDING_CSS = """
+:host { --mark: #8593a0; border: 1px solid #d5dce3; border-radius: 8px;
+  box-shadow: inset 5px 0 0 var(--mark); }
+:host(.error) { --mark: #d6006c; border-color: #efb3d0; background: #fdf6fa; }
+:host(.warning) { --mark: #d55e00; border-color: #efc09c; background: #fef9f5; }
+"""
+GO_CSS = """
 :host { width: 100%; }
-.bk-btn, .bk-btn.bk-btn-default { text-align: left; white-space: normal; padding: 9px 14px 9px 20px;
-  border-radius: 10px; font-size: 15px; font-weight: 600; line-height: 1.4; }
-:host(.wrong) .bk-btn.bk-btn-default { background: #fdeef5; color: #9d0050;
-  border: 1px solid #efb3d0; box-shadow: inset 6px 0 0 #d6006c; }
-:host(.wrong) .bk-btn.bk-btn-default:hover { background: #fbe0ec; }
-:host(.sound) .bk-btn.bk-btn-default { background: #eef8f4; color: #0b5f45;
-  border: 1px solid #b5dccd; box-shadow: inset 6px 0 0 #0f9d70; cursor: default; }
+:host(.go) .bk-btn.bk-btn-default { text-align: left; white-space: normal; overflow-wrap: anywhere;
+  border: 0; padding: 7px 14px 3px 18px; background: none; font-size: 14px; font-weight: 600;
+  line-height: 1.4; color: #17212b; }
+:host(.go) .bk-btn.bk-btn-default:hover { text-decoration: underline; }
+:host(.go.error) .bk-btn.bk-btn-default { color: #9d0050; }
+:host(.go.warning) .bk-btn.bk-btn-default { color: #8f3d00; }
 """
 WIDGET_CSS = """
 :host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
@@ -75,8 +81,7 @@ def page_view(page: Page) -> pn.Column:
     told = page.told
     return pn.Column(
         text(told.param.header),
-        finding(page),
-        text(told.param.alerts, margin=(8, 0, 0, 0), visible=told.param.alerts.rx.bool()),
+        wrong(page),
         text(told.param.events, margin=(8, 0, 0, 0), visible=told.param.events.rx.bool()),
         pn.FlexBox(
             left(page), right(page), gap="12px", align_items="flex-start", margin=(12, 0, 0, 0)
@@ -97,18 +102,56 @@ def figure(model: object) -> pn.pane.Bokeh:
     return pn.pane.Bokeh(model, sizing_mode="stretch_width", margin=0)
 
 
-def finding(page: Page) -> pn.widgets.Button:
-    """What is wrong, as a button that goes there."""
+def wrong(page: Page) -> pn.Column:
+    """What is wrong: a line, the findings, each a way to go there, and what that rests on."""
     told = page.told
-    button = pn.widgets.Button(
-        label=told.param.finding,
-        css_classes=told.param.wrong.rx.where(["wrong"], ["sound"]),
-        stylesheets=[FINDING_CSS],
-        sizing_mode="stretch_width",
-        margin=(10, 0, 0, 0),
+    shown = pn.Column(
+        sizing_mode="stretch_width", margin=0, styles={"max-height": "40vh", "overflow-y": "auto"}
     )
-    button.on_click(lambda *_: page.select_finding())
-    return button
+    places: list[FindingPlace] = []
+
+    def show(cards: Sequence[Card]) -> None:
+        # A place is filled anew, not made anew, so that what the reader has unfolded stays so.
+        places.extend(FindingPlace(page, number) for number in range(len(places), len(cards)))
+        for place, card in zip(places, cards, strict=False):
+            place.show(card)
+        if len(shown) != len(cards):
+            shown.objects = [place.view for place in places[: len(cards)]]
+
+    told.param.watch(lambda event: show(event.new), ["cards"])
+    show(told.cards)
+    return pn.Column(
+        text(told.param.state),
+        shown,
+        text(told.param.grounds),
+        sizing_mode="stretch_width",
+        styles=CARD | {"padding": "8px 14px", "margin": "10px 0 0"},
+    )
+
+
+class FindingPlace:
+    """Where a finding stands: its sentence as a button that goes there, its facts, its advice."""
+
+    def __init__(self, page: Page, number: int) -> None:
+        self.button = pn.widgets.Button(stylesheets=[GO_CSS], sizing_mode="stretch_width", margin=0)
+        self.button.on_click(lambda *_: page.select_finding(number))
+        self.facts = text("", margin=(0, 14, 0, 18))
+        self.advice = text("", margin=(2, 14, 7, 18))
+        self.view = pn.Column(
+            self.button,
+            self.facts,
+            self.advice,
+            sizing_mode="stretch_width",
+            margin=(6, 0, 0, 0),
+            stylesheets=[FINDING_CSS],
+        )
+
+    def show(self, card: Card) -> None:
+        """Fill it."""
+        mood = card.severity if card.severity in ("error", "warning") else "notice"
+        self.button.param.update(label=card.text, css_classes=["go", mood])
+        self.facts.object, self.advice.object = card.facts, card.advice
+        self.view.css_classes = [mood]
 
 
 def left(page: Page) -> pn.Column:

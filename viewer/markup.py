@@ -16,7 +16,6 @@ from .grid import RANK_VIEWS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..store import FirstBad
     from ..store.runs import RunSummary
 
 LOGO = (
@@ -69,46 +68,6 @@ def header(
         else f'<span class="home">{mark}</span>'
     )
     return f'<header>{home}{name}<span class="chips">{"".join(chips)}</span></header>'
-
-
-def finding(
-    found: FirstBad | None,
-    *,
-    alerts: int,
-    sites: int,
-    ranks: int,
-    steps: tuple[int, int] | None,
-) -> str:
-    """What is wrong, where, when and on which rank; or what was looked at in vain."""
-    if steps is None:
-        return "Nothing has been recorded yet."
-    if found is None:
-        span = f"{steps[0]}–{steps[1]}"
-        told = f"{words.count(alerts, 'alert')}, see below. " if alerts else ""
-        looked = f"{words.count(sites, 'site')} × {words.count(ranks, 'rank')}"
-        return f"{told}No non-finite values in {looked} over steps {span}."
-    return found.text
-
-
-def alerts(table: pd.DataFrame, *, most: int = 5) -> str:
-    """What rules found wrong, what began first before the rest."""
-    if not len(table):
-        return ""
-    # `Any`: a row is a namedtuple that pandas makes.
-    first: list[Any] = list(table.itertuples())[:most]
-    rows: list[str] = []
-    for alert, goes_on in zip(first, table["last_step"].isna().tolist(), strict=False):
-        when = f"from step {alert.first_step} on"
-        if not goes_on:
-            when = f"step {alert.first_step}"
-            if alert.last_step > alert.first_step:
-                when = f"steps {alert.first_step}–{alert.last_step}"
-        rows.append(
-            f"<li><b>{escape(str(alert.rule))}</b> {escape(str(alert.text))} "
-            f'<span class="when">{when}</span></li>'
-        )
-    more = f'<li class="when">and {len(table) - most} more</li>' if len(table) > most else ""
-    return f'<ul class="events" aria-label="Alerts">{"".join(rows)}{more}</ul>'
 
 
 def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:

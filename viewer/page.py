@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.errors import RankscopeError
-from . import grid, markup, series, words
+from . import findings, grid, markup, series, words
 from .figures import HeatmapFigure, LinesFigure, colours, look
+from .findings import Card
 from .follow import Follower
 from .selection import Selection
 from .state import Choice, Told
@@ -121,12 +122,13 @@ class Page:
         )
 
     def _defaults(self) -> None:
-        """Fill what the address left open: the finding if there is one, else the first kind."""
+        """Fill what the address left open: the first finding in a site, else the first kind."""
         self._options()
         choice, kinds, names = self.choice, self.told.kinds, self.told.names
-        found = self.follower.finding()
-        if found is not None and not choice.site and choice.step is None and not choice.kind:
-            choice.param.update(kind=found.kind, site=found.site, step=found.step)
+        if not choice.site and choice.step is None and not choice.kind:
+            found = next((one for one in self._cards() if one.site), None)
+            if found is not None:
+                choice.param.update(site=found.site, step=found.step)
         if choice.site and not choice.kind:
             choice.kind = choice.site.partition(":")[0]
         if not choice.kind and kinds:
@@ -152,12 +154,20 @@ class Page:
             )
         self.choice.param.update(site=site, step=step)
 
-    def select_finding(self) -> None:
-        """Go to the first non-finite cell of the run."""
-        found = self.follower.finding()
-        if found is not None:
-            self.choice.param.update(kind=found.kind, pattern="", zoom=None)
+    def select_finding(self, number: int) -> None:
+        """Go to the site of a finding, if it is of one, and the step in which it began.
+
+        Args:
+            number: its place in `told.cards`.
+        """
+        if number >= len(self.told.cards):
+            return
+        found: Card = self.told.cards[number]
+        if found.site:
+            self.choice.param.update(kind=found.site.partition(":")[0], pattern="", zoom=None)
             self.choice.param.update(site=found.site, step=found.step)
+        else:
+            self.choice.param.update(step=found.step, zoom=None)
 
     def move(self, by: int) -> None:
         """Select the next step that has the statistic, or the one before."""
@@ -221,15 +231,14 @@ class Page:
     def show(self) -> None:
         """Bring everything up to date."""
         self._tell_header()
-        self._tell_finding()
+        self._tell_findings()
         self.show_training()
         self.show_grid()
         self.show_selection()
 
     def show_training(self) -> None:
-        """Draw the chosen training statistic, the rank that went wrong first loudly."""
-        found = self.follower.finding()
-        wrong = found.ranks[0] if found is not None and found.ranks else None
+        """Draw the chosen training statistic, loudly the rank that the first finding blames."""
+        wrong = next((one.ranks[0] for one in self.told.cards if one.ranks), None)
         lines = replace(series.load_training(self.run, self.choice.training), worst=wrong)
         self.training.show(lines)
         self.told.training_summary = markup.summary(series.describe(lines))
@@ -343,18 +352,27 @@ class Page:
             index=self._index,
         )
 
-    def _tell_finding(self) -> None:
-        steps, found = self._steps(), self.follower.finding()
-        span = (int(steps[0]), int(steps[-1])) if len(steps) else None
-        sites, alerts = len(self.follower.sites()), self.follower.alerts()
+    def _tell_findings(self) -> None:
+        why, bad = self.follower.why(), self.follower.unjudged()
         self.told.param.update(
-            finding=markup.finding(
-                found, alerts=len(alerts), sites=sites, ranks=self.world_size, steps=span
-            ),
-            wrong=found is not None or len(alerts) > 0,
-            alerts=markup.alerts(alerts),
+            state=findings.state(why, bad, looked=self._looked()),
+            cards=self._cards(),
+            grounds=findings.grounds(why),
             events=markup.events(self.run.events(), now_s=self._now()),
         )
+
+    def _cards(self) -> list[Card]:
+        why, bad = self.follower.why(), self.follower.unjudged()
+        return findings.cards(why, bad, attempts=len(self.follower.attempts()))
+
+    def _looked(self) -> str:
+        """At how much of the run, in words; empty if nothing has been recorded."""
+        steps = self._steps()
+        if not len(steps):
+            return ""
+        sites = words.count(len(self.follower.sites()), "site")
+        ranks = words.count(self.world_size, "rank")
+        return f"{sites} × {ranks} over steps {steps[0]}–{steps[-1]}"
 
     def _steps(self) -> NDArray[np.int64]:
         return np.unique(np.asarray(self.follower.records()["step"], np.int64))

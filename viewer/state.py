@@ -10,6 +10,8 @@ from typing import Any
 
 import param
 
+from .findings import Card
+
 KEYS: Mapping[str, str] = {
     "kind": "kind",
     "statistic": "stat",
@@ -76,9 +78,9 @@ class Told(param.Parameterized):
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
     header = param.String()
-    finding = param.String(doc="Plain text.")
-    wrong = param.Boolean(doc="Whether the finding is bad news.")
-    alerts = param.String()
+    state = param.String(doc="In one line whether anything is wrong.")
+    cards = param.List(item_type=Card, doc="One for each finding.")
+    grounds = param.String(doc="What was checked, and what was not observed.")
     events = param.String()
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
     heatmap = param.String()

@@ -55,7 +55,7 @@ def share(part: float) -> str:
     if part >= 0.9995:
         return "100 %" if part == 1 else ">99.9 %"
     if part >= 1e-4:
-        return f"{part * 100:.2g} %"
+        return f"{part * 100:.{3 if part >= 0.995 else 2}g} %"
     return f"{part * 1e6:.2g} ppm" if part >= 1e-7 else f"{part * 1e9:.2g} ppb"
 
 

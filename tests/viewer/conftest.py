@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from rankscope.rules import Watch, rule_book
 from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.reference import glance_at
 from rankscope.store import (
@@ -47,7 +49,7 @@ class Job:
     From `bad_step` on, rank `bad_rank` has infinities in the MLP activation of block 2, after its
     magnitude has grown for a while; everything after it in the same step follows. All sites are
     sketched every `every` steps, and left to the sentinel in between; samples left `unseen`
-    elements of each out.
+    elements of each out. If it is `watched`, its records are judged as a collector judges them.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Job:
         every: int = 1,
         unseen: int = 0,
         start_ns: int = START_NS,
+        watched: bool = False,
     ) -> None:
         self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
         self.random = np.random.default_rng(7)
@@ -85,10 +88,17 @@ class Job:
         self.writer = RunWriter.open(path, run=run)
         self.attempt = self.writer.catalog.attempt_of("launch-1")
         mesh = [
-            RankInfo(rank=rank, host="node-0", coordinates={"dp": rank}) for rank in range(ranks)
+            RankInfo(rank=rank, host="node-0", device=f"cuda:{rank}", coordinates={"dp": rank})
+            for rank in range(ranks)
         ]
         self.writer.catalog.set_attempt(self.attempt, ranks, {"dp": ranks}, mesh)
         self.index = np.array(self.writer.catalog.add_sites(self.sites), np.intp)
+        self.watch: Watch | None = None
+        if watched:
+            self.watch = Watch(self.attempt, self._stored_site, rule_book())
+
+    def _stored_site(self, index: int) -> SiteInfo:
+        return self.writer.catalog.meta.sites[index]
 
     def site(self, name: str, kind: str = "activation") -> str:
         """The label of a site."""
@@ -114,8 +124,18 @@ class Job:
             RankFrames(record=one.index, frames={rank: self.frame(one.step, rank) for rank in kept})
             for one in records
         ]
+        told, judged = list(alerts), None
+        if self.watch is not None:
+            for one in records:
+                told += self.watch.judge(one, {}, world_size=self.ranks)
+            judged, self.watch.judged = self.watch.judged, Counter[str]()
         self.writer.commit(
-            records, streams={}, events=events, alerts=alerts, rank_frames=frames if kept else ()
+            records,
+            streams={},
+            events=events,
+            alerts=told,
+            rank_frames=frames if kept else (),
+            judged=judged,
         )
 
     def frame(self, step: int, rank: int) -> RankFrame:
@@ -230,6 +250,16 @@ def broken_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kind="gap", attempt=0, rank=3, step=52, text="Rank 3 dropped 2 frames before this one."
     )
     job.commit(range(60), events=(lost,))
+    job.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def judged_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, judged as it was stored."""
+    path = tmp_path_factory.mktemp("runs") / "judged"
+    job = Job(path, watched=True)
+    job.commit(range(60))
     job.close()
     return path
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rankscope.rules import why
+from rankscope.store import Alert, open_run
 from rankscope.viewer import Server, serve
 
 if TYPE_CHECKING:
@@ -184,6 +186,62 @@ def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: 
     page.settle()
     assert page.page.title() == "gpt-small – rankscope"
     page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
+
+
+def test_a_click_on_a_finding_selects_its_site_and_step(
+    visit: Callable, start: Callable, judged_job: Path
+) -> None:
+    page = visit(start(judged_job).address)
+    page.open("?kind=weight_gradient&name=qkv")
+    page.sees("1 incident.")
+
+    [found] = why(open_run(judged_job)).findings
+    page.page.get_by_role("button", name=found.what).click()
+
+    page.sees(f"activation · step {found.first_step} · float16")
+    page.page.wait_for_url(f"**/?kind=activation&site={found.site}&step={found.first_step}*")
+
+
+def test_advice_stays_unfolded_while_findings_come_in(
+    visit: Callable, start: Callable, new_job: Callable
+) -> None:
+    job = new_job(bad_step=4, bad_rank=1, watched=True)
+    job.commit(range(3))
+    page = visit(start(job.path, interval_s=0.1).address)
+    page.open()
+    page.sees("Healthy, as far as it was observed")
+    job.commit(range(3, 6))
+    page.sees("1 incident.")
+    page.page.get_by_text("What it means, and what to try").click()
+    page.sees("In numbers:")
+
+    job.commit(range(6, 12))
+
+    page.sees("nonfinite (12)")
+    page.settle()
+    assert page.page.get_by_text("In numbers:").is_visible()
+
+
+def test_what_a_hostile_job_says_is_shown_as_text(
+    visit: Callable, start: Callable, new_job: Callable
+) -> None:
+    bad = "<img src=/gone onerror=alert(1)>"
+    job = new_job(bad_step=None)
+    told = Alert(
+        rule=bad, severity=bad, attempt=0, site=f"weight:{bad}", ranks=(1,), first_step=1,
+        last_step=None, value=1.0, threshold=0.0, text=f"It is {bad}.", time_ns=1,
+        evidence={bad: 1.0},
+    )  # fmt: skip
+    job.commit(range(3), alerts=(told,))
+    page = visit(start(job.path).address)
+
+    page.open()
+
+    page.sees(f"It is {bad}.")
+    assert page.page.locator("img").count() == 0
+    page.page.get_by_role("button", name="It is <img").click()
+    page.sees("This run has no site")
+    assert page.page.locator("img").count() == 0
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
 
@@ -47,12 +45,15 @@ def test_many_listeners_share_one_poller_that_ends_with_the_last(broken_job: Pat
     assert not poller.is_alive()
 
 
-def test_the_finding_is_asked_once_for_all_pages(
-    broken_job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = open_run(broken_job)
-    follower, asked, ask = Follower(run), [], run.first_bad
-    monkeypatch.setattr(run, "first_bad", lambda: asked.append(1) or ask())
+def test_why_is_asked_once_a_snapshot_for_all_pages(new_job: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
+    job.commit(range(2))
+    follower = Follower(open_run(job.path), interval_s=3600)
+    first = follower.why()
+    follower.look()
+    assert follower.why() is first
 
-    assert follower.finding() is follower.finding()
-    assert len(asked) == 1
+    job.commit(range(2, 3))
+    follower.look()
+
+    assert (first.last_step, follower.why().last_step) == (1, 2)

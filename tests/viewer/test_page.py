@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
 
+from rankscope.rules import why
 from rankscope.sketch import BlockExponents
 from rankscope.store import Alert, open_run
 from rankscope.viewer import grid
@@ -22,6 +23,23 @@ from rankscope.viewer.state import Choice
 
 NOW = 1_760_000_000.0 + 75
 ORIGIN = "activation:blocks.2.mlp.act"
+
+
+HOSTILE = Alert(
+    rule="<b>conservation",
+    severity="<i>error",
+    attempt=0,
+    site="weight_gradient:<img src=x>",
+    ranks=(),
+    first_step=3,
+    last_step=4,
+    value=0.5,
+    threshold=1e-6,
+    text="It is not <the> sum.",
+    evidence={"<u>off": 1.0},
+    time_ns=1,
+)
+"""What rules find follows from what jobs say."""
 
 
 def open_page(path: Path, **chosen: object) -> Page:
@@ -47,44 +65,107 @@ def plain(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
 
 
-def test_the_first_sentence_says_what_where_when_and_on_which_rank(broken_job: Path) -> None:
+def test_a_finding_says_what_where_when_on_which_rank_and_what_to_try(judged_job: Path) -> None:
+    page = open_page(judged_job)
+
+    [found] = why(open_run(judged_job)).findings
+    [card] = page.told.cards
+    facts, advice = plain(card.facts), plain(card.advice)
+    assert plain(page.told.state) == "What is wrong 1 incident."
+    assert card.text == found.what
+    assert f"severity error steps from {found.first_step}, goes on" in facts
+    assert f"site {ORIGIN} (GELU) ranks rank 2 (node-0, cuda:2) rule {found.rule}" in facts
+    assert f"spread {found.spread}, also {', '.join(found.others)}" in facts
+    assert f"confidence {found.confidence}. {found.reason}" in facts
+    assert f"origin First non-finite values: {ORIGIN} on rank 2, step 40." in facts
+    assert advice.startswith(f"What it means, and what to try {found.meaning} {found.advice}")
+    assert f"In numbers: value {found.value:.4g}, at most {found.threshold:g}, " in advice
+
+
+def test_what_was_checked_and_what_was_not_observed_is_told(judged_job: Path) -> None:
+    told = plain(open_page(judged_job).told.grounds)
+
+    assert told.startswith("Checked , with the number of records: ")
+    assert "nonfinite (60)" in told
+    assert told.endswith("Not observed: No weight was observed.")
+
+
+def test_a_run_that_no_rule_judged_is_not_called_healthy(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_page(job.path)
+
+    assert plain(page.told.state) == (
+        "What is wrong Not observed: no rule could judge anything. "
+        "No non-finite values in 36 sites × 4 ranks over steps 0–2."
+    )
+    assert page.told.cards == []
+    assert "an older collector stored them" in plain(page.told.grounds)
+    assert "Click a cell" in page.told.selection
+
+
+def test_of_a_run_that_no_rule_judged_the_first_bad_numbers_are_told(broken_job: Path) -> None:
     page = open_page(broken_job)
 
-    assert page.told.wrong
-    assert page.told.finding == (
+    assert plain(page.told.state) == "What is wrong Not observed: no rule could judge anything."
+    [card] = page.told.cards
+    assert card.text == (
         "First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40. "
         "Not all weights were observed in this step: it began in steps 39 to 40."
     )
+    assert plain(card.facts) == f"severity error steps from 40 site {ORIGIN} ranks rank 2"
 
 
-def test_alerts_are_told_with_their_steps(new_job: Callable) -> None:
-    job = new_job(bad_step=None)
-    told = Alert(
-        rule="conservation",
-        attempt=0,
-        site="weight_gradient:blocks.0.mlp.up",
-        ranks=(),
-        first_step=3,
-        last_step=4,
-        value=0.5,
-        threshold=1e-6,
-        text="It is not <the> sum.",
-        time_ns=1,
-    )
-    job.commit(range(9), alerts=(told, replace(told, first_step=7, last_step=None)))
+def test_first_bad_numbers_are_told_beside_what_an_older_collector_found(new_job: Callable) -> None:
+    job = new_job(bad_step=4)
+    job.commit(range(6), alerts=(HOSTILE,))
+
     page = open_page(job.path)
 
-    assert page.told.wrong
-    assert page.told.finding.startswith("2 alerts, see below. No non-finite values in")
-    assert plain(page.told.alerts) == (
-        "conservation It is not &lt;the&gt; sum. steps 3–4 "
-        "conservation It is not &lt;the&gt; sum. from step 7 on"
+    assert "2 incidents" in page.told.state
+    assert [card.text[:24] for card in page.told.cards] == [
+        "First non-finite values:",
+        "It is not <the> sum.",
+    ]
+
+
+def test_texts_of_findings_are_escaped(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(9), alerts=(HOSTILE,))
+
+    page = open_page(job.path)
+
+    [card] = page.told.cards
+    assert card.text == "It is not <the> sum."  # plain: it is the label of a button
+    assert "&lt;img src=x&gt;" in card.facts
+    html = card.facts + card.advice
+    assert [tag for tag in ("<img", "<i>", "<u>", "<b>") if tag in html] == []
+    assert "&lt;u&gt;off" in html
+
+
+def test_a_finding_tells_its_steps(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    again = replace(HOSTILE, first_step=100, last_step=None, record=100)
+    job.commit(range(200), alerts=(HOSTILE, again))
+
+    page = open_page(job.path)
+
+    assert "2 incidents, what goes on and is worst first." in page.told.state
+    steps = [re.findall("steps (.*?) site", plain(card.facts)) for card in page.told.cards]
+    assert steps == [["from 100, goes on"], ["3–4"]]
+
+
+def test_the_finding_is_selected_when_the_address_asks_for_nothing(
+    broken_job: Path, judged_job: Path
+) -> None:
+    page, judged = open_page(broken_job), open_page(judged_job)
+
+    assert (judged.choice.kind, judged.choice.site, judged.choice.step) == (
+        "activation",
+        ORIGIN,
+        27,
     )
-
-
-def test_the_finding_is_selected_when_the_address_asks_for_nothing(broken_job: Path) -> None:
-    page = open_page(broken_job)
-
     assert (page.choice.kind, page.choice.site, page.choice.step) == ("activation", ORIGIN, 40)
 
 
@@ -98,21 +179,25 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable) -> None:
     assert "▲ 2 of 4 ranks; missing: 1, 3" in header
 
 
-def test_a_sound_run_says_what_was_looked_at(new_job: Callable) -> None:
-    job = new_job(bad_step=None)
+def test_a_healthy_run_says_what_was_looked_at(new_job: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
     job.commit(range(3))
 
     page = open_page(job.path)
 
-    assert not page.told.wrong
-    assert page.told.finding == "No non-finite values in 36 sites × 4 ranks over steps 0–2."
+    assert page.told.cards == []
+    assert plain(page.told.state) == (
+        "What is wrong Healthy, as far as it was observed: "
+        "no rule found anything in 36 sites × 4 ranks over steps 0–2."
+    )
+    assert "nonfinite (3)" in plain(page.told.grounds)
     assert "Click a cell" in page.told.selection
 
 
 def test_an_empty_run_opens_and_fills(new_job: Callable) -> None:
     job = new_job(bad_step=None)
     page = open_page(job.path)
-    assert page.told.finding == "Nothing has been recorded yet."
+    assert plain(page.told.state) == "What is wrong Nothing has been recorded yet."
 
     job.commit(range(3))
     page.follower.look()
@@ -300,13 +385,25 @@ def test_arrows_and_escape_move_and_clear(broken_job: Path) -> None:
     assert not page.pinned.visible
 
 
-def test_the_finding_can_be_gone_to_from_anywhere(broken_job: Path) -> None:
-    page = open_page(broken_job, kind="weight_gradient", zoom=(3.0, 9.0))
+def test_a_finding_can_be_gone_to_from_anywhere(judged_job: Path) -> None:
+    page = open_page(judged_job, kind="weight_gradient", pattern="qkv", zoom=(3.0, 9.0))
 
-    page.select_finding()
+    page.select_finding(0)
 
-    assert (page.choice.kind, page.choice.site, page.choice.step) == ("activation", ORIGIN, 40)
-    assert page.choice.zoom is None
+    [found] = why(open_run(judged_job)).findings
+    assert (page.choice.kind, page.choice.site) == ("activation", ORIGIN)
+    assert page.choice.step == found.first_step < 40
+    assert (page.choice.pattern, page.choice.zoom) == ("", None)
+
+
+def test_a_finding_of_no_single_site_leads_to_its_step(new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(9), alerts=(replace(HOSTILE, site=""),))
+    page = open_page(job.path, kind="activation", site=ORIGIN, step=7)
+
+    page.select_finding(0)
+
+    assert (page.choice.site, page.choice.step) == (ORIGIN, 3)
 
 
 def test_zoom_by_the_mouse_asks_for_the_visible_steps_only(broken_job: Path) -> None:
@@ -359,17 +456,19 @@ def test_without_zoom_the_page_follows(new_job: Callable) -> None:
 
 
 def test_a_finding_shows_up_while_the_page_is_open(new_job: Callable) -> None:
-    job = new_job(bad_step=4, bad_rank=1)
-    job.commit(range(4))
+    job = new_job(bad_step=20, bad_rank=1, watched=True)
+    job.commit(range(5))
     page = open_page(job.path)
-    assert not page.told.wrong
+    assert page.told.cards == []
 
-    job.commit(range(4, 6))
+    job.commit(range(5, 22))
     page.follower.look()
     page.tick()
 
-    assert page.told.wrong
-    assert "rank 1, step 4" in page.told.finding
+    [card] = page.told.cards
+    assert "rank 1 (node-0, cuda:1)" in card.facts
+    assert "goes on" in plain(card.facts)
+    assert card.severity == "error"
 
 
 def test_steps_recorded_now_and_then_are_drawn_where_they_are(new_job: Callable) -> None:
@@ -392,7 +491,7 @@ def test_between_sketches_the_sentinel_is_shown(new_job: Callable) -> None:
     job.commit(range(25))
     page = open_page(job.path, kind="activation", statistic="rms")
 
-    assert "rank 2, step 17" in page.told.finding
+    assert "rank 2, step 17" in page.told.cards[0].text
     held = sorted({int(step) for step in grid_of(page).first if step >= 0})
     assert held == [0, 10, *range(17, 25)]
     page.choice.statistic = "abs_max"

@@ -1,0 +1,179 @@
+"""What is wrong, as the page tells it: a line, a card for each finding, and what that rests on.
+
+Pure functions of what the rules say; every name from a store is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from . import words
+
+if TYPE_CHECKING:
+    from ..rules import Finding, Why
+    from ..store import FirstBad
+
+MOST_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One finding, and where it leads."""
+
+    severity: str
+    text: str
+    """A sentence, as plain text."""
+    facts: str
+    """HTML: steps, site, ranks and the like."""
+    advice: str
+    """HTML: what it means and what to try, folded."""
+    site: str
+    """Label; empty where it is of no single site."""
+    step: int
+    """In which it began."""
+    ranks: tuple[int, ...]
+    """Those to blame, as far as they are known."""
+
+
+def state(found: Why, bad: FirstBad | None, *, looked: str) -> str:
+    """In one line whether anything is wrong, so far as that is known.
+
+    Args:
+        found: what the rules say.
+        bad: where values first were not finite, in a run that no rule judged.
+        looked: at how much, in words; empty for nothing.
+    """
+    match found.state:
+        case "incidents":
+            number = len(found.findings) + found.left_out + (bad is not None)
+            told = words.count(number, "incident")
+            order = ", what goes on and is worst first" if number > 1 else ""
+            rest = f"; {found.left_out} of them not shown" if found.left_out else ""
+            return _state("wrong", f"{told}{order}{rest}.")
+        case "healthy":
+            told = f"no rule found anything{f' in {looked}' if looked else ''}"
+            return _state("sound", f"Healthy, as far as it was observed: {told}.")
+        case "not observed" if not looked:
+            return _state("unknown", "Nothing has been recorded yet.")
+        case "not observed":
+            told = f" No non-finite values in {looked}." if bad is None else ""
+            mood = "unknown" if bad is None else "wrong"
+            return _state(mood, f"Not observed: no rule could judge anything.{told}")
+
+
+def _state(mood: str, text: str) -> str:
+    return (
+        '<section class="what"><h2>What is wrong</h2>'
+        f'<p class="state {mood}" role="status">{escape(text)}</p></section>'
+    )
+
+
+def cards(found: Why, bad: FirstBad | None, *, attempts: int) -> list[Card]:
+    """The findings, what goes on and is worst first.
+
+    Args:
+        found: what the rules say.
+        bad: where values first were not finite, in a run that no rule judged.
+        attempts: how many starts the job had.
+    """
+    told = [_card(one, attempts) for one in found.findings]
+    return told if bad is None else [_unjudged(bad), *told]
+
+
+def _card(one: Finding, attempts: int) -> Card:
+    return Card(
+        severity=one.severity,
+        text=one.what,
+        facts=_facts(one, attempts),
+        advice=_advice(one),
+        site=one.site,
+        step=one.first_step,
+        ranks=tuple(at.rank for at in one.ranks),
+    )
+
+
+def _unjudged(bad: FirstBad) -> Card:
+    """What the numbers alone tell of a run whose collector did not judge them."""
+    rows = [("steps", f"from {bad.step}"), ("site", bad.site)]
+    if bad.ranks:
+        rows.append(("ranks", words.rank_words(bad.ranks)))
+    return Card(
+        severity="error",
+        text=bad.text,
+        facts=_list("error", rows),
+        advice="",
+        site=bad.site,
+        step=bad.step,
+        ranks=bad.ranks,
+    )
+
+
+def _facts(one: Finding, attempts: int) -> str:
+    site = f"{one.site} ({one.module})" if one.module else one.site
+    also = f", also {', '.join(one.others)}" if one.others else ""
+    rows = [
+        ("attempt", str(one.attempt) if attempts > 1 else ""),
+        ("steps", _steps(one)),
+        ("site", site),
+        ("ranks", _places(one)),
+        ("rule", one.rule),
+        ("spread", one.spread + also),
+        ("confidence", f"{one.confidence}. {one.reason}"),
+        ("origin", one.origin),
+    ]
+    return _list(one.severity, rows)
+
+
+def _steps(one: Finding) -> str:
+    if one.last_step is None:
+        return f"from {one.first_step}, goes on"
+    return words.steps(one.first_step, one.last_step).partition(" ")[2]
+
+
+def _places(one: Finding) -> str:
+    if not one.ranks:
+        return "" if one.origin else "all, or it cannot be told"
+    first = one.ranks[:MOST_RANKS]
+    named = [f"rank {at.rank} ({at.host or '?'}, {at.device or '?'})" for at in first]
+    more = len(one.ranks) - MOST_RANKS
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _list(severity: str, rows: Sequence[tuple[str, str]]) -> str:
+    parts = "".join(
+        f'<div class="{name}"><dt>{name}</dt><dd>{escape(text)}</dd></div>'
+        for name, text in rows
+        if text
+    )
+    return f'<dl class="facts"><div><dt>severity</dt><dd>{escape(severity)}</dd></div>{parts}</dl>'
+
+
+def _advice(one: Finding) -> str:
+    numbers = {"value": one.value, "at most": one.threshold, **one.evidence}
+    told = ", ".join(f"{name} {_number(value)}" for name, value in numbers.items())
+    texts = [part for part in (one.meaning, one.advice, f"In numbers: {told}.") if part]
+    body = "".join(f"<p>{escape(part)}</p>" for part in texts)
+    return f"<details><summary>What it means, and what to try</summary>{body}</details>"
+
+
+def _number(value: float) -> str:
+    return words.thousands(int(value)) if value.is_integer() else words.number(value)
+
+
+def grounds(found: Why) -> str:
+    """What was checked, and what was not observed."""
+    return f'<div class="grounds">{"".join(f"<p>{part}</p>" for part in _grounds(found))}</div>'
+
+
+def _grounds(found: Why) -> Iterator[str]:
+    if found.checked:
+        rules = ", ".join(
+            f'<span class="rule">{escape(rule)} ({words.thousands(number)})</span>'
+            for rule, number in found.checked.items()
+        )
+        yield f"<b>Checked</b>, with the number of records: {rules}."
+    for text in found.not_observed:
+        yield f"<b>Not observed:</b> {escape(text)}"
