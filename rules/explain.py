@@ -115,8 +115,9 @@ def _finding(run: Run, incident: Incident, sites: pd.DataFrame, gaps: pd.DataFra
     site = sites.loc[cause.site] if cause.site in sites.index else None
     origin = _origin(run, incident)
     confidence, reason = _confidence(incident, gaps)
-    many = f"{len(incident.alerts)} alerts" if len(incident.alerts) > 1 else "1 alert"
-    spread = f"{many} in {incident.sites} sites" if incident.sites else many
+    many = "1 alert" if len(incident.alerts) == 1 else f"{len(incident.alerts)} alerts"
+    where = "1 site" if incident.sites == 1 else f"{incident.sites} sites"
+    spread = f"{many} in {where}" if incident.sites else many
     return Finding(
         severity=incident.severity,
         what=cause.text,

@@ -187,6 +187,12 @@ class Sandbox:
             self.collector.tick(self.now)
             self.collector.outgoing.clear()
 
+    def rest(self) -> None:
+        """Let commits that are under way come to their end."""
+        while self.collector.is_storing:
+            time.sleep(0.01)
+            self.collector.tick(self.now)
+
     def runs(self) -> list[str]:
         """What is in the store, but for its locks."""
         return sorted(one.name for one in self.store.iterdir() if not one.name.endswith(".lock"))
