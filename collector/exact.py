@@ -79,6 +79,8 @@ class Exact:
 
     def _copies(self, merged: Merged, firing: Collection[tuple[str, int]]) -> Verdict:
         found = _Entries()
+        if merged.observed.is_of_several:
+            found.add(-1, 0.0, 0.0, lambda: Told(text=""))  # copies were looked at
         differing = {one.site: one for one in merged.divergences}
         compared = set(merged.sites[merged.table.has_checksum()].tolist())
         settled = {site for rule, site in firing if rule == COPIES.name and site in compared}

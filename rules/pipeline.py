@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .rule import Memory, Rule, Told, Verdict, of_run
 from .seen import Seen
 
@@ -36,8 +38,10 @@ def losses(seen: Seen, memory: Memory) -> Verdict | None:
     }
     if not now:
         return None
-    before = memory.column("dropped", max(now) + 1, 0.0)
-    new = {rank: count - float(before[rank]) for rank, count in now.items()}
+    before = memory.column("dropped", max(now) + 1)
+    new = {
+        rank: count - float(np.nan_to_num(before[rank], nan=count)) for rank, count in now.items()
+    }
     for rank, count in now.items():
         before[rank] = count
     worse = tuple(sorted(rank for rank, count in new.items() if count > 0))

@@ -53,6 +53,8 @@ class Seen:
     record: Record
     sites: Sites
     world_size: int
+    is_resumed: bool = False
+    """Whether memories begin in the middle of the attempt: the collector was started again."""
     _statistics: dict[str, Floats] = field(default_factory=dict[str, Floats])
 
     def statistic(self, name: str) -> Floats:

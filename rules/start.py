@@ -29,10 +29,12 @@ def initial_gain(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves a linear layer, as it is first seen, makes signals larger or smaller."""
     sites, fan = seen.record.sites, seen.known("fan in", fan_in)
     judged = memory.column("judged", seen.size, 0.0)
-    rows = np.flatnonzero(~np.isnan(fan) & (judged[sites] == 0))
     rms, std = seen.statistic("rms"), seen.statistic("std")
-    rows = rows[rms[rows] > 0]  # zeros are meant
+    rows = np.flatnonzero(~np.isnan(fan) & ~np.isnan(rms) & (judged[sites] == 0))
     judged[sites[rows]] = 1.0
+    rows = rows[rms[rows] > 0]  # zeros are meant
+    if seen.is_resumed or not len(rows):
+        return None
     layers = {seen.site(row).name: seen.site(row).module for row in seen.rows("activation")}
     rows = np.array(
         [row for row in rows if layers.get(seen.site(row).name[: -len(".weight")]) in LINEAR],

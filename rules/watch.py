@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.record import Alert, Record, SiteInfo
+from ..store.selection import execution_order
 from .book import RuleBook
 from .rule import Memory, Rule, Verdict
 from .seen import Rows, Seen, Sites
@@ -71,6 +72,7 @@ class Watch:
     _streaks: dict[str, _Streaks] = field(default_factory=dict[str, _Streaks])
     _memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
     _sites: Sites = field(init=False)
+    _is_resumed: bool = False
 
     def __post_init__(self) -> None:
         self._sites = Sites(self.site)
@@ -90,7 +92,7 @@ class Watch:
             place: index of a site by its label.
             last_step: of the attempt's newest record, to which alerts went on that did not end.
         """
-        self.told = len(alerts)
+        self.told, self._is_resumed = len(alerts), last_step is not None
         for alert in alerts:
             if alert.last_step is None:
                 key = alert.rule, place(alert.site) if alert.site else -1
@@ -113,7 +115,7 @@ class Watch:
             patched: whether the record comes out of order: it had been judged before a late rank
                 came, or was kept back. Only what judges it alone is asked then, and nothing ends.
         """
-        seen = Seen(record, self._sites, world_size)
+        seen = Seen(record, self._sites, world_size, self._is_resumed)
         alerts = list[Alert]()
         for rule, verdict in given.items():
             alerts += self._apply(rule, verdict, record, patched=patched)
@@ -172,7 +174,7 @@ class Watch:
         record: Record,
     ) -> list[Alert]:
         told = list[Alert]()
-        for entry in begun.tolist():
+        for entry in self._by_execution(verdict.sites, begun):
             site = int(verdict.sites[entry])
             going_on = self._firing.get((rule.name, site))
             if going_on is not None:
@@ -202,6 +204,14 @@ class Watch:
             self.told += 1
             told.append(alert)
         return told
+
+    def _by_execution(self, sites: Rows, entries: NDArray[np.intp]) -> list[int]:
+        """Of more than can be told at once those first that are executed first."""
+        if len(entries) <= MOST_AT_ONCE:
+            return entries.tolist()
+        known = execution_order([self.site(index) for index in range(int(sites.max()) + 1)])
+        order = {site: number for number, site in enumerate(known)}
+        return sorted(entries.tolist(), key=lambda entry: order.get(int(sites[entry]), -1))
 
     def _end(self, rule: Rule, right: Rows) -> list[Alert]:
         firing = [site for name, site in self._firing if name == rule.name]

@@ -200,8 +200,18 @@ def test_layers_that_begin_too_large_or_all_alike_are_told_once(normal: Draw) ->
     assert rules_of(Job([WEIGHT, FC]).records(3, np.full(1024, 0.02), normal())) == [
         "poor-initialisation"
     ]
+    from_zero = Job([WEIGHT, FC]).records(4, lambda step: normal(1e-4 * step), normal())
+    assert from_zero == []
     embedding = replace(FC, module="Embedding")
     assert Job([WEIGHT, embedding]).records(3, normal(5.0), normal()) == []
+
+
+def test_of_many_sites_at_once_those_are_told_that_are_executed_first() -> None:
+    sites = [replace(FC, name=f"layers.{place}", order=200 - place) for place in range(200)]
+
+    told = Job(sites).record(*[np.array([np.nan])] * 200)
+
+    assert {one.site for one in told} == {f"activation:layers.{place}" for place in range(136, 200)}
 
 
 def test_what_is_muted_is_not_told() -> None:
