@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .past import WARM_UP, usual
-from .rule import Memory, Rule, Told, Verdict, of_rows, of_run
+from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Seen
 
 FORGET, FOLLOW = 1 / 64, 1 / 50
@@ -60,8 +60,8 @@ def _growth(seen: Seen, memory: Memory, rows: np.ndarray, what: str) -> Verdict:
         info, was = seen.site(row), float(rms[row] / 2 ** value[row])
         since = _began(float(rise[sites[row]]), seen.record.step, float(value[row]))
         text = (
-            f"The rms of {info.label} is {rms[row]:.3g}, {2 ** value[row]:.3g} times the largest "
-            f"of the records before ({was:.3g})."
+            f"The rms of {info.label} is {rms[row]:.3g}, {figures(2 ** value[row])} times the "
+            f"largest of the records before ({was:.3g})."
         )
         ranks = seen.worst_rank(row, "rms") if info.kind == "activation" else ()
         evidence = {"rms": float(rms[row]), "before": was}

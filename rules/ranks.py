@@ -16,7 +16,7 @@ from ..sketch.distribution import (
     RANKS,
     log2_magnitude,
 )
-from .rule import Memory, Rule, Told, Verdict, of_rows, of_run
+from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Seen
 
 FEWEST = 4
@@ -99,8 +99,8 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
         rank, factor = int(who[at]), 2 ** float(octaves[at])
         larger = "larger" if side[peer[at], at] else "smaller"
         text = (
-            f"The rms of {seen.site(row).label} on rank {rank} is {factor:.3g} times {larger} than "
-            f"on half of the ranks, {best[at]:.0f} deviations away, record after record."
+            f"The rms of {seen.site(row).label} on rank {rank} is {figures(factor)} times {larger} "
+            f"than on half of the ranks, {best[at]:.0f} deviations away, record after record."
         )
         evidence = {"factor": factor, "deviations": float(best[at])}
         return Told(text=text, ranks=(rank,), evidence=evidence)

@@ -112,6 +112,11 @@ class Rule:
     """None where verdicts come from elsewhere."""
 
 
+def figures(number: float) -> str:
+    """A number for people: three figures, without an exponent where it is of a common size."""
+    return f"{number:,.0f}" if 100 <= abs(number) < 1e6 else f"{number:.3g}"
+
+
 def of_rows(seen: Seen, rows: Rows, value: Floats, tell: Callable[[int], Told]) -> Verdict:
     """The verdict on some rows of a record.
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..store.record import SiteInfo
-from .rule import Memory, Rule, Told, Verdict, of_rows
+from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
 
 LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d")
@@ -53,7 +53,7 @@ def initial_gain(seen: Seen, memory: Memory) -> Verdict | None:
             return Told(text=f"All elements of {label} begin alike.", evidence=evidence)
         text = (
             f"{label} begins with an rms of {rms[row]:.3g}: its layer multiplies what comes in by "
-            f"about {gain[row]:.3g}."
+            f"about {figures(gain[row])}."
         )
         return Told(text=text, evidence=evidence)
 

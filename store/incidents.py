@@ -51,11 +51,18 @@ WITHIN = 8
 """Records after its latest alert in which an incident takes up others."""
 AGAIN = 64
 """And so many, or steps since it ended, where the same rule finds it again on the same ranks."""
-LAG = 6
-"""Records by which a rule that compares with what is usual may be later than one that counts: of
-the alerts of so many first records the one that says most of the cause speaks for all."""
-AT_ONCE = 2
-"""Records between which rules that compare cannot tell what came first."""
+COMPARING = (
+    "rank-outlier",
+    "update-ratio",
+    "exploding-activation",
+    "exploding-gradient",
+    "vanishing-gradient",
+    "drift",
+    "loss-spike",
+)
+"""What these find they find by comparing with what was usual, which takes them some records."""
+LAG, AT_ONCE = 6, 2
+"""Records by which these, and others that infer, may be later than what they are the cause of."""
 SEVERITIES = ("error", "warning", "notice")
 
 
@@ -173,6 +180,10 @@ def by_identity(alerts: Iterable[Alert]) -> dict[Identity, Alert]:
     return {_identity(one): one for one in alerts}
 
 
+def _lag(rule: str) -> int:
+    return 0 if rule in COUNTED else LAG if rule in COMPARING else AT_ONCE
+
+
 def severity_of(severity: str) -> int:
     """0 for the worst."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
@@ -232,11 +243,7 @@ def ranked(incidents: Iterable[Incident]) -> list[Incident]:
 
 def _incident(number: int, alerts: Sequence[Alert], order: Mapping[str, int]) -> Incident:
     first = min(one.record for one in alerts)
-    early = [
-        one
-        for one in alerts
-        if one.record == first or (one.rule not in COUNTED and one.record - first <= LAG)
-    ]
+    early = [one for one in alerts if one.record - first <= _lag(one.rule)]
     most = min(weight_of(one.rule) for one in early)
     alike = [one for one in early if weight_of(one.rule) == most]
     begin = min(one.first_step for one in alike)

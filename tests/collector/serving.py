@@ -191,6 +191,25 @@ def start_collector(
     return process, json.loads(line)["address"]
 
 
+def start_with_health(store: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A collector process with /healthz, in the folder of its runs, and where it is."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", str(store)),
+            *("--bind", "tcp://127.0.0.1:*", "--health", "127.0.0.1:0", *options),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=store,
+    )
+    STARTED.append(process)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return process, json.loads(line)
+
+
 def stop_collectors() -> None:
     """End what a test that failed has left behind."""
     while STARTED:

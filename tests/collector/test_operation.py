@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -27,7 +26,7 @@ from rankscope.sketch import AddressError, SketchTable, sketch_array
 from rankscope.store import open_run
 from rankscope.wire import Frame, Site, pack_frame
 
-from .serving import STARTED, hello, outbox, send, stop_collectors, wait_until
+from .serving import hello, outbox, send, start_with_health, stop_collectors, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -35,22 +34,6 @@ def no_collector_stays() -> Iterator[None]:
     """Whatever happens to a test."""
     yield
     stop_collectors()
-
-
-def start(store: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
-    """A collector with /healthz, and where it is."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", str(store)),
-            *("--bind", "tcp://127.0.0.1:*", "--health", "127.0.0.1:0", *options),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    STARTED.append(process)
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())
 
 
 def ask(url: str) -> tuple[int, dict[str, Any]]:
@@ -70,7 +53,7 @@ def limit_files(process: subprocess.Popen[str], size_bytes: int) -> None:
 
 
 def test_health_and_counters_are_told_over_http(tmp_path: Path) -> None:
-    process, where = start(tmp_path)
+    process, where = start_with_health(tmp_path)
     box = outbox(where["address"])
     send(box, range(5))
     assert ask(f"{where['health']}/healthz") == (200, {"status": "ok"})
@@ -89,7 +72,7 @@ def test_health_and_counters_are_told_over_http(tmp_path: Path) -> None:
 def test_a_signal_that_comes_as_it_ends_by_itself_is_no_failure(
     tmp_path: Path, after_s: float
 ) -> None:
-    process, where = start(tmp_path, "--until-done")
+    process, where = start_with_health(tmp_path, "--until-done")
     box = outbox(where["address"])
     send(box, range(3))
     assert box.close(timeout_s=15)
@@ -102,7 +85,7 @@ def test_a_signal_that_comes_as_it_ends_by_itself_is_no_failure(
 
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(tmp_path: Path) -> None:
-    process, where = start(tmp_path)
+    process, where = start_with_health(tmp_path)
     box = outbox(where["address"])
     send(box, range(2))
     wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 2)
@@ -126,7 +109,7 @@ def test_a_loop_that_hangs_is_unwell() -> None:
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
-    _, where = start(tmp_path)
+    _, where = start_with_health(tmp_path)
     port = int(where["health"].rpartition(":")[2])
     with (
         socket.create_connection(("127.0.0.1", port)),
@@ -150,7 +133,7 @@ def test_a_place_that_will_not_do_is_refused(place: str, text: str) -> None:
 
 
 def test_log_lines_are_json_if_wanted(tmp_path: Path) -> None:
-    process, where = start(tmp_path, "--log-format", "json", "--until-done")
+    process, where = start_with_health(tmp_path, "--log-format", "json", "--until-done")
     box = outbox(where["address"])
     send(box, range(3))
     assert box.close(timeout_s=15)
@@ -185,7 +168,7 @@ def test_memory_stays_bounded_while_nothing_can_be_stored_whatever_agents_send(
     tmp_path: Path,
 ) -> None:
     """64 MiB for frames; 48 ranks would send 400 MiB, and keep what they may not send."""
-    process, where = start(tmp_path, "--memory", "64", "--until-done")
+    process, where = start_with_health(tmp_path, "--memory", "64", "--until-done")
     boxes = big_boxes(where["address"])
     one = sketch_array(np.random.default_rng(0).standard_normal(4096).astype(np.float32))
     table = SketchTable.concatenate([one] * len(SITES))

@@ -219,7 +219,9 @@ def test_the_fault_comes_first_with_its_site_rank_and_step(
 def test_a_healthy_run_is_left_alone(name: str, healthy: dict[str, Path]) -> None:
     found = why(open_run(healthy[name]))
 
-    assert found.state == "healthy", found.findings
+    # On a machine that is busy agents do drop steps, and that is told.
+    assert {one.rule for one in found.findings} <= {"agent-losses"}, found.findings
+    assert found.state in ("healthy", "incidents")
     assert found.checked["nonfinite"] >= found.records - 1
 
 

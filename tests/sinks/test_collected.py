@@ -23,11 +23,11 @@ from rankscope.sinks import Ended, Feed, News, Numbers, Sinks
 from rankscope.store import open_run
 
 from ..collector.serving import (
-    STARTED,
     close_all,
     outbox,
     send,
     serving,
+    start_with_health,
     stop_collectors,
     wait_until,
 )
@@ -59,25 +59,6 @@ def no_collector_stays() -> Iterator[None]:
     stop_collectors()
 
 
-def start(store: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
-    """A collector with /healthz, and where it is."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", str(store)),
-            *("--bind", "tcp://127.0.0.1:*", "--health", "127.0.0.1:0", *options),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=store,
-    )
-    STARTED.append(process)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    return process, json.loads(line)
-
-
 def metrics(where: dict[str, str]) -> dict[str, float]:
     """Name, and labels in the order of the alphabet, as one string."""
     with urllib.request.urlopen(f"{where['health']}/metrics", timeout=10) as answer:
@@ -103,7 +84,7 @@ def test_every_sink_hears_what_a_job_says(tmp_path: Path, monkeypatch: pytest.Mo
         asked = (f"jsonl:{tmp_path / 'news.jsonl'}", f"tensorboard:{tmp_path / 'board'}")
         kinds = (*asked, "wandb:numerics", "webhook", "prometheus")
         options = [option for kind in kinds for option in ("--sink", kind)]
-        process, where = start(tmp_path, *options)
+        process, where = start_with_health(tmp_path, *options)
         boxes = [outbox(where["address"], rank, 2) for rank in range(2)]
         for step in range(10):
             for rank, box in enumerate(boxes):
@@ -154,7 +135,7 @@ def test_every_sink_hears_what_a_job_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_sinks_hear_is_what_the_store_answers(tmp_path: Path) -> None:
     news = tmp_path / "news.jsonl"
-    process, where = start(tmp_path, "--until-done", "--sink", f"jsonl:{news}")
+    process, where = start_with_health(tmp_path, "--until-done", "--sink", f"jsonl:{news}")
     boxes = [outbox(where["address"], rank, 2) for rank in range(2)]
     for rank, box in enumerate(boxes):
         send(box, range(3), value=1.0 + rank)
@@ -177,7 +158,7 @@ def test_what_sinks_hear_is_what_the_store_answers(tmp_path: Path) -> None:
 
 def test_tables_come_seldom(tmp_path: Path) -> None:
     news = tmp_path / "news.jsonl"
-    process, where = start(tmp_path, "--until-done", "--sink", f"jsonl:{news}")
+    process, where = start_with_health(tmp_path, "--until-done", "--sink", f"jsonl:{news}")
     box = outbox(where["address"])
     send(box, range(2))
     assert box.close(timeout_s=15)
@@ -191,7 +172,7 @@ def test_tables_come_seldom(tmp_path: Path) -> None:
 
 def test_an_alert_goes_out_while_nothing_can_be_stored(tmp_path: Path) -> None:
     with answering(200) as server:
-        process, where = start(tmp_path, "--sink", f"webhook:{server.url}")
+        process, where = start_with_health(tmp_path, "--sink", f"webhook:{server.url}")
         boxes = [outbox(where["address"], rank, 2) for rank in range(2)]
         for box in boxes:
             send(box, [0])
@@ -264,7 +245,8 @@ def test_a_server_of_wandb_that_hangs_keeps_nothing_from_beginning_or_ending(
         monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         news = tmp_path / "news.jsonl"
-        process, where = start(tmp_path, "--sink", "wandb:numerics", "--sink", f"jsonl:{news}")
+        kinds = ("--sink", "wandb:numerics", "--sink", f"jsonl:{news}")
+        process, where = start_with_health(tmp_path, *kinds)
         box = outbox(where["address"])
         send(box, range(20))
         assert box.close(timeout_s=15)
