@@ -597,7 +597,7 @@ class Run:
 
     def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
         """Sinks hear at once of what was found, stored or not."""
-        if not alerts:
+        if not (alerts and self._sinks.are_there):
             return
         launch, sites = self._launch(attempt), self._catalog.meta.sites
         for alert in alerts:

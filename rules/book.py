@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from ..sketch.errors import SettingError
+from ..store.incidents import SEVERITIES
 from .builtin import BUILT_IN
 from .exact import EXACT
-from .rule import SEVERITIES, Rule
+from .rule import Rule
 
 GROUP = "rankscope.rules"
 """Entry points of this group are rules, or sequences of rules, of installed packages."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from .past import WARM_UP, usual
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
-from .seen import Seen
+from .seen import Rows, Seen
 
 FORGET, FOLLOW = 1 / 64, 1 / 50
 """By so many octaves a record does the largest magnitude of the past fade, and grow at most …"""
@@ -17,7 +17,7 @@ RISEN = 0.5
 MOST_BACK = 16
 """Records by which the begin of slow growth is sought before that, at most."""
 LEAST_SHARE = 0.02
-"""Of the loss itself, likewise."""
+"""Of the loss itself: what moves less is as it was."""
 MANY = 8
 """So many gradients must there be for their median to say something."""
 
@@ -25,16 +25,16 @@ MANY = 8
 def exploding(seen: Seen, memory: Memory) -> Verdict:
     """By how many octaves a gradient is larger than it ever was lately."""
     rows = seen.rows("weight_gradient")
-    return _growth(seen, memory, rows, "gradient")
+    return _growth(seen, memory, rows)
 
 
 def blown_up(seen: Seen, memory: Memory) -> Verdict:
     """By how many octaves what a module gives is larger than it ever was lately."""
     rows = seen.rows("activation", "local_activation", "tap")
-    return _growth(seen, memory, rows, "activation")
+    return _growth(seen, memory, rows)
 
 
-def _growth(seen: Seen, memory: Memory, rows: np.ndarray, what: str) -> Verdict:
+def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
     sites, rms = seen.record.sites, seen.statistic("rms")
     now = np.log2(np.where(rms > 0, rms, np.nan))
     top, count = memory.column("top", seen.size), memory.column("count", seen.size, 0.0)
@@ -97,31 +97,23 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
     return of_rows(seen, rows, value, tell)
 
 
-def _loss_of(seen: Seen) -> float:
-    return seen.training("loss")
-
-
 def loss_lost(seen: Seen, _: Memory) -> Verdict | None:
     """1 where the loss is no finite number."""
-    told = [values["loss"] for values in seen.record.training.values() if "loss" in values]
+    told = {rank: said["loss"] for rank, said in seen.record.training.items() if "loss" in said}
     if not told:
         return None
-    bad = [
-        rank
-        for rank, values in seen.record.training.items()
-        if not np.isfinite(values.get("loss", 0.0))
-    ]
+    bad = [rank for rank, loss in told.items() if not np.isfinite(loss)]
 
     def tell() -> Told:
         ranks = tuple(bad) if len(bad) < len(told) else ()
-        return Told(text=f"The loss is {seen.record.training[bad[0]]['loss']}.", ranks=ranks)
+        return Told(text=f"The loss is {told[bad[0]]}.", ranks=ranks)
 
     return of_run(float(bool(bad)), tell)
 
 
 def loss_spike(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many usual deviations the loss is above what it was lately."""
-    loss = _loss_of(seen)
+    loss = seen.training("loss")
     if not np.isfinite(loss):
         return None
     one = np.array([0])

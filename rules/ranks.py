@@ -16,6 +16,7 @@ from ..sketch.distribution import (
     RANKS,
     log2_magnitude,
 )
+from ..sketch.labels import rank_words
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Seen
 
@@ -50,11 +51,8 @@ def missing(seen: Seen, _: Memory) -> Verdict | None:
     absent = sorted(set(range(seen.world_size)) - set(record.ranks))
 
     def tell() -> Told:
-        names = ", ".join(map(str, absent[:16])) + (", …" if len(absent) > 16 else "")
-        text = (
-            f"Rank{'s' * (len(absent) > 1)} {names} of {seen.world_size} sent nothing of step "
-            f"{record.step} in time."
-        )
+        who = rank_words(absent).capitalize()
+        text = f"{who} of {seen.world_size} sent nothing of step {record.step} in time."
         return Told(text=text, ranks=tuple(absent), evidence={"missing": float(len(absent))})
 
     return of_run(float(len(absent)), tell)

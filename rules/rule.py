@@ -15,8 +15,6 @@ from .seen import Rows, Seen
 Severity = Literal["error", "warning", "notice"]
 """`error`: the numbers are wrong, or soon will be. `warning`: something that nobody wants in most
 runs. `notice`: worth knowing."""
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "notice")
-"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

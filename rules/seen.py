@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..store.record import Record, SiteInfo
 
 Rows = NDArray[np.intp]
 
-ARGMAX, LARGEST = SPREAD.index("argmax"), SPREAD.index("max")
+ARGMAX = SPREAD.index("argmax")
 
 
 class Sites:
@@ -100,7 +100,3 @@ class Seen:
         """A training statistic, its mean over ranks; NaN where none has told it."""
         told = [values[name] for values in self.record.training.values() if name in values]
         return float(np.mean(told)) if told else float("nan")
-
-    def health(self) -> Mapping[int, Mapping[str, float]]:
-        """The agents' counters by rank."""
-        return self.record.health

@@ -69,6 +69,11 @@ class Sinks:
         if feeds:
             self._thread.start()
 
+    @property
+    def are_there(self) -> bool:
+        """Whether anybody hears what is told."""
+        return bool(self._feeds)
+
     def stored(self, stored: Stored) -> None:
         """Tell the numbers of a record that has become durable."""
         if self._feeds:

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from ..store.incidents import Identity, identity_of
 from .feed import FeedCounts
 from .news import Alarm, Ended, Found, News, Numbers
 
@@ -42,7 +43,7 @@ class _Run:
     step: int = -1
     values: dict[str, float] = field(default_factory=dict[str, float])
     left_out: set[str] = field(default_factory=set[str])
-    firing: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
+    firing: dict[Identity, str] = field(default_factory=dict[Identity, str])
     """Alerts that go on: which it is, and its rule."""
     begun: Counter[str] = field(default_factory=Counter[str])
     ended: bool = False
@@ -155,7 +156,7 @@ class _Given(Collector):
 
 def _note(run: _Run, news: Alarm) -> None:
     alert = news.alert
-    key = alert.attempt, alert.rule, alert.site, alert.first_step
+    key = identity_of(alert)
     if not news.begins:
         run.firing.pop(key, None)
     elif key not in run.firing:

@@ -64,6 +64,7 @@ COMPARING = (
 LAG, AT_ONCE = 6, 2
 """Records by which these, and others that infer, may be later than what they are the cause of."""
 SEVERITIES = ("error", "warning", "notice")
+"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,20 +165,21 @@ class IncidentLog:
 
 
 def _first(incident: Incident) -> Identity:
-    return _identity(incident.alerts[0])
+    return identity_of(incident.alerts[0])
 
 
 def _state(incident: Incident) -> tuple[str, str, bool]:
     return incident.cause.rule, incident.cause.site, incident.last_step is not None
 
 
-def _identity(alert: Alert) -> Identity:
+def identity_of(alert: Alert) -> Identity:
+    """Which alert it is; an entry that says that it has ended is of the same."""
     return alert.attempt, alert.rule, alert.site, alert.first_step
 
 
 def by_identity(alerts: Iterable[Alert]) -> dict[Identity, Alert]:
     """Of several entries of one alert the latest counts."""
-    return {_identity(one): one for one in alerts}
+    return {identity_of(one): one for one in alerts}
 
 
 def _lag(rule: str) -> int:
