@@ -16,6 +16,7 @@ import pandas as pd
 from ..store.incidents import COUNTED, Incident
 from ..store.query import Run
 from .builtin import BUILT_IN
+from .evidence import Evidence, evidence_of
 from .exact import EXACT
 
 State = Literal["incidents", "healthy", "not observed"]
@@ -57,12 +58,15 @@ class Finding:
     reason: str
     """Why no more, and no less."""
     evidence: Mapping[str, float]
+    """Numbers behind it, by name."""
     value: float
     threshold: float
     spread: str
     """How far it spread, in words."""
     others: Sequence[str]
     """Other rules that found something in the same incident."""
+    stored: Evidence
+    """What the store holds of the tensor: the steps before, and its exponents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +106,20 @@ def why(run: Run) -> Why:
         first_step=min(steps, default=None),
         last_step=max(steps, default=None),
         updated=updated,
-        findings=[_finding(run, one, sites, gaps) for one in incidents[:MOST_INCIDENTS]],
+        findings=[_finding(run, one, sites, gaps, records) for one in incidents[:MOST_INCIDENTS]],
         left_out=max(len(incidents) - MOST_INCIDENTS, 0),
         checked=dict(sorted(judged.items())),
         not_observed=list(_not_observed(run, records, gaps, judged)),
     )
 
 
-def _finding(run: Run, incident: Incident, sites: pd.DataFrame, gaps: pd.DataFrame) -> Finding:
+def _finding(
+    run: Run,
+    incident: Incident,
+    sites: pd.DataFrame,
+    gaps: pd.DataFrame,
+    records: pd.DataFrame,
+) -> Finding:
     cause = incident.cause
     rule = next((one for one in (*EXACT, *BUILT_IN) if one.name == cause.rule), None)
     site = sites.loc[cause.site] if cause.site in sites.index else None
@@ -139,6 +149,7 @@ def _finding(run: Run, incident: Incident, sites: pd.DataFrame, gaps: pd.DataFra
         threshold=cause.threshold,
         spread=spread,
         others=sorted({one.rule for one in incident.alerts} - {cause.rule}),
+        stored=evidence_of(run, incident, records),
     )
 
 
