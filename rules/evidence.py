@@ -70,8 +70,8 @@ def evidence_of(run: Run, incident: Incident, records: pd.DataFrame) -> Evidence
     if not cause.site:
         return Evidence()
     own = records[records["attempt"] == cause.attempt]
-    steps = np.unique(own["step"].to_numpy(np.int64))
-    at_record = records.index.to_numpy() == cause.record
+    steps = np.unique(np.asarray(own["step"], np.int64))
+    at_record = np.asarray(records.index) == cause.record
     told = max([cause.first_step, *records.loc[at_record, "step"].tolist()])
     begun = int(np.searchsorted(steps, cause.first_step))
     first = int(steps[max(begun - BEFORE, 0)]) if len(steps) else cause.first_step
