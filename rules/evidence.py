@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from ..store.incidents import Incident
     from ..store.query import Run
     from ..store.record import Alert
 
@@ -58,17 +57,14 @@ class Evidence:
     """In the step in which it was told, or the last before that was sketched; None: in neither."""
 
 
-def evidence_of(run: Run, incident: Incident, records: pd.DataFrame) -> Evidence:
-    """What a run holds of the cause of an incident.
+def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:
+    """What a run holds of the site of an alert.
 
     Args:
         run: that it is of.
-        incident: the one that is asked about.
+        cause: the alert; it is of a site of the run.
         records: of all attempts, see `Run.records`.
     """
-    cause = incident.cause
-    if not cause.site:
-        return Evidence()
     own = records[records["attempt"] == cause.attempt]
     steps = np.unique(np.asarray(own["step"], np.int64))
     at_record = np.asarray(records.index) == cause.record

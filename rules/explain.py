@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ..store.incidents import COUNTED, Incident
+from ..store.incidents import COUNTED, Incident, incidents_of
 from ..store.query import Run
+from ..store.record import Alert
 from .builtin import BUILT_IN
 from .evidence import Evidence, evidence_of
 from .exact import EXACT
@@ -92,7 +93,8 @@ class Why:
 
 def why(run: Run) -> Why:
     """What went wrong in a run, worst first, or what was checked and found right."""
-    records, incidents, judged = run.records(all_attempts=True), run.incidents(), run.judged()
+    records, judged = run.records(all_attempts=True), run.judged()
+    incidents = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
     state: State = "incidents" if incidents else "healthy" if judged else "not observed"
     sites = run.sites()
     gaps = run.gaps()
@@ -111,6 +113,34 @@ def why(run: Run) -> Why:
         checked=dict(sorted(judged.items())),
         not_observed=list(_not_observed(run, records, gaps, judged)),
     )
+
+
+def _unjudged(run: Run) -> list[Incident]:
+    """What the numbers alone tell of a run that no rule judged: where NaN or infinity began."""
+    bad = run.first_bad()
+    if bad is None:
+        return []
+    records = run.records()
+    [place] = np.flatnonzero(records["step"] == bad.step)[:1]
+    attempt, record = int(records["attempt"].iloc[place]), int(np.asarray(records.index)[place])
+    counts = run.scalar("nonfinite", sites=[bad.site], steps=(bad.step, None), attempt=attempt)
+    known = counts.isel(site=0).dropna("step")
+    wrong = known.where(known > 0, drop=True)
+    last, value = int(wrong["step"][-1]), float(wrong[0])
+    alert = Alert(
+        rule="nonfinite",
+        attempt=attempt,
+        site=bad.site,
+        ranks=bad.ranks,
+        first_step=bad.step,
+        last_step=None if last == int(known["step"][-1]) else last,
+        value=value,
+        threshold=0.0,
+        text=f"{bad.site} holds {value:,.0f} elements that are not finite.",
+        time_ns=0,
+        record=record,
+    )
+    return incidents_of([alert], run.site_infos)
 
 
 def _finding(
@@ -149,7 +179,7 @@ def _finding(
         threshold=cause.threshold,
         spread=spread,
         others=sorted({one.rule for one in incident.alerts} - {cause.rule}),
-        stored=evidence_of(run, incident, records),
+        stored=Evidence() if site is None else evidence_of(run, cause, records),
     )
 
 
