@@ -57,6 +57,7 @@ from .selection import (
     choose_sites,
 )
 from .state import alert_from_json
+from .tallies import has_histogram
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
@@ -397,6 +398,11 @@ class Run:
             raise SettingError(
                 f"{site} was left to the sentinel in step {step}, which takes no histogram; "
                 "`scalar` without NaN tells the steps in which it was sketched."
+            )
+        if not has_histogram(table)[0]:
+            raise SettingError(
+                f"{site} is added up over ranks: what its addends come to has no histogram. Ask "
+                "for the sum's own site, or with `view` for a rank whose frames are kept."
             )
         counts = counts_at(self._reader, site, step, attempt) if view == "merged" else {}
         return fit_formats(table, counts, formats)

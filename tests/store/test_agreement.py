@@ -18,9 +18,7 @@ NAMES = ("up.weight", "up.bias", "down.weight")
 """Of fewer the factor that all have in common cannot be told."""
 
 
-def written(
-    path: Path, record: Make, own: Sequence[NDArray[np.float64]], clip: float = 1.0
-) -> Run:
+def written(path: Path, record: Make, own: Sequence[NDArray[np.float64]], clip: float = 1.0) -> Run:
     """A run in which each rank has these gradients, of three parameters alike."""
     sites = [
         SiteInfo(kind=kind, name=name, placement={"dp": "partial"} if kind[0] == "l" else {})
@@ -31,7 +29,7 @@ def written(
     tensors = {
         rank: dict.fromkeys(range(count), one.astype(np.float32)) for rank, one in enumerate(own)
     }
-    tensors[0] |= dict.fromkeys(range(count, 2 * count), reduced)  # one of its copies
+    tensors[0] |= {count + site: reduced for site in range(count)}  # one of its copies
     with RunWriter.open(path, run="r") as writer:
         writer.catalog.attempt_of("x")
         writer.catalog.set_attempt(0, len(own), {"dp": len(own)}, [])
