@@ -149,8 +149,7 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        why, bad = self.follower.why(), self.follower.unjudged()
-        return findings.cards(why, bad, attempts=len(self.follower.attempts()))
+        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""

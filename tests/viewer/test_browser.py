@@ -259,7 +259,7 @@ def test_back_returns_to_the_page_and_tensor_before(
     page = visit(size=size)
     page.open()
     browser = page.page
-    browser.get_by_role("button", name="First non-finite values").click()
+    browser.get_by_role("button", name="elements that are not finite").click()
     page.sees("rms on each rank")
     browser.wait_for_url("**/?page=tensor&*step=40*")
     page.settle()
@@ -274,7 +274,7 @@ def test_back_returns_to_the_page_and_tensor_before(
     page.sees("activation · step 39 · float16")
     browser.go_back()
     browser.get_by_role("link", name="Triage").and_(browser.locator("[aria-current]")).wait_for()
-    browser.get_by_role("button", name="First non-finite values").wait_for()
+    browser.get_by_role("button", name="elements that are not finite").wait_for()
     browser.go_forward()
     page.sees("activation · step 39 · float16")
     assert "page=tensor" in browser.url
