@@ -117,7 +117,11 @@ def over_ranks(
     over = OverRanks(
         spread=spread,
         distributions=_distributions(observed, dense, known),
-        by_rank=_stacked([numbers[rank] for rank in sorted(numbers)], len(spread)),
+        by_rank=(
+            dense
+            if len(known) == len(numbers)
+            else _stacked([numbers[rank] for rank in sorted(numbers)], len(spread))
+        ),
         by_group=_stacked(list(by_group.values()), len(spread)),
     )
     return over, sorted(numbers), list(by_group)

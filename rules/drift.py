@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..sketch.table import BINS
+from ..sketch.table import BINS, Floats, Ints, without_copies
 from .past import WARM_UP
 from .rule import Memory, Rule, Told, Verdict, of_rows
 from .seen import Seen
@@ -23,21 +23,20 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
     between their cumulative shares.
     """
     rows, sites = seen.rows("activation", "weight", "tap"), seen.record.sites
-    histogram = seen.record.merged.histogram[rows]
-    padded = np.zeros((len(rows), LEVELS * EVERY))
-    padded[:, :BINS] = histogram
-    counts = padded.reshape(len(rows), LEVELS, EVERY).sum(-1)
-    total = counts.sum(-1)
-    told = total > 0
-    shares = np.cumsum(counts[told], axis=-1) / total[told, None]
+    upto = cumulated(seen.record.merged.histogram[without_copies(rows)])
+    told = upto[:, -1] > 0
+    if not told.all():
+        rows, upto = rows[told], upto[told]
+    shares = upto / upto[:, -1:]
     past, seen_before = memory.table("past", seen.size, LEVELS), memory.column("n", seen.size, 0.0)
-    at = sites[rows[told]]
-    octaves = EVERY * np.abs(shares - past[at]).sum(-1)
+    at = without_copies(sites[rows])
+    moved = shares - past[at]
     value = np.full(len(sites), np.nan)
-    value[rows[told]] = np.where(seen_before[at] >= WARM_UP, octaves, np.nan)
+    octaves = EVERY * np.abs(moved).sum(-1)
+    value[rows] = np.where(seen_before[at] >= WARM_UP, octaves, np.nan)
     seen_before[at] += 1
-    rate = np.maximum(RATE, 1 / seen_before[at])[:, None]
-    past[at] += rate * (shares - past[at])
+    moved *= np.maximum(RATE, 1 / seen_before[at])[:, None]
+    past[at] += moved
 
     def tell(row: int) -> Told:
         text = (
@@ -47,6 +46,24 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
         return Told(text=text, evidence={"octaves": float(value[row])})
 
     return of_rows(seen, rows, value, tell)
+
+
+def cumulated(histogram: Ints) -> Floats:
+    """float64 [rows, LEVELS]: how many elements are at each level or below it."""
+    used = np.flatnonzero(np.bitwise_or.reduce(histogram, axis=0))
+    upto = np.zeros((len(histogram), LEVELS))
+    if not len(used):
+        return upto
+    # Most of a histogram is empty in all rows, and sums along so short an axis are slow.
+    first, last = int(used[0]) // EVERY, int(used[-1]) // EVERY
+    some = histogram[:, first * EVERY : (last + 1) * EVERY]
+    counts = upto[:, first : last + 1]
+    for place in range(EVERY):
+        own = some[:, place::EVERY]
+        counts[:, : own.shape[1]] += own
+    np.cumsum(counts, axis=1, out=counts)
+    upto[:, last + 1 :] = counts[:, -1:]
+    return upto
 
 
 DRIFT = (

@@ -283,6 +283,36 @@ MAIN = (
 
 def main_statistics(table: SketchTable) -> Floats:
     """float64 [rows, len(MAIN)]: the main statistics, in their order."""
-    columns = Columns(table)
-    with np.errstate(all="ignore"):
-        return np.stack([STATISTICS[name](columns) for name in MAIN]).T
+    return Statistics(table).main()
+
+
+class Statistics:
+    """The statistics of a table that does not change any more, each derived once.
+
+    What it gives is shared by all who ask, and cannot be written to.
+    """
+
+    def __init__(self, table: SketchTable) -> None:
+        self._table = table
+        self._columns: Columns | None = None
+        self._known: dict[str, Floats] = {}
+
+    def __getitem__(self, statistic: str) -> Floats:
+        """float64 [rows]: the statistic of that name, see `STATISTICS`.
+
+        Raises:
+            SettingError: there is no such statistic; the message lists near names.
+        """
+        known = self._known.get(statistic)
+        if known is None:
+            check_statistic(statistic)
+            columns = self._columns = self._columns or Columns(self._table)
+            with np.errstate(all="ignore"):
+                known = STATISTICS[statistic](columns)
+            known.flags.writeable = False
+            self._known[statistic] = known
+        return known
+
+    def main(self) -> Floats:
+        """float64 [rows, len(MAIN)]: the main statistics, in their order."""
+        return np.stack([self[name] for name in MAIN]).T

@@ -255,3 +255,10 @@ def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:
     exponent -= 1
     exponent[magnitude == 0] = -1200
     return exponent
+
+
+def without_copies(increasing: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+    """The same places, as a slice if none is left out: what that selects is a view."""
+    if not len(increasing) or increasing[-1] - increasing[0] >= len(increasing):
+        return increasing
+    return slice(int(increasing[0]), int(increasing[-1]) + 1)

@@ -231,9 +231,13 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
     array, block, part = works[0]
     chunk = block[part.outside]
     if chunk.shape != array.chunks:
-        chunk = np.full(array.chunks, array.fill_value, array.dtype)
+        chunk = np.empty(array.chunks, array.dtype)
         if before is not None:
             chunk[...] = decode(array, before)
+        elif len(works) == 1:
+            fill_around(chunk, part.inside, array.fill_value)
+        else:
+            chunk.fill(array.fill_value)
         for _, block, part in works:
             chunk[part.inside] = block[part.outside]
     chunk = np.ascontiguousarray(chunk.transpose(order_of(array)))
@@ -243,6 +247,14 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
     is_bitwise = codec.shuffle is BloscShuffle.bitshuffle
     shuffle = Blosc.BITSHUFFLE if is_bitwise else Blosc.SHUFFLE
     return Blosc(codec.cname.value, LEVEL, shuffle, typesize=chunk.itemsize).encode(chunk)
+
+
+def fill_around(chunk: Block, inside: Slices, fill: Any) -> None:
+    """Fill all of a chunk but a part."""
+    for axis, where in enumerate(inside):
+        along = inside[:axis]
+        chunk[(*along, slice(None, where.start))] = fill
+        chunk[(*along, slice(where.stop, None))] = fill
 
 
 def codecs_of(array: zarr.Array[Any]) -> tuple[object, ...]:
