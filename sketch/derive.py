@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import SettingError
 from .table import (
@@ -37,6 +38,7 @@ from .table import (
     SketchTable,
     magnitude,
     scale_exponent,
+    side_by_side,
 )
 
 
@@ -63,8 +65,7 @@ class Columns:
 
     def __init__(self, table: SketchTable) -> None:
         self._table = table
-        # Columns side by side in memory: arithmetic on them is several times as fast.
-        self._moments = np.ascontiguousarray(table.moments.T)
+        self._moments = side_by_side(table.moments)
 
     def count(self, column: int) -> Floats:
         """A count, by its place in `COUNTS`; exact up to 2^53."""
@@ -283,7 +284,24 @@ MAIN = (
 
 def main_statistics(table: SketchTable) -> Floats:
     """float64 [rows, len(MAIN)]: the main statistics, in their order."""
-    return Statistics(table).main()
+    found = np.empty((len(MAIN), len(table)))
+    _fill_main(table, found)
+    return found.T
+
+
+def narrow_statistics(table: SketchTable) -> NDArray[np.float32]:
+    """float32 [rows, len(MAIN)]: the same; what lies beyond float32 is infinite."""
+    found = np.empty((len(MAIN), len(table)), np.float32)
+    _fill_main(table, found)
+    return found.T
+
+
+def _fill_main(table: SketchTable, into: NDArray[np.floating]) -> None:
+    """Fill [len(MAIN), rows]; of float64 there is never more than one statistic of all rows."""
+    columns = Columns(table)
+    with np.errstate(all="ignore"):
+        for place, name in enumerate(MAIN):
+            into[place] = STATISTICS[name](columns)
 
 
 class Statistics:
