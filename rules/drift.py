@@ -23,20 +23,26 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
     between their cumulative shares.
     """
     rows, sites = seen.rows("activation", "weight", "tap"), seen.record.sites
-    upto = cumulated(seen.record.merged.histogram[without_copies(rows)])
+    first, upto = cumulated(seen.record.merged.histogram[without_copies(rows)])
     told = upto[:, -1] > 0
     if not told.all():
         rows, upto = rows[told], upto[told]
-    shares = upto / upto[:, -1:]
+    value = np.full(len(sites), np.nan)
     past, seen_before = memory.table("past", seen.size, LEVELS), memory.column("n", seen.size, 0.0)
     at = without_copies(sites[rows])
-    moved = shares - past[at]
-    value = np.full(len(sites), np.nan)
+    levels = _in_use(
+        memory, first, first + upto.shape[1], everything=bool((seen_before[at] == 0).any())
+    )
+    moved = np.zeros((len(rows), levels.stop - levels.start))
+    begin, end = first - levels.start, first - levels.start + upto.shape[1]
+    np.divide(upto, upto[:, -1:], out=moved[:, begin:end])
+    moved[:, end:] = 1.0
+    moved -= past[at, levels]
     octaves = EVERY * np.abs(moved).sum(-1)
     value[rows] = np.where(seen_before[at] >= WARM_UP, octaves, np.nan)
     seen_before[at] += 1
     moved *= np.maximum(RATE, 1 / seen_before[at])[:, None]
-    past[at] += moved
+    past[at, levels] += moved
 
     def tell(row: int) -> Told:
         text = (
@@ -48,22 +54,26 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
     return of_rows(seen, rows, value, tell)
 
 
-def cumulated(histogram: Ints) -> Floats:
-    """float64 [rows, LEVELS]: how many elements are at each level or below it."""
+def _in_use(memory: Memory, first: int, stop: int, *, everything: bool) -> slice:
+    """The levels at which sites may have moved: those that any record has had so far.
+
+    Below these the share of every site is 0, and above them 1: as it was, but for new sites.
+    """
+    lowest, highest = memory.column("lowest", 1, LEVELS), memory.column("highest", 1, 0.0)
+    lowest[0], highest[0] = min(lowest[0], first), max(highest[0], stop)
+    return slice(0, LEVELS) if everything else slice(int(lowest[0]), int(highest[0]))
+
+
+def cumulated(histogram: Ints) -> tuple[int, Floats]:
+    """The first level in use, and float64 [rows, levels in use]: how many are there or below."""
     used = np.flatnonzero(np.bitwise_or.reduce(histogram, axis=0))
-    upto = np.zeros((len(histogram), LEVELS))
-    if not len(used):
-        return upto
-    # Most of a histogram is empty in all rows, and sums along so short an axis are slow.
-    first, last = int(used[0]) // EVERY, int(used[-1]) // EVERY
+    first, last = (int(used[0]) // EVERY, int(used[-1]) // EVERY) if len(used) else (0, 0)
     some = histogram[:, first * EVERY : (last + 1) * EVERY]
-    counts = upto[:, first : last + 1]
-    for place in range(EVERY):
+    upto = np.zeros((len(histogram), last + 1 - first))
+    for place in range(EVERY):  # sums along so short an axis would be slow
         own = some[:, place::EVERY]
-        counts[:, : own.shape[1]] += own
-    np.cumsum(counts, axis=1, out=counts)
-    upto[:, last + 1 :] = counts[:, -1:]
-    return upto
+        upto[:, : own.shape[1]] += own
+    return first, np.cumsum(upto, axis=1, out=upto)
 
 
 DRIFT = (
