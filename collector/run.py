@@ -55,6 +55,8 @@ NOTICE_STEPS = 8
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
 made, but for those of one commit."""
+RECALLED, RECALLED_ROWS = 64, 1 << 15
+"""Records that rules are shown again when an attempt goes on after a restart, and rows of these."""
 LAYOUT_BYTES = 64
 """What a site takes of each stream's memory, beside the schema."""
 
@@ -515,6 +517,8 @@ class Run:
         )
         place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
         last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
+        if last_step is not None:
+            self._recall(attempt, world_size)
         self._joiners[attempt].watch.resume(
             self._writer.alerts(attempt), place.__getitem__, last_step
         )
@@ -524,6 +528,16 @@ class Run:
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
+
+    def _recall(self, attempt: int, world_size: int) -> None:
+        """Let rules remember the last records of an attempt that an earlier collector began."""
+        most = min(RECALLED, RECALLED_ROWS // max(len(self._catalog.meta.sites), 1))
+        try:
+            records = self._writer.replay(attempt, most)
+            self._joiners[attempt].watch.recall(records, world_size=world_size)
+        except Exception as error:  # whatever the store's engine raises: no frame waits for it
+            text = "Rules remember nothing of run %r from before: %r"
+            logger.warning(text, self.name, error)
 
     def _introduce(self, attempt: int, hello: Hello) -> None:
         self._ranks[attempt][hello.rank] = RankInfo(

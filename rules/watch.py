@@ -7,7 +7,7 @@ begins, and once more when it has ended.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,6 +86,21 @@ class Watch:
     def firing(self) -> set[Key]:
         """What is wrong at the moment."""
         return {(rule, site) for rule, found in self._firing.items() for site in found}
+
+    def recall(self, records: Iterable[Record], *, world_size: int) -> None:
+        """Remember an attempt's last records, which an earlier collector has judged.
+
+        Nothing is told of them, nor counted. To be called before `resume`.
+        """
+        self._is_resumed = True
+        try:
+            for record in records:
+                self.judge(record, {}, world_size=world_size, patched=record.kept)
+        finally:
+            # What was found, and what goes on, the earlier collector has told.
+            self._firing.clear()
+            self.broken.clear()
+            self.judged, self.told = Counter[str](), 0
 
     def resume(
         self, alerts: Sequence[Alert], place: Callable[[str], int], last_step: int | None
