@@ -14,7 +14,6 @@ from . import words
 
 if TYPE_CHECKING:
     from ..rules import Finding, Why
-    from ..store import FirstBad
 
 MOST_RANKS = 8
 
@@ -36,19 +35,32 @@ class Card:
     """In which it began."""
     ranks: tuple[int, ...]
     """Those to blame, as far as they are known."""
+    now: bool
+    """Whether it goes on, or did so lately."""
 
 
-def state(found: Why, bad: FirstBad | None, *, looked: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """From where on a run is called now."""
+
+    attempt: int
+    step: int
+
+    def holds(self, attempt: int, last_step: int | None) -> bool:
+        """Whether what was last found there is of now; None where it goes on."""
+        return attempt == self.attempt and (last_step is None or last_step >= self.step)
+
+
+def state(found: Why, *, looked: str) -> str:
     """In one line whether anything is wrong, so far as that is known.
 
     Args:
         found: what the rules say.
-        bad: where values first were not finite, in a run that no rule judged.
         looked: at how much, in words; empty for nothing.
     """
     match found.state:
         case "incidents":
-            number = len(found.findings) + found.left_out + (bad is not None)
+            number = len(found.findings) + found.left_out
             told = words.count(number, "incident")
             order = ", what goes on and is worst first" if number > 1 else ""
             rest = f"; {found.left_out} of them not shown" if found.left_out else ""
@@ -59,9 +71,8 @@ def state(found: Why, bad: FirstBad | None, *, looked: str) -> str:
         case "not observed" if not looked:
             return _state("unknown", "Nothing has been recorded yet.")
         case "not observed":
-            told = f" No non-finite values in {looked}." if bad is None else ""
-            mood = "unknown" if bad is None else "wrong"
-            return _state(mood, f"Not observed: no rule could judge anything.{told}")
+            told = f"No non-finite values in {looked}."
+            return _state("unknown", f"Not observed: no rule could judge anything. {told}")
 
 
 def _state(mood: str, text: str) -> str:
@@ -71,51 +82,29 @@ def _state(mood: str, text: str) -> str:
     )
 
 
-def cards(found: Why, bad: FirstBad | None, *, attempts: int) -> list[Card]:
-    """The findings, what goes on and is worst first.
-
-    Args:
-        found: what the rules say.
-        bad: where values first were not finite, in a run that no rule judged.
-        attempts: how many starts the job had.
-    """
-    told = [_card(one, attempts) for one in found.findings]
-    return told if bad is None else [_unjudged(bad), *told]
+def cards(found: Why, *, since: Since) -> list[Card]:
+    """The findings, what goes on and is worst first; `since` is from where on it is called now."""
+    return [_card(one, since) for one in found.findings]
 
 
-def _card(one: Finding, attempts: int) -> Card:
+def _card(one: Finding, since: Since) -> Card:
     return Card(
         severity=one.severity,
         text=one.what,
-        facts=_facts(one, attempts),
+        facts=_facts(one, since),
         advice=_advice(one),
         site=one.site,
         step=one.first_step,
         ranks=tuple(at.rank for at in one.ranks),
+        now=since.holds(one.attempt, one.last_step),
     )
 
 
-def _unjudged(bad: FirstBad) -> Card:
-    """What the numbers alone tell of a run whose collector did not judge them."""
-    rows = [("steps", f"from {bad.step}"), ("site", bad.site)]
-    if bad.ranks:
-        rows.append(("ranks", words.rank_words(bad.ranks)))
-    return Card(
-        severity="error",
-        text=bad.text,
-        facts=_list("error", rows),
-        advice="",
-        site=bad.site,
-        step=bad.step,
-        ranks=bad.ranks,
-    )
-
-
-def _facts(one: Finding, attempts: int) -> str:
+def _facts(one: Finding, since: Since) -> str:
     site = f"{one.site} ({one.module})" if one.module else one.site
     also = f", also {', '.join(one.others)}" if one.others else ""
     rows = [
-        ("attempt", str(one.attempt) if attempts > 1 else ""),
+        ("attempt", str(one.attempt) if since.attempt > 0 else ""),
         ("steps", _steps(one)),
         ("site", site),
         ("ranks", _places(one)),
@@ -161,6 +150,31 @@ def _advice(one: Finding) -> str:
 
 def _number(value: float) -> str:
     return words.thousands(int(value)) if value.is_integer() else words.number(value)
+
+
+def now_title(told: Sequence[Card], *, recent: str) -> str:
+    """The heading of what is wrong now; where nothing is, what that says nothing about.
+
+    Args:
+        told: all findings.
+        recent: the steps that are called recent, in words; empty where there are none.
+    """
+    if not told or not recent:
+        return ""
+    if any(one.now for one in told):
+        return _list_title("Now", f"goes on, or was so in {recent}")
+    return _list_title("Now", f"nothing: no rule found anything in {recent}")
+
+
+def earlier_title(told: Sequence[Card]) -> str:
+    """The heading of what was wrong before."""
+    if not told or all(one.now for one in told):
+        return ""
+    return _list_title("Earlier in the run", "is over, or of an earlier attempt")
+
+
+def _list_title(name: str, detail: str) -> str:
+    return f'<h3>{name}<span class="detail">{escape(detail)}</span></h3>'
 
 
 def grounds(found: Why) -> str:

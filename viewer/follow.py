@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..rules import Why
-    from ..store import FirstBad, Run
+    from ..store import Run
 
 Answer = TypeVar("Answer")
 
@@ -62,15 +63,17 @@ class Follower:
 
         return leave
 
+    def standing(self) -> Follower:
+        """One that stays at the present snapshot, and answers as this one does now."""
+        with self.lock:
+            # A run is a handle on one snapshot; only `refresh` moves it.
+            standing = Follower(copy(self.run), interval_s=self.interval_s)
+            standing.version, standing._answers = self.version, self._answers
+        return standing
+
     def why(self) -> Why:
         """What is wrong with the run, or that nothing is: `rules.why`."""
         return self._once("why", lambda: why(self.run))
-
-    def unjudged(self) -> FirstBad | None:
-        """Where NaN or infinity first appeared, in a run that no rule judged; else None."""
-        if self.why().checked:
-            return None
-        return self._once("unjudged", self.run.first_bad)
 
     def records(self) -> pd.DataFrame:
         """`Run.records`."""

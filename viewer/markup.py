@@ -22,7 +22,7 @@ LOGO = (
     '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
     '<rect x="0" y="13" width="4" height="9"/><rect x="6" y="7" width="4" height="15"/>'
     '<rect x="12" y="0" width="4" height="22"/><rect x="18" y="5" width="4" height="17"/>'
-    f'<rect x="24" y="10" width="4" height="12" fill="{colours.NONFINITE}"/></svg>'
+    f'<rect x="24" y="10" width="4" height="12" fill="{colours.LIGHT.nonfinite}"/></svg>'
 )
 
 
@@ -31,43 +31,78 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def header(
-    *,
-    run: str,
-    attempt: int,
-    finished: bool,
-    step: int | None,
-    age_s: float,
-    present: int,
-    missing: Sequence[int],
-    index: bool,
-) -> str:
-    """Which run this is and how it is doing, in one line."""
-    state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
-    chips = [
-        f'<span class="chip {state[0]}">{state[1]}</span>',
-        f'<span class="chip">attempt {attempt}</span>',
-    ]
-    if step is None:
-        chips.append('<span class="chip">no step recorded yet</span>')
-    else:
-        chips.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
-        total = present + len(missing)
-        text = f"{present} of {words.count(total, 'rank')}"
-        if missing:
-            chips.append(
-                f'<span class="chip warn">▲ {text}; missing: {words.ranks(missing)}</span>'
-            )
-        else:
-            chips.append(f'<span class="chip">{text}</span>')
-    name = f'<span class="run">{escape(run)}</span>'
+def header(run: str, *, index: bool) -> str:
+    """Which run this is, and where the list of runs is if there is one."""
     mark = f'{LOGO}<span class="mark">rankscope</span>'
     home = (
         f'<a class="home" href="?" title="All runs">{mark}</a>'
         if index
         else f'<span class="home">{mark}</span>'
     )
-    return f'<header>{home}{name}<span class="chips">{"".join(chips)}</span></header>'
+    return f'<header>{home}<span class="run">{escape(run)}</span></header>'
+
+
+def links(pages: Sequence[tuple[str, str, str]], *, shown: str, other: tuple[str, str]) -> str:
+    """Links to the pages, and to the same in the other theme.
+
+    Args:
+        pages: name, title and address of each.
+        shown: the name of the one that is visible.
+        other: name of the other theme, and the address of the same in it.
+    """
+    told = "".join(
+        f'<a href="{escape(address)}" data-page="{escape(name)}"'
+        f"{' aria-current=page' if name == shown else ''}>{escape(title)}</a>"
+        for name, title, address in pages
+    )
+    theme = f'<a class="theme" href="{escape(other[1])}">{escape(other[0])}</a>'
+    return f'<span class="links"><nav aria-label="Pages">{told}</nav>{theme}</span>'
+
+
+def chips(
+    *,
+    attempt: int,
+    finished: bool,
+    waiting: int | None,
+    step: int | None,
+    age_s: float,
+    late: bool,
+    present: int,
+    missing: Sequence[int],
+) -> str:
+    """How a run is doing, in one line.
+
+    Args:
+        attempt: its number.
+        finished: whether its writer ended it.
+        waiting: how many records are newer than what is shown; None where that follows the run.
+        step: the newest one.
+        age_s: seconds since then.
+        late: whether that is longer than is usual.
+        present: how many ranks that has.
+        missing: those that it lacks.
+    """
+    state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
+    if waiting is not None:
+        newer = f", {words.count(waiting, 'newer record')}" if waiting else ""
+        state = ("warn", f"❚❚ paused{newer}")
+    told = [
+        f'<span class="chip {state[0]}">{state[1]}</span>',
+        f'<span class="chip">attempt {attempt}</span>',
+    ]
+    if step is None:
+        told.append('<span class="chip">no step recorded yet</span>')
+    else:
+        mood, mark = (" warn", "▲ late: ") if late else ("", "")
+        age = f"step <b>{step}</b>, {words.age(age_s)}"
+        told.append(f'<span class="chip{mood}">{mark}{age}</span>')
+        total = present + len(missing)
+        text = f"{present} of {words.count(total, 'rank')}"
+        if missing:
+            told.append(f'<span class="chip warn">▲ {text}; missing: {words.ranks(missing)}</span>')
+        else:
+            told.append(f'<span class="chip">{text}</span>')
+    return f'<span class="chips">{"".join(told)}</span>'
 
 
 def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:

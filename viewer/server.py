@@ -22,7 +22,7 @@ from ..store.runs import list_runs
 from . import markup, words
 from .app import App
 from .follow import INTERVAL_S, Follower
-from .layout import forget, prepare, text
+from .views import forget, prepare, text
 
 if TYPE_CHECKING:
     from bokeh.application.application import SessionContext
@@ -107,8 +107,8 @@ class Server:
     def _session(self) -> pn.viewable.Viewable:
         """What a browser gets that opens the address."""
         document = curdoc()
-        prepare(document)
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
+        prepare(document, query.get("theme", ""))
         name = query.get("run", "")
         follower = self.runs.find(name)
         if follower is None:

@@ -1,7 +1,4 @@
-"""What one page shows: what is chosen, which the address remembers, and what is told.
-
-Widgets, figures and texts all follow these.
-"""
+"""What is looked at, and the address that remembers it."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any
 
 import param
 
-from .findings import Card
-
 KEYS: Mapping[str, str] = {
+    "page": "page",
+    "theme": "theme",
     "kind": "kind",
     "statistic": "stat",
     "view": "view",
@@ -23,6 +20,11 @@ KEYS: Mapping[str, str] = {
     "format": "format",
     "zoom": "zoom",
     "training": "train",
+    "of": "of",
+    "over": "over",
+    "formats": "formats",
+    "times": "times",
+    "most": "most",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -30,6 +32,8 @@ KEYS: Mapping[str, str] = {
 class Choice(param.Parameterized):
     """What is looked at. An empty string or None means: the natural default."""
 
+    page = param.String("triage", doc="Which page is open.")
+    theme = param.Selector(default="light", objects=["light", "dark"], doc="The colours.")
     kind = param.String("", doc="Which kind of site the heatmap shows.")
     statistic = param.String("rms", doc="Which statistic the heatmap and the rank lines show.")
     view = param.String(
@@ -47,12 +51,23 @@ class Choice(param.Parameterized):
         doc="The visible steps; None: all, and new ones as they come.",
     )
     training = param.String("", doc="Which training statistic is drawn.")
+    of = param.String("", doc="Which kind of site formats are asked for; empty: all.")
+    over = param.Selector(
+        default="", objects=["", "steps"], doc="Whether the worst of the visible steps counts."
+    )
+    formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
+    times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
+    most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
 
-    def query(self) -> dict[str, str]:
-        """What differs from the defaults, by the keys of the address."""
+    def query(self, **other: str) -> dict[str, str]:
+        """What differs from the defaults, by the keys of the address.
+
+        Args:
+            other: values to write instead of those that are chosen, by attribute.
+        """
         found: dict[str, str] = {}
         for attribute, key in KEYS.items():
-            value = getattr(self, attribute)
+            value = other.get(attribute, getattr(self, attribute))
             if value != self.param[attribute].default:
                 found[key] = _write(value)
         return found
@@ -69,29 +84,6 @@ class Choice(param.Parameterized):
             except ValueError:
                 problems.append(f"The address says {key}={query[key]}, which cannot be used.")
         return choice, problems
-
-
-class Told(param.Parameterized):
-    """The texts of a page, each as HTML unless said otherwise."""
-
-    kinds = param.List(item_type=str)
-    views = param.List(item_type=str)
-    names = param.List(item_type=str, doc="The training statistics.")
-    header = param.String()
-    state = param.String(doc="In one line whether anything is wrong.")
-    cards = param.List(item_type=Card, doc="One for each finding.")
-    grounds = param.String(doc="What was checked, and what was not observed.")
-    events = param.String()
-    problem = param.String(doc="Plain text: what cannot be shown, and why.")
-    heatmap = param.String()
-    legend = param.String()
-    heatmap_summary = param.String()
-    training_summary = param.String()
-    selection = param.String()
-    exponents_summary = param.String()
-    fit = param.String()
-    ranks = param.String()
-    ranks_summary = param.String()
 
 
 # `Any`: the attributes of a param class have many types.
