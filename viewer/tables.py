@@ -5,16 +5,16 @@ Pure functions; every name and sentence from a store is escaped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
 from . import words
 from .figures import colours
 from .fitting import Fitting, when
-from .rank_map import NEAR_ONCE, Agreement, Outlier
+from .rank_map import NEAR_ONCE, Agreement, AtStep, Outlier
 
 if TYPE_CHECKING:
     from ..store import Alert
@@ -25,11 +25,11 @@ CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown
 
 def name_of(site: str, *, step: int | None = None) -> str:
     """The name of a site as a button that selects it, and a step if there is one to go to."""
-    asked = json.dumps({"site": site} | ({} if step is None else {"step": step}))
     kind, _, name = site.partition(":")
+    at = "" if step is None else f' data-step="{step}"'
     return (
-        f'<button type="button" class="pick" data-choose="{escape(asked)}">{escape(name)} '
-        f'<span class="kind">{escape(kind.replace("_", " "))}</span></button>'
+        f'<button class="pick" data-site="{escape(site)}"{at}>{escape(name)} '
+        f"<i>{escape(kind.replace('_', ' '))}</i></button>"
     )
 
 
@@ -46,6 +46,30 @@ def table(
         f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def at_step(rows: Sequence[AtStep], *, statistic: str, step: int) -> str:
+    """The picture of ranks at one step, in numbers, folded."""
+    cells = [
+        (
+            escape(
+                f"rank {one.rank}" if one.name == f"rank {one.rank}" else f"{one.rank}, {one.name}"
+            ),
+            *(
+                ("not observed", "", "")
+                if one.nonfinite is None
+                else (
+                    words.number(one.value),
+                    "no peer" if isnan(one.ratio) else f"{words.number(one.ratio)} ×",
+                    words.thousands(one.nonfinite),
+                )
+            ),
+        )
+        for one in rows
+    ]
+    heads = ("rank", statistic, "over the median of its peers", "not finite")
+    shown = table(f"Step {step}", heads, cells) if cells else "Nothing was recorded at this step."
+    return f"<details><summary>Step {step} in numbers</summary>{shown}</details>"
 
 
 def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
@@ -194,15 +218,16 @@ def _fitting_cell(cell: Mapping[str, Any], stretches: int) -> str:
     )
     scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
     text = told or ("not known" if verdict == NOT_KNOWN else "fits")
-    title = escape(_title(cell, stretches))
-    return f'<td class="{CLASSES[verdict]}" title="{title}">{text}{scale}</td>'
+    # Most cells lose nothing: each step of a live run sends them all.
+    title = f' title="{escape(_title(cell, stretches))}"' if told else ""
+    return f'<td class="{CLASSES[verdict]}"{title}>{text}{scale}</td>'
 
 
 def _loss(mark: str, value: float, low: float, high: float) -> str:
     """What is lost, in short; nothing where nothing is."""
     if not high > 0:  # nor of NaN
         return ""
-    return f"<span>{mark} {'' if low == high else '≈'}{words.share(value)}</span> "
+    return f"{mark} {'' if low == high else '≈'}{words.share(value)} "
 
 
 def _title(cell: Mapping[str, Any], stretches: int) -> str:
