@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +40,12 @@ class Lines:
     """The rank to look at."""
     why: str = ""
     """Why that rank."""
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
+    """What to call a line that is of no rank."""
+
+    def label(self, rank: int) -> str:
+        """What to call the line of a rank."""
+        return self.names.get(rank, f"rank {rank}")
 
     @property
     def drawn(self) -> list[int]:
@@ -49,6 +55,16 @@ class Lines:
         if self.worst is None or self.worst not in self.values:
             return others
         return [*others, self.worst]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that began at a step."""
+
+    step: int
+    text: str
+    """What, in a sentence."""
+    severe: bool
 
 
 def training_names(run: Run) -> list[str]:

@@ -6,7 +6,8 @@ It knows no page, no Panel and no clock: page, user and time come from outside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,32 @@ from . import findings, grid, series, words
 from .figures import colours, look
 from .findings import Card
 from .follow import Follower
+from .pipeline import intervals
 from .state import Choice
 
 if TYPE_CHECKING:
     from ..store import Run
 
 
+RECENT = 50
+"""What was found in as many of the last records is called now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """The other runs that this reader may see."""
+
+    names: Callable[[], Sequence[str]] = lambda: ()
+    """Names of their folders, the latest first."""
+    find: Callable[[str], Follower | None] = lambda name: None
+    """What follows one of them."""
+
+
 class Options(param.Parameterized):
     """What can be chosen now."""
 
     kinds = param.List(item_type=str)
+    others = param.List(item_type=str, doc="Folders of the runs to compare with.")
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
 
@@ -47,6 +64,7 @@ class Session:
         later: Callable[[Callable[[], None]], None] = lambda call: call(),
         gather: Callable[[Callable[[], None]], None] = lambda call: call(),
         index: bool = False,
+        others: Others | None = None,
     ) -> None:
         """Fill what the choice left open.
 
@@ -57,7 +75,9 @@ class Session:
             later: runs a call when the user has paused, in place of one that waits already.
             gather: runs a call soon, once however often it is asked for until then.
             index: whether there is a list of runs to go back to.
+            others: what it can be compared with.
         """
+        self._others = others or Others()
         self.live = self.follower = follower
         """What follows the run, and what answers: another one while the session stands still."""
         self.choice = choice
@@ -106,6 +126,17 @@ class Session:
         """The run, as of the snapshot that is shown."""
         return self.follower.run
 
+    def tell_others(self) -> None:
+        """Tell which runs there are to compare with."""
+        own = self.run.path.name
+        self.options.others = [name for name in self._others.names() if name != own]
+
+    def other(self) -> Follower | None:
+        """The run to compare with: the chosen one, else the latest; None where there is none."""
+        names = self.options.others
+        chosen = self.choice.other or (names[0] if names else "")
+        return self._others.find(chosen) if chosen else None
+
     @property
     def paused(self) -> bool:
         """Whether the session stands still, at the snapshot at which it was told to."""
@@ -149,7 +180,24 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
+        return findings.cards(self.follower.why(), since=self.since())
+
+    def interval_s(self) -> float | None:
+        """What usually is between two records of the run, as it is live; None if nobody can say."""
+        between = intervals(self.live.records())
+        return float(np.median(between)) if len(between) else None
+
+    def recent(self) -> NDArray[np.int64]:
+        """int64 [steps]: those of the last attempt's last records, in the order of recording."""
+        records = self.follower.records().sort_index()
+        last = records[records["attempt"] == len(self.follower.attempts()) - 1]
+        return np.asarray(last["step"], np.int64)[-RECENT:]
+
+    def since(self) -> findings.Since:
+        """From where on the run is called now."""
+        recent = self.recent()
+        attempt = len(self.follower.attempts()) - 1
+        return findings.Since(attempt=attempt, step=int(recent.min()) if len(recent) else 0)
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""
