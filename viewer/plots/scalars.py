@@ -293,17 +293,17 @@ def picture(
         colorbar=True,
         clabel=unit,
     )
-    parts: list[look.Plot] = [
-        look.hatch(cells.left, 0.0, cells.right, float(rows), (STEP, row)), *_apart(cells, row, bounds),
-    ]  # fmt: skip
-    parts.insert(2, shades)
+    hatch = look.hatch(cells.left, 0.0, cells.right, float(rows), (STEP, row))
+    ground, *apart = _apart(cells, row, bounds)
+    parts = [hatch, ground, shades, *apart]
     names = [(rows - at - 0.5, words.shorten(name, 30)) for at, name in enumerate(cells.names)]
     size = int(np.clip(rows * ROW_HEIGHT, 160, 480)) + 60
     return look.sized(
         hv.Overlay(parts), width=across, height=size, title=title, xlabel="step", ylabel="",
         xlim=(cells.left, cells.right), ylim=(0, rows),
         bokeh={"yticks": look.sparse(names, max((size - 60) // 13, 1))},
-        mpl={"yticks": look.sparse(names, 24)}, entries=len({part.label for part in parts if part.label}),
+        mpl={"yticks": look.sparse(names, 24)},
+        entries=len({part.label for part in parts if part.label}),
     )  # fmt: skip
 
 
