@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bokeh.model import Model
 from bokeh.models import TableWidget
-from bokeh.resources import Resources
+from bokeh.resources import Component, Resources
 
 
 def scripts(figures: Iterable[Model]) -> str:
@@ -14,8 +14,8 @@ def scripts(figures: Iterable[Model]) -> str:
 
     Not `Resources.render`: once Panel is imported that brings scripts which are fetched.
     """
-    parts = ["bokeh"]
+    parts: list[Component] = ["bokeh"]
     if any(isinstance(one, TableWidget) for figure in figures for one in figure.references()):
-        parts += ["bokeh-widgets", "bokeh-tables"]
+        parts.extend(("bokeh-widgets", "bokeh-tables"))
     code = Resources(mode="inline", components=parts).js_raw
     return "\n".join(f"<script>{one}</script>" for one in code)

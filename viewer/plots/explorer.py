@@ -23,12 +23,13 @@ from .source import Data, Source, Training, one_kind, source_of
 from .training import training_lines
 
 CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")
+LOSS = "loss"
 Chosen = tuple[str, int | None]
 """A site, or none, and a step."""
 
 
 def explore(
-    data: Data, *, kind: str = "", statistic: str = "rms", training: Training = "loss"
+    data: Data, *, kind: str = "", statistic: str = "rms", training: Training = LOSS
 ) -> Explorer:
     """A panel to look around in: `pn.extension()` once, then `explore(run)` as a cell's last line.
 
@@ -70,12 +71,9 @@ class Explorer(pn.viewable.Viewer):
         return self._layout
 
     def _training(self, training: Training) -> series.Lines | None:
-        if training == "loss" and self.run is None:
-            return None
-        if self.run is not None and isinstance(training, str):
-            names = series.training_names(self.run)
-            if training == "loss" and "loss" not in names:
-                training = names[0] if names else ""
+        if isinstance(training, str) and training == LOSS:
+            names = [] if self.run is None else series.training_names(self.run)
+            training = next(iter(names), "")  # the loss comes first
         return next(iter(training_lines(self.source, training)), None)
 
     def _build(self) -> None:
@@ -108,7 +106,7 @@ class Explorer(pn.viewable.Viewer):
         self.format = pn.widgets.Select(label="Compare with", options=formats, width=150)
         self.undo = pn.widgets.Button(label="← Back", width=80, align="end", disabled=True)
         self.kind.param.watch(lambda _: self.show_grid(), "value")
-        self.statistic.param.watch(lambda _: self.show(), "value")
+        self.statistic.param.watch(lambda _: self.draw(), "value")
         self.format.param.watch(lambda _: self.show_selection(), "value")
         self.undo.on_click(lambda _: self.back())
         self.told = pn.pane.HTML("", stylesheets=[CSS], sizing_mode="stretch_width")
@@ -176,7 +174,7 @@ class Explorer(pn.viewable.Viewer):
 
     # What is shown.
 
-    def show(self) -> None:
+    def draw(self) -> None:
         """Bring the heatmap and the selection up to date."""
         self.show_grid()
         self.show_selection()

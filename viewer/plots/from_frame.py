@@ -6,7 +6,7 @@ A frame knows neither ranks nor how many elements are zero, NaN or infinite: tho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -40,11 +40,12 @@ class FrameSource:
         """
         self.name = "LogFrame"
         _check(frame)
-        meta = frame["metadata"]
+        # `Any`: pandas does not know that a first level of columns gives a frame.
+        meta: Any = frame["metadata"]
         self._step = meta["step"].to_numpy(np.int64)
         self._infos, self._rows = _sites(meta)
         self._labels = [one.label for one in self._infos]
-        counts = frame["exponent_counts"]
+        counts: Any = frame["exponent_counts"]
         bins = sorted(int(n) for n in counts.columns if np.isfinite(float(n)))
         self.beyond = (bins[0], bins[-1])
         named = {float(n): counts[n].to_numpy(np.int64) for n in counts.columns}
@@ -52,7 +53,7 @@ class FrameSource:
         nothing = np.zeros(len(frame), np.int64)
         self._counts = np.stack([named.get(float(e), nothing) for e in self._exponents], axis=1)
         self._under, self._over = named[-np.inf], named[np.inf]
-        self._scalars = frame["scalar_stats"]
+        self._scalars: Any = frame["scalar_stats"]
 
     @property
     def kinds(self) -> list[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
-import holoviews.plotting.bokeh
 import numpy as np
 from bokeh.models import CustomJSHover, HoverTool
 
@@ -20,8 +20,9 @@ from ..figures import colours
 if TYPE_CHECKING:
     from ..grid import Grid
 
+import_module("holoviews.plotting.bokeh")  # which registers its backend
 with suppress(ImportError):  # an extra; without it there is no PNG and no SVG
-    import holoviews.plotting.mpl
+    import_module("holoviews.plotting.mpl")
 
 WIDTH, HEIGHT = 560, 320
 """Pixels of one plot of several."""
@@ -204,7 +205,7 @@ def hover(tips: Sequence[tuple[str, str]], **formats: CustomJSHover) -> HoverToo
         tips: name and value, in Bokeh's words.
         formats: by field of these how it is written.
     """
-    written = {name.replace("at_", "$"): code for name, code in formats.items()}
+    written: dict[str, Any] = {name.replace("at_", "$"): code for name, code in formats.items()}
     return HoverTool(tooltips=list(tips), formatters=written)
 
 

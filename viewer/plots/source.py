@@ -105,8 +105,8 @@ class Source(Protocol):
         ...
 
 
-def source_of(data: Data) -> Source:
-    """How to ask what is to be drawn.
+def source_of(data: object) -> Source:
+    """How to ask what is to be drawn: `Data`.
 
     Raises:
         SettingError: it is neither a run nor a LogFrame.

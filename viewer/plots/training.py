@@ -65,7 +65,7 @@ def training_lines(source: Source, training: Training) -> Sequence[series.Lines]
     if isinstance(training, str):
         return [source.training(training)]
     frame = training.to_frame() if isinstance(training, pd.Series) else training
-    return [_given(frame[name].dropna(), str(name)) for name in frame.columns]
+    return [_given(numbers.dropna(), str(name)) for name, numbers in frame.items()]
 
 
 def _given(numbers: pd.Series, name: str) -> series.Lines:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")
 PAGE = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-MOST_GAPS = 20
+MOST_LINES = 20
+"""Of gaps, and of events."""
 
 
 def write_report(run: Run, path: str | Path, *, site: str = "", step: int | None = None) -> Path:
@@ -156,38 +157,40 @@ def _evidence(drawing: Drawing, one: Evidence, number: int) -> Iterator[str]:
 
 def _not_observed(run: Run) -> Iterator[str]:
     """Gaps and what happened to the pipeline."""
-    gaps, events = run.gaps(), run.events()
+    gaps, events, records = run.gaps(), run.events(), run.records()
     yield f'<section class="card">{markup.title("What was not observed")}'
     if not len(gaps):
         yield _summary("No frame was lost.")
     else:
-        lost = int(gaps["frames"].sum())
-        yield _summary(f"{words.count(lost, 'frame')} were lost.")
+        lost: list[int] = gaps["frames"].tolist()
+        yield _summary(f"{words.count(sum(lost), 'frame')} were lost.")
         yield _gap_table(gaps)
-    records = run.records()
-    partial = records[~records["complete"]]
-    if len(partial):
+    partial: list[int] = records.loc[~records["complete"], "step"].tolist()
+    if partial:
+        every = words.thousands(len(records))
         yield _summary(
-            f"{words.count(len(partial), 'record')} of {words.thousands(len(records))} lack a rank,"
-            f" first at step {int(partial['step'].min())}."
+            f"{words.count(len(partial), 'record')} of {every} lack a rank, the first at step "
+            f"{min(partial)}."
         )
-    others = events[events["kind"] != "gap"]
+    others = events.query("kind != 'gap'")
     if len(others):
         yield markup.title("Events", level=3)
-        yield markup.events(others, now_s=others["time"].max().timestamp(), most=MOST_GAPS)
+        yield markup.events(others, now_s=others["time"].max().timestamp(), most=MOST_LINES)
     yield "</section>"
 
 
 def _gap_table(gaps: pd.DataFrame) -> str:
-    rows = "".join(
-        f"<tr><th scope='row'>{int(gap.rank)}</th><td>{int(gap.first_step)}–{int(gap.last_step)}"
-        f"</td><td>{int(gap.frames)}</td><td>{escape(str(gap.cause))}</td></tr>"
-        for gap in gaps.head(MOST_GAPS).itertuples()
-    )
-    more = len(gaps) - MOST_GAPS
+    columns = [gaps[name].tolist() for name in ("rank", "first_step", "last_step", "frames")]
+    rows = [
+        f'<tr><th scope="row">{rank}</th><td>{first}–{last}</td><td>{frames}</td>'
+        f"<td>{escape(str(cause))}</td></tr>"
+        for rank, first, last, frames, cause in zip(*columns, gaps["cause"], strict=True)
+    ]
+    more = len(rows) - MOST_LINES
     note = _summary(f"and {words.count(more, 'more gap')}.") if more > 0 else ""
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "steps", "frames", "cause"))
-    return f"<table class='gaps'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{note}"
+    body = "".join(rows[:MOST_LINES])
+    return f'<table class="gaps"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{note}'
 
 
 def _summary(text: str) -> str:
