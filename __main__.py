@@ -66,6 +66,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Write a run as a plain Zarr store, for xarray and others.",
     ),
+    "formats": LazyCommand(
+        target="store.formats_command:formats",
+        extra="collector",
+        summary="Say which tensors would break in which number formats.",
+    ),
     "prune": LazyCommand(
         target="store.command:prune",
         extra="collector",
