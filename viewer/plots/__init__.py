@@ -7,6 +7,7 @@ first, as for any HoloViews plot; `save` needs neither.
 from .explorer import Explorer, explore
 from .exponents import exponent_heatmap, exponent_histogram
 from .formats import format_table
+from .ranks import rank_heatmap
 from .saving import save
 from .scalars import scalar_heatmap, scalar_lines
 
@@ -16,6 +17,7 @@ __all__ = [
     "exponent_heatmap",
     "exponent_histogram",
     "format_table",
+    "rank_heatmap",
     "save",
     "scalar_heatmap",
     "scalar_lines",

@@ -215,7 +215,7 @@ class Explorer(pn.viewable.Viewer):
         if held is None:
             self.told.object = markup.summary(self._why(site, step))
             return
-        fit = self.source.fit(site, step, formats=FORMATS, view="merged")
+        fit = self.source.fit(site, step)
         self.told.object = markup.summary(spectrum.describe(held, target)) + markup.fit_table(
             fit, target=target, own=own
         )

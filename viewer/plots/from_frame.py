@@ -5,7 +5,7 @@ A frame knows neither ranks nor how many elements are zero, NaN or infinite: tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
+from ...sketch.formats import FORMATS, number_format
+from ...sketch.ranges import QUESTIONS
+from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
 from ...store.logframe import SCALARS, TENSOR_TYPES
 from ...store.pooling import Heatmap, group_size, reduce_groups
 from ...store.record import SiteInfo
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 LEVELS = ("metadata", "scalar_stats", "exponent_counts")
 KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()}
 STATE = "Optimiser_State."
+COLUMNS = [f"{question}{end}" for question in QUESTIONS for end in ("", "_low", "_high")]
+"""Of shares, as `guesses.shares` orders them."""
 
 
 class FrameSource:
@@ -174,12 +179,43 @@ class FrameSource:
             bad=[every[np.isinf(line)] for line in values.T],
         )
 
-    def fit(
-        self, site: str, step: int, *, formats: Sequence[str], view: View
-    ) -> pd.DataFrame | None:
-        """How a site would fit formats, with the bounds that the columns guarantee."""
-        found = self.spectrum(site, step, view=view)
-        return None if found is None else guesses.fit(found, self.beyond, formats)
+    def fit(self, site: str, step: int) -> pd.DataFrame | None:
+        """How a site would fit all formats, with the bounds that the columns guarantee."""
+        row = self._row(site, step)
+        if row is None:
+            return None
+        found = self._shares(np.array([row]), FORMATS, 0)[..., 0]
+        columns = found.reshape(len(FORMATS), -1)
+        return pd.DataFrame(columns, index=pd.Index(FORMATS, name="format"), columns=COLUMNS)
+
+    def fits(
+        self,
+        sites: Sequence[str],
+        *,
+        steps: int | tuple[int, int] | None,
+        formats: Sequence[str],
+        scale: Scale,
+        most: tuple[float, float],
+    ) -> pd.DataFrame:
+        """By site and format what is lost in the worst step."""
+        names = [number_format(name).name for name in formats]
+        limits = (steps, steps) if isinstance(steps, int) else steps
+        parts: list[pd.DataFrame] = []
+        for site in sites:
+            rows = self._rows_of(site)
+            rows = rows[_within(self._step[rows], limits)]
+            shift = _shift(scale, self._infos[self._labels.index(site)].kind)
+            found = self._shares(rows, names, shift)
+            worst = np.full(found.shape[:-1], np.nan) if not len(rows) else found.max(axis=-1)
+            index = pd.MultiIndex.from_product([[site], names], names=["site", "format"])
+            part = pd.DataFrame(worst.reshape(len(names), -1), index=index, columns=COLUMNS)
+            part.insert(0, "verdict", [_verdict(one, most) for one in worst])
+            parts.append(part.assign(shift=shift))
+        return pd.concat(parts)
+
+    def _shares(self, rows: NDArray[np.intp], formats: Sequence[str], shift: int) -> guesses.Floats:
+        beyond = np.stack([self._under[rows], self._over[rows]])
+        return guesses.shares(self._exponents, self._counts[rows], beyond, formats, shift)
 
     def worst(
         self, sites: Sequence[str], steps: tuple[int, int], *, statistic: str
@@ -259,6 +295,22 @@ def _sites(meta: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
             )
         )
     return sites, np.array([place[key] for key in keys], np.intp)
+
+
+def _shift(scale: Scale, kind: str) -> int:
+    if isinstance(scale, str):
+        raise SettingError(f"The best scale of a {scale} is found in runs only: give its exponent.")
+    return int(scale.get(kind, 0) if isinstance(scale, Mapping) else scale)
+
+
+def _verdict(shares: guesses.Floats, most: tuple[float, float]) -> str:
+    """Of the shares of one site and format, float64 [questions, 3]."""
+    _, low, high = shares[:2].T
+    if np.isnan(high).any():
+        return NOT_KNOWN
+    if (low > most).any():
+        return BREAKS
+    return MAY_BREAK if (high > most).any() else FITS
 
 
 def _merged(view: View) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...sketch.distribution import SPREAD
 from ...sketch.errors import SettingError
 from ...sketch.table import FIRST_EXPONENT, LAST_EXPONENT
 from ...store.selection import choose_sites
@@ -16,6 +15,7 @@ from .. import curves, grid, life, series, spectrum
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ...store.format_table import Scale
     from ...store.query import Run
     from ...store.views import View
     from .source import Many
@@ -97,13 +97,30 @@ class RunSource:
         """A statistic of some sites over steps."""
         return curves.load_curves(self.run, statistic, sites=sites, steps=_span(steps), view=view)
 
-    def fit(
-        self, site: str, step: int, *, formats: Sequence[str], view: View
-    ) -> pd.DataFrame | None:
-        """How a site would fit formats; None where it has no histogram."""
-        if view in SPREAD or self.spectrum(site, step, view=view) is None:
-            return None
-        return self.run.formats(site=site, step=step, formats=formats, view=view)
+    def fit(self, site: str, step: int) -> pd.DataFrame | None:
+        """How a site would fit all formats; None where it has no histogram."""
+        return spectrum.load_fit(self.run, site=site, step=step)
+
+    def fits(
+        self,
+        sites: Sequence[str],
+        *,
+        steps: int | tuple[int, int] | None,
+        formats: Sequence[str],
+        scale: Scale,
+        most: tuple[float, float],
+    ) -> pd.DataFrame:
+        """By site and format what is lost in the worst step."""
+        found = self.run.format_table(
+            steps,
+            sites=list(sites),
+            formats=formats,
+            scale=scale,
+            most_overflow=most[0],
+            most_underflow=most[1],
+        )
+        names = [name for name in found.data_vars if found[name].dims == ("site", "format")]
+        return found[names].to_dataframe().reindex(columns=names)
 
     def worst(
         self, sites: Sequence[str], steps: tuple[int, int], *, statistic: str

@@ -11,6 +11,7 @@ from ...sketch.errors import SettingError
 from ...store.query import Run
 
 if TYPE_CHECKING:
+    from ...store.format_table import Scale
     from ...store.views import View
     from ..curves import Curves
     from ..grid import Grid
@@ -84,10 +85,31 @@ class Source(Protocol):
         """A statistic of some sites over steps."""
         ...
 
-    def fit(
-        self, site: str, step: int, *, formats: Sequence[str], view: View
-    ) -> pd.DataFrame | None:
-        """How a site would fit formats, as `Run.formats`; None where it has no histogram."""
+    def fit(self, site: str, step: int) -> pd.DataFrame | None:
+        """How a site would fit all formats, as `Run.formats`; None where it has no histogram."""
+        ...
+
+    def fits(
+        self,
+        sites: Sequence[str],
+        *,
+        steps: int | tuple[int, int] | None,
+        formats: Sequence[str],
+        scale: Scale,
+        most: tuple[float, float],
+    ) -> pd.DataFrame:
+        """By site and format what is lost in the worst step, as `Run.format_table`.
+
+        Args:
+            sites: labels.
+            steps: a step, or first and last.
+            formats: names.
+            scale: by which power of two tensors are multiplied first.
+            most: the shares that may overflow, and underflow, in a tensor that fits.
+
+        Raises:
+            SettingError: there is no such format or scale.
+        """
         ...
 
     def worst(
