@@ -26,8 +26,10 @@ class LinesFigure:
         crosshair: Span,
         pinned: Span,
         height: int,
+        theme: colours.Theme = colours.LIGHT,
     ) -> None:
-        fig = look.plot(name, x_range=steps, y_range=DataRange1d(range_padding=0.2), height=height)
+        values = DataRange1d(range_padding=0.2)
+        fig = look.plot(name, theme=theme, x_range=steps, y_range=values, height=height)
         fig.y_range.only_visible = True
         fig.xgrid.visible = False
         fig.yaxis.major_tick_line_color = None
@@ -43,7 +45,7 @@ class LinesFigure:
             "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
         )
         self.marks = fig.scatter(
-            "step", "y", source=self.bad, marker="diamond", size=8, color=colours.NONFINITE
+            "step", "y", source=self.bad, marker="diamond", size=8, color=theme.nonfinite
         )
         self.label = Label(
             x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,

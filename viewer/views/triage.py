@@ -12,19 +12,20 @@ from .selection import training_view
 from .widgets import card, column, text
 
 FINDING_CSS = """
-:host { --mark: #8593a0; border: 1px solid #d5dce3; border-radius: 8px;
+:host { --mark: #8593a0; border: 1px solid var(--line); border-radius: 8px;
   box-shadow: inset 5px 0 0 var(--mark); }
-:host(.error) { --mark: #d6006c; border-color: #efb3d0; background: #fdf6fa; }
-:host(.warning) { --mark: #d55e00; border-color: #efc09c; background: #fef9f5; }
+:host(.error) { --mark: var(--bad); border-color: var(--bad-line); background: var(--bad-ground); }
+:host(.warning) { --mark: #d55e00; border-color: var(--warn-line);
+  background: var(--warn-ground); }
 """
 GO_CSS = """
 :host { width: 100%; }
 :host(.go) .bk-btn.bk-btn-default { text-align: left; white-space: normal; overflow-wrap: anywhere;
   border: 0; padding: 7px 14px 3px 18px; background: none; font-size: 14px; font-weight: 600;
-  line-height: 1.4; color: #17212b; }
+  line-height: 1.4; color: var(--ink); }
 :host(.go) .bk-btn.bk-btn-default:hover { text-decoration: underline; }
-:host(.go.error) .bk-btn.bk-btn-default { color: #9d0050; }
-:host(.go.warning) .bk-btn.bk-btn-default { color: #8f3d00; }
+:host(.go.error) .bk-btn.bk-btn-default { color: var(--bad-ink); }
+:host(.go.warning) .bk-btn.bk-btn-default { color: var(--warn-ink); }
 """
 
 
