@@ -18,9 +18,7 @@ NAMES = ("up.weight", "up.bias", "down.weight")
 """Of fewer the factor that all have in common cannot be told."""
 
 
-def written(
-    path: Path, record: Make, own: Sequence[NDArray[np.float64]], clip: float = 1.0
-) -> Run:
+def written(path: Path, record: Make, own: Sequence[NDArray[np.float64]], clip: float = 1.0) -> Run:
     """A run in which each rank has these gradients, of three parameters alike."""
     sites = [
         SiteInfo(kind=kind, name=name, placement={"dp": "partial"} if kind[0] == "l" else {})

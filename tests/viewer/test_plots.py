@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
@@ -66,7 +67,7 @@ def test_a_bar_for_each_exponent_that_is_counted(broken_job: Path) -> None:
     span = slice(held[0], held[-1] + 1)
     assert inside["x0"].tolist() == found["exponent"].values[span].tolist()
     assert inside["count"].tolist() == counts[span].tolist()
-    assert inside["y1"].tolist() == [max(n, 0.1) for n in counts[span]]
+    assert inside["y1"].tolist() == [max(n, 0.5) for n in counts[span]]
 
 
 def test_what_has_no_exponent_stands_apart(broken_job: Path) -> None:
@@ -129,7 +130,8 @@ def test_sites_stand_side_by_side_on_the_same_axes(broken_job: Path) -> None:
 
 
 def test_a_smooth_line_keeps_the_area() -> None:
-    centres, heights = np.arange(-6, 3) + 0.5, np.array([0, 1, 4, 9, 30, 12, 2, 1, 0.0])
+    centres = np.arange(-6, 3, dtype=np.float64) + 0.5
+    heights = np.array([0, 1, 4, 9, 30, 12, 2, 1, 0.0])
 
     x, y = smoothed(centres, heights)
 
@@ -151,8 +153,8 @@ def test_what_was_not_observed_is_told(broken_job: Path) -> None:
 
     with pytest.raises(SettingError, match=r"was not observed at step 99; see run\.records\(\)\."):
         plots.exponent_histogram(run, site=ORIGIN, step=99)
-    with pytest.raises(SettingError, match="24 sites match"):
-        plots.exponent_heatmap(run, kind="activation", name="", columns=2, site=None, formats=())
+    with pytest.raises(SettingError, match="36 sites match, and at most 24 can be told apart"):
+        plots.exponent_heatmap(run, kind=["activation", "weight_gradient"])
     with pytest.raises(SettingError, match="`style` must be bars, line or smooth"):
         plots.exponent_histogram(run, style="pie")  # type: ignore[arg-type]
 
@@ -302,12 +304,8 @@ def test_a_logframe_gives_the_same_pictures_as_its_run(
     run = open_run(broken_job)
 
     for draw in (plots.scalar_heatmap, lambda data: plots.exponent_heatmap(data, site=OTHER)):
-        mine, theirs = (parts(draw(data), hv.Image) for data in (run, frame))
-        np.testing.assert_allclose(
-            mine[-2 if len(mine) > 2 else 0].dimension_values(2),
-            theirs[-2 if len(mine) > 2 else 0].dimension_values(2),
-            rtol=1e-6,
-        )
+        mine, theirs = (parts(draw(data), hv.Image)[:2][-1] for data in (run, frame))
+        np.testing.assert_allclose(mine.dimension_values(2), theirs.dimension_values(2), rtol=1e-6)
     mine, theirs = (plots.scalar_lines(data, "rms", site=OTHER) for data in (run, frame))
     np.testing.assert_allclose(
         parts(mine, hv.Curve)[0].dimension_values(1), parts(theirs, hv.Curve)[0].dimension_values(1)
@@ -325,7 +323,7 @@ def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -
     with pytest.raises(SettingError, match="has no statistic 'kurtosis'; there are mean, std"):
         plots.scalar_lines(frame, "kurtosis", site=OTHER)
     with pytest.raises(SettingError, match="no LogFrame: it has no columns scalar_stats"):
-        plots.scalar_lines(frame[["metadata", "exponent_counts"]], site=OTHER)
+        plots.scalar_lines(frame.drop(columns="scalar_stats", level=0), site=OTHER)
     with pytest.raises(SettingError, match="got list"):
         plots.scalar_heatmap([])  # type: ignore[arg-type]
 
@@ -371,7 +369,7 @@ def test_shares_of_an_open_histogram_hold_the_truth(
 
 
 def test_a_whole_histogram_leaves_no_more_open_than_its_sketch() -> None:
-    table = sketch_array(np.float32([0.001, 0.3, 5.0, 600.0]))
+    table = sketch_array(np.array([0.001, 0.3, 5.0, 600.0], np.float32))
 
     [[over, *_]] = shares(
         np.arange(-149, 128), table.histogram, np.zeros((2, 1), np.int64), ["float8_e4m3fn"]
@@ -479,7 +477,7 @@ def test_a_click_leads_to_a_tensor_the_loss_to_a_step_and_back(broken_job: Path)
 
     seen.select_cell(row, 45)
     assert (seen.site, seen.step) == (ORIGIN, 45)
-    assert seen.exponents.aside.data["name"] == ["zero", "−∞", "+∞", "NaN"]
+    assert list(seen.exponents.aside.data["name"]) == ["zero", "−∞", "+∞", "NaN"]
     seen.select_step(12.3)
     assert (seen.site, seen.step) == (ORIGIN, 12)
     seen.back()
@@ -496,7 +494,7 @@ def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
     seen.select_cell(0, 10)
 
     assert (seen.site, seen.step) == (OTHER, 10)
-    assert seen.exponents.aside.data["name"] == []
+    assert len(seen.exponents.aside.data["name"]) == 0
     assert "float8_e4m3fn" in seen.told.object
 
 
@@ -518,10 +516,17 @@ def test_the_panel_answers_to_a_real_mouse(broken_job: Path, browser: Browser) -
         made.append(plots.explore(run))
         return made[-1]
 
-    server = pn.io.server.get_server({"/": new}, port=0, start=False, show=False)
-    server.start()
-    thread = threading.Thread(target=server.io_loop.start, daemon=True)
+    loops: Queue[Any] = Queue()
+
+    def serve() -> None:
+        server = pn.io.server.get_server({"/": new}, port=0, start=False, show=False)
+        server.start()
+        loops.put(server)
+        server.io_loop.start()
+
+    thread = threading.Thread(target=serve)
     thread.start()
+    server = loops.get(timeout=20)
     page = browser.new_page(viewport={"width": 1366, "height": 768})
     try:
         page.goto(f"http://localhost:{server.port}/")
@@ -538,7 +543,7 @@ def test_the_panel_answers_to_a_real_mouse(broken_job: Path, browser: Browser) -
         page.get_by_text("activation · step 45").first.wait_for(timeout=15_000)
     finally:
         page.close()
+        server.io_loop.add_callback(server.stop)
         server.io_loop.add_callback(server.io_loop.stop)
         thread.join(timeout=10)
-        server.stop()
     assert (made[-1].site, made[-1].step) == (ORIGIN, 45)

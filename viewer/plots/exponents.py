@@ -25,7 +25,7 @@ from .training import alongside
 Style = Literal["bars", "line", "smooth"]
 Of = Literal["share", "count"]
 Formats = str | Sequence[str] | None
-MOST = 36
+MOST = 24
 """Plots side by side."""
 AXIS = hv.Dimension("exponent", label="|x|")
 STEP = hv.Dimension("step")
@@ -188,7 +188,7 @@ def _frame(
     kept = [name for name in ASIDE if name in seen or (name in every and name not in BEYOND)]
     total = max((one.total for one in found), default=1)
     unit = 1.0 if of == "share" else float(total)
-    least = 10.0 ** floor(np.log10(0.5 / max(total, 2))) * unit
+    least = 0.5 if of == "count" else 10.0 ** floor(np.log10(0.5 / max(total, 2)))
     return Frame(
         start=start,
         end=end,
@@ -271,7 +271,7 @@ def _bars(
     for name, number in one.aside.items():
         if name in (*frame.left, *frame.right):
             at, half = frame.place(name), frame.spacing / 3
-            colour = colours.NONFINITE if name in NOT_FINITE else colours.ASIDE
+            colour = colours.LIGHT.nonfinite if name in NOT_FINITE else colours.ASIDE
             rows.append(
                 (at - half, frame.floor, at + half, max(number / unit, frame.floor), colour, number,
                  names[name])
@@ -412,16 +412,15 @@ def _life(
     cells = hv.Image(filled[::-1], bounds=bounds, kdims=[STEP, AXIS], vdims=[share])
     tip = look.hover([("step", "$x{0}"), ("|x|", "2^$y{0}"), ("share of elements", "@image")])
     cells = look.styled(
-        cells, bokeh={"tools": [tip]}, cmap=colours.RAMP, cnorm="log", colorbar=True
+        cells, bokeh={"tools": [tip]}, cmap=colours.LIGHT.ramp, cnorm="log", colorbar=True
     )
     parts: list[look.Plot] = [*_unseen(life, low, high), cells]
     wrong = np.flatnonzero(life.nonfinite)
     if wrong.size:
         at = life.left + (wrong + 0.5) * life.stride
-        parts.append(
-            look.marks(at, np.full(len(at), high - 0.5), "non-finite", colour=colours.NONFINITE,
-                       dims=(STEP, AXIS))
-        )  # fmt: skip
+        top = np.full(len(at), high - 0.5)
+        bad = colours.LIGHT.nonfinite
+        parts.append(look.marks(at, top, "non-finite", colour=bad, dims=(STEP, AXIS)))
     for number, target in enumerate(formats):
         colour = look.CYCLE[1 + number % (len(look.CYCLE) - 1)]
         for name, edge in ends(target).items():
@@ -453,8 +452,8 @@ def _unseen(life: Life, low: int, high: int) -> list[look.Plot]:
     parts.append(
         look.styled(
             cells,
-            bokeh={"color": colours.SURFACE, "line_color": None},
-            mpl={"facecolor": colours.SURFACE, "linewidth": 0},
+            bokeh={"color": colours.LIGHT.surface, "line_color": None},
+            mpl={"facecolor": colours.LIGHT.surface, "linewidth": 0},
         )
     )
     return parts

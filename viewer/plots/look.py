@@ -135,7 +135,7 @@ def upright(at: float) -> Plot:
         hv.VLine(at),
         bokeh={"line_dash": "dashed", "line_width": 1.5},
         mpl={"linestyle": "dashed", "linewidth": 1.2},
-        color=colours.INK,
+        color=colours.LIGHT.ink,
     )
 
 
@@ -158,14 +158,19 @@ def hatch(left: float, bottom: float, right: float, top: float, dims: Sequence[A
 
     def hatched(plot: Any, _: object) -> None:
         plot.handles["glyph"].update(
-            hatch_pattern="/", hatch_color=colours.HATCH, hatch_weight=0.8, hatch_scale=7
+            hatch_pattern="/", hatch_color=colours.LIGHT.hatch, hatch_weight=0.8, hatch_scale=7
         )
 
     area = hv.Rectangles([(left, bottom, right, top)], kdims=[*dims, *(f"{d} end" for d in dims)])
     return styled(
         area,
-        bokeh={"color": "#f4f5f7", "line_color": None, "hooks": [hatched]},
-        mpl={"facecolor": "#f4f5f7", "edgecolor": colours.HATCH, "hatch": "///", "linewidth": 0},
+        bokeh={"color": colours.LIGHT.missing, "line_color": None, "hooks": [hatched]},
+        mpl={
+            "facecolor": colours.LIGHT.missing,
+            "edgecolor": colours.LIGHT.hatch,
+            "hatch": "///",
+            "linewidth": 0,
+        },
     )
 
 
@@ -180,20 +185,22 @@ def key(label: str, colour: str, dims: Sequence[Any]) -> Plot:
     points = hv.Points(([np.nan], [np.nan]), kdims=list(dims), label=label)
     return styled(
         points,
-        bokeh={"marker": "square", "size": 9, "color": colour, "line_color": colours.MUTED},
-        mpl={"marker": "s", "s": 36, "facecolors": colour, "edgecolors": colours.MUTED},
+        bokeh={"marker": "square", "size": 9, "color": colour, "line_color": colours.LIGHT.muted},
+        mpl={"marker": "s", "s": 36, "facecolors": colour, "edgecolors": colours.LIGHT.muted},
     )
 
 
 def cell_tips(cells: Grid, unit: str) -> HoverTool:
     """Site, steps and value under the mouse."""
-    rows = [f"{sites[0]}{f' and {len(sites) - 1} more' if len(sites) > 1 else ''}"
-            for sites in cells.row_sites][::-1]  # fmt: skip
+    rows = cells.said or [
+        f"{sites[0]}{f' and {len(sites) - 1} more' if len(sites) > 1 else ''}"
+        for sites in cells.row_sites
+    ]
     steps = ["" if a < 0 else str(a) if a == b else f"{a} – {b}, the worst of them"
              for a, b in zip(cells.first.tolist(), cells.last.tolist(), strict=True)]  # fmt: skip
     return hover(
         [("site", "$y{site}"), ("step", "$x{steps}"), (unit, "@image")],
-        at_y=looked_up(rows, start=0.0, stride=1.0, axis="y"),
+        at_y=looked_up(rows[::-1], start=0.0, stride=1.0, axis="y"),
         at_x=looked_up(steps, start=cells.left, stride=cells.stride, axis="x"),
     )
 

@@ -29,9 +29,9 @@ POINTS = 2000
 ROW_HEIGHT = 16
 """Pixels of a site's row, where there is room."""
 STATES = {
-    ZERO: ("zero", colours.ZERO),
-    UNDEFINED: ("undefined", colours.UNDEFINED),
-    NONFINITE: ("non-finite", colours.NONFINITE),
+    ZERO: ("zero", colours.LIGHT.zero),
+    UNDEFINED: ("undefined", colours.LIGHT.undefined),
+    NONFINITE: ("non-finite", colours.LIGHT.nonfinite),
 }
 """Cells that no shade is for: their name, and colour."""
 
@@ -185,12 +185,12 @@ def _line(
     if len(zero):
         heights = [nearest(line.steps, drawn, int(at)) for at in zero]
         parts.append(
-            look.marks(zero, heights, "zero", colour=colours.MUTED, dims=dims, hollow=True)
+            look.marks(zero, heights, "zero", colour=colours.LIGHT.muted, dims=dims, hollow=True)
         )
     if len(line.bad):
         heights = [nearest(line.steps, drawn, int(at)) for at in line.bad]
         parts.append(
-            look.marks(line.bad, heights, "non-finite", colour=colours.NONFINITE, dims=dims)
+            look.marks(line.bad, heights, "non-finite", colour=colours.LIGHT.nonfinite, dims=dims)
         )
     return parts
 
@@ -312,7 +312,7 @@ def _apart(
 ) -> list[look.Plot]:
     """White where something was observed, and the colours of cells without a number."""
     seen = np.where(cells.state != MISSING, 0.0, np.nan).astype(np.float32)
-    parts = [_flat(seen, colours.SURFACE, "observed", row, bounds)]
+    parts = [_flat(seen, colours.LIGHT.surface, "observed", row, bounds)]
     for state, (label, colour) in STATES.items():
         where = cells.state == state
         if where.any():

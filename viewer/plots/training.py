@@ -118,7 +118,7 @@ def ranks_drawn(
     if bad:
         heights = [nearest(steps, lines.values.get(rank, lines.high)[kept], at) for at, rank in bad]
         parts.append(
-            look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.NONFINITE,
+            look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.LIGHT.nonfinite,
                        dims=(STEP, value))
         )  # fmt: skip
     return parts
