@@ -21,6 +21,7 @@ from ..sketch.table import BINS, COUNTS, SketchTable
 from .agreement import agreement_frame
 from .badness import Badness
 from .columns import in_columns
+from .compare import Comparison, compare, ratios
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
@@ -57,6 +58,7 @@ from .selection import (
     choose_sites,
 )
 from .state import alert_from_json
+from .tallies import has_histogram
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
@@ -398,6 +400,11 @@ class Run:
                 f"{site} was left to the sentinel in step {step}, which takes no histogram; "
                 "`scalar` without NaN tells the steps in which it was sketched."
             )
+        if not has_histogram(table)[0]:
+            raise SettingError(
+                f"{site} is added up over ranks: what its addends come to has no histogram. Ask "
+                "for the sum's own site, or with `view` for a rank whose frames are kept."
+            )
         counts = counts_at(self._reader, site, step, attempt) if view == "merged" else {}
         return fit_formats(table, counts, formats)
 
@@ -551,6 +558,76 @@ class Run:
             sizes=(width, height),
             pool=pool,
             kind=kind if isinstance(kind, str) else None,
+        )
+
+    def compare(
+        self,
+        other: Run,
+        statistic: str = "rms",
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        steps: Steps = None,
+        tolerance: float = 0.01,
+    ) -> Comparison:
+        """Where this run and another part: in which step, at which site, and how far.
+
+        Sites are matched by label, steps by number, each as its last attempt recorded it. Bits are
+        compared by checksums, where both trained on the same mesh.
+
+        Args:
+            other: the run to compare with.
+            statistic: a main statistic, whose numbers are compared over all ranks.
+            kind: only sites of this kind.
+            name: only sites in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            tolerance: by which share of the larger number they may differ.
+
+        Raises:
+            SettingError: there is no such statistic, or nothing that both runs have.
+        """
+        return compare(
+            self._reader,
+            other._reader,
+            statistic=statistic,
+            kind=kind,
+            name=name,
+            steps=steps,
+            tolerance=tolerance,
+        )
+
+    def ratios(
+        self,
+        other: Run,
+        statistic: str = "rms",
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        steps: Steps = None,
+        width: int | None = None,
+        height: int | None = None,
+    ) -> Heatmap:
+        """log2 of a statistic of another run over that of this one, over sites and steps.
+
+        Of several in one cell the one that is farthest from 0 is kept; `nonfinite` is of either.
+
+        Args:
+            other: the run to compare with.
+            statistic, kind, name, steps: see `compare`.
+            width, height: at most so many columns and rows.
+
+        Raises:
+            SettingError: there is no such statistic, nothing that both runs have, or more than
+                2^26 numbers of each would have to be read.
+        """
+        return ratios(
+            self._reader,
+            other._reader,
+            statistic=statistic,
+            kind=kind,
+            name=name,
+            steps=steps,
+            sizes=(width, height),
         )
 
     def training(self, *, steps: Steps = None, attempt: int | None = None) -> xr.DataArray:

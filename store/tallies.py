@@ -18,8 +18,11 @@ from ..sketch.table import (
     MOMENTS,
     NAN,
     NEG_INF,
+    OVER,
     POS_INF,
+    UNDER,
     UNSEEN,
+    ZERO,
     Floats,
     Ints,
     SketchTable,
@@ -118,11 +121,18 @@ def _parts(length: int, at_once: int) -> Iterator[slice]:
         yield slice(start, min(start + step, length))
 
 
+def has_histogram(table: SketchTable) -> NDArray[np.bool_]:
+    """bool [rows]: whether all elements are in it: of what is not added up yet none are."""
+    counts = table.counts
+    held = table.histogram.sum(axis=1) + counts[:, UNDER] + counts[:, OVER]
+    return held == table.measured() - counts[:, ZERO]
+
+
 def _some(
     records: Indices, steps: Indices, sites: slice, table: SketchTable, *, exact: NDArray[np.bool_]
 ) -> SomeTallies:
     """Args: table [columns x sites]; exact, bool of the same: whether its extremes are so."""
-    known = np.flatnonzero(is_counted(table.counts))
+    known = np.flatnonzero(is_counted(table.counts) & has_histogram(table))
     column, site = divmod(known, sites.stop - sites.start)
     counts = table.counts[known]
     seen = counts[:, COUNT].astype(np.float64)

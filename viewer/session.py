@@ -5,6 +5,7 @@ It knows no page, no Panel and no clock: page, user and time come from outside.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,7 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        why, bad = self.follower.why(), self.follower.unjudged()
-        return findings.cards(why, bad, attempts=len(self.follower.attempts()))
+        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""
@@ -165,6 +165,17 @@ class Session:
         """Go to a tensor at a step, and make the map show its neighbours."""
         kind = site.partition(":")[0]
         self.choice.param.update(page="tensor", kind=kind, site=site, step=step)
+
+    def choose(self, row: str) -> None:
+        """Select what a row of a table is of, and stay on the page.
+
+        Args:
+            row: JSON, as `tables.name_of` wrote it: a site, and a step if there is one.
+        """
+        asked = json.loads(row)
+        site, step = asked.get("site"), asked.get("step", self.choice.step)
+        if isinstance(site, str) and (step is None or isinstance(step, int)):
+            self.choice.param.update(kind=site.partition(":")[0], site=site, step=step)
 
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""

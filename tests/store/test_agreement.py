@@ -29,7 +29,7 @@ def written(path: Path, record: Make, own: Sequence[NDArray[np.float64]], clip: 
     tensors = {
         rank: dict.fromkeys(range(count), one.astype(np.float32)) for rank, one in enumerate(own)
     }
-    tensors[0] |= dict.fromkeys(range(count, 2 * count), reduced)  # one of its copies
+    tensors[0] |= {count + site: reduced for site in range(count)}  # one of its copies
     with RunWriter.open(path, run="r") as writer:
         writer.catalog.attempt_of("x")
         writer.catalog.set_attempt(0, len(own), {"dp": len(own)}, [])

@@ -61,9 +61,9 @@ class Triage:
 
     def _tell_findings(self) -> None:
         session = self.session
-        why, bad = session.follower.why(), session.follower.unjudged()
+        why = session.follower.why()
         self.told.param.update(
-            state=findings.state(why, bad, looked=self._looked()),
+            state=findings.state(why, looked=self._looked()),
             cards=session.cards(),
             grounds=findings.grounds(why),
             events=markup.events(session.run.events(), now_s=session.now()),
