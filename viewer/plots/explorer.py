@@ -19,7 +19,8 @@ from ...store.query import Run
 from .. import markup, series, spectrum
 from ..figures import ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
 from ..grid import Grid, is_logarithmic
-from .source import Data, Source, Training, one_kind, source_of
+from .opening import source_of
+from .source import Data, Source, Training, one_kind
 from .training import training_lines
 
 CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")

@@ -19,7 +19,8 @@ from ..figures.exponents import NEAR, ZONE_COLOURS
 from ..life import Life
 from ..spectrum import ASIDE, NOT_FINITE, Spectrum, site_format, zones
 from . import look
-from .source import Data, Many, Source, Training, one_kind, source_of
+from .opening import source_of
+from .source import Data, Many, Source, Training, one_kind
 from .training import alongside
 
 Style = Literal["bars", "line", "smooth"]

@@ -10,7 +10,8 @@ import holoviews as hv
 from ...sketch.errors import SettingError
 from ...store.format_table import FITS, NOT_KNOWN
 from . import look
-from .source import Data, Many, one_kind, source_of
+from .opening import source_of
+from .source import Data, Many, one_kind
 
 if TYPE_CHECKING:
     from ...store.format_table import Scale

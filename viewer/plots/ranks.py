@@ -7,8 +7,9 @@ from ..figures import colours
 from ..rank_map import load_rank_map
 from . import look
 from .exponents import MOST, chosen
+from .opening import source_of
 from .scalars import picture
-from .source import Data, Many, Training, run_of, source_of
+from .source import Data, Many, Training, run_of
 from .training import alongside
 
 

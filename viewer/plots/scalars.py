@@ -17,7 +17,8 @@ from ..curves import Curves
 from ..figures import colours
 from . import look
 from .exponents import MOST, chosen
-from .source import Data, Many, Training, one_kind, run_of, source_of
+from .opening import source_of
+from .source import Data, Many, Training, one_kind, run_of
 from .training import STEP, alongside, nearest, ranks_drawn
 
 Style = Literal["line", "points", "both"]

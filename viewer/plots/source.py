@@ -127,25 +127,6 @@ class Source(Protocol):
         ...
 
 
-def source_of(data: object) -> Source:
-    """How to ask what is to be drawn: `Data`.
-
-    Raises:
-        SettingError: it is neither a run nor a LogFrame.
-    """
-    if isinstance(data, Run):
-        from .from_run import RunSource
-
-        return RunSource(data)
-    if isinstance(data, pd.DataFrame):
-        from .from_frame import FrameSource
-
-        return FrameSource(data)
-    raise SettingError(
-        f"Plots take an open run (`open_run(path)`) or a LogFrame, got {type(data).__name__}."
-    )
-
-
 def one_kind(source: Source, kind: str) -> str:
     """The kind that was asked for; else activations, or what there is first."""
     if kind or not source.kinds:

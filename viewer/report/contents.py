@@ -15,7 +15,6 @@ from .. import findings, words
 from ..findings import Card
 
 if TYPE_CHECKING:
-    from ...store.origin import FirstBad
     from ...store.query import Run
 
 MOST_TENSORS = 8
@@ -39,8 +38,6 @@ class Contents:
     """What a report tells."""
 
     why: Why
-    bad: FirstBad | None
-    """Where values first were not finite, in a run that no rule judged."""
     looked: str
     """At how much, in words."""
     cards: Sequence[Card]
@@ -65,13 +62,11 @@ def gather(run: Run, *, site: str = "", step: int | None = None) -> Contents:
     if site:
         choose_sites(run.site_infos, sites=site)
     found = why(run)
-    bad = None if found.checked or not found.records else run.first_bad()
-    cards = findings.cards(found, bad, attempts=len(run.attempts))
+    cards = findings.cards(found, attempts=len(run.attempts))
     evidence = _evidence(run, cards, site, step)
     kinds = list(dict.fromkeys(one.site.partition(":")[0] for one in evidence))
     return Contents(
         why=found,
-        bad=bad,
         looked=_looked(run),
         cards=cards,
         evidence=evidence,

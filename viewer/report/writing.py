@@ -105,7 +105,7 @@ def _header(run: Run, contents: Contents, now: datetime) -> str:
 
 def _findings(contents: Contents) -> Iterator[str]:
     yield '<section class="card">'
-    yield findings.state(contents.why, contents.bad, looked=contents.looked)
+    yield findings.state(contents.why, looked=contents.looked)
     for card in contents.cards:
         mood = card.severity if card.severity in ("error", "warning") else "notice"
         yield (
