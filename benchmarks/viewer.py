@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ REST_S = 10.0
 
 
 @contextmanager
-def served(path: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(path: Path, port: int = 0) -> Generator[tuple[subprocess.Popen[str], str]]:
     """A viewer of a run, and its address."""
     command = [sys.executable, "-m", "rankscope", "view", str(path), "--no-open"]
     process = subprocess.Popen(

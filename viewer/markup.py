@@ -66,6 +66,7 @@ def chips(
     waiting: int | None,
     step: int | None,
     age_s: float,
+    late: bool,
     present: int,
     missing: Sequence[int],
 ) -> str:
@@ -77,6 +78,7 @@ def chips(
         waiting: how many records are newer than what is shown; None where that follows the run.
         step: the newest one.
         age_s: seconds since then.
+        late: whether that is longer than is usual.
         present: how many ranks that has.
         missing: those that it lacks.
     """
@@ -91,7 +93,9 @@ def chips(
     if step is None:
         told.append('<span class="chip">no step recorded yet</span>')
     else:
-        told.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
+        mood, mark = (" warn", "▲ late: ") if late else ("", "")
+        age = f"step <b>{step}</b>, {words.age(age_s)}"
+        told.append(f'<span class="chip{mood}">{mark}{age}</span>')
         total = present + len(missing)
         text = f"{present} of {words.count(total, 'rank')}"
         if missing:

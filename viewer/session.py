@@ -21,10 +21,15 @@ from . import findings, grid, series, words
 from .figures import colours, look
 from .findings import Card
 from .follow import Follower
+from .pipeline import intervals
 from .state import Choice
 
 if TYPE_CHECKING:
     from ..store import Run
+
+
+RECENT = 50
+"""What was found in as many of the last records is called now."""
 
 
 class Options(param.Parameterized):
@@ -149,7 +154,24 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
+        return findings.cards(self.follower.why(), since=self.since())
+
+    def interval_s(self) -> float | None:
+        """What usually is between two records of the run, as it is live; None if nobody can say."""
+        between = intervals(self.live.records())
+        return float(np.median(between)) if len(between) else None
+
+    def recent(self) -> NDArray[np.int64]:
+        """int64 [steps]: those of the last attempt's last records, in the order of recording."""
+        records = self.follower.records().sort_index()
+        last = records[records["attempt"] == len(self.follower.attempts()) - 1]
+        return np.asarray(last["step"], np.int64)[-RECENT:]
+
+    def since(self) -> findings.Since:
+        """From where on the run is called now."""
+        recent = self.recent()
+        attempt = len(self.follower.attempts()) - 1
+        return findings.Since(attempt=attempt, step=int(recent.min()) if len(recent) else 0)
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""

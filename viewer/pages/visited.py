@@ -8,6 +8,7 @@ import param
 
 from ...sketch.errors import RankscopeError
 from .. import markup
+from ..pipeline import is_late
 from ..session import Session
 from .page import Page
 
@@ -100,6 +101,7 @@ class Visited:
         records = session.live.records()
         # The one appended last: after a rewind that is not the highest step.
         last = records.loc[records.index.max()] if len(records) else None
+        age_s = 0.0 if last is None else max(session.now() - last["time"].timestamp(), 0.0)
         attempts = len(session.live.attempts())
         waiting = len(records) - len(session.follower.records())
         finished = bool(session.live.run.finished)
@@ -111,7 +113,8 @@ class Visited:
             finished=finished,
             waiting=waiting if session.paused else None,
             step=None if last is None else int(last["step"]),
-            age_s=0.0 if last is None else max(session.now() - last["time"].timestamp(), 0.0),
+            age_s=age_s,
+            late=not finished and is_late(age_s, session.interval_s()),
             present=0 if last is None else int(last["ranks"]),
             missing=[] if last is None else last["missing"],
         )

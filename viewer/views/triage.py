@@ -9,7 +9,7 @@ import panel as pn
 from ..findings import Card
 from ..pages.triage import Triage
 from .selection import training_view
-from .widgets import card, column, text
+from .widgets import card, cards, column, text
 
 FINDING_CSS = """
 :host { --mark: #8593a0; border: 1px solid var(--line); border-radius: 8px;
@@ -29,20 +29,29 @@ GO_CSS = """
 """
 
 
-def triage_view(page: Triage) -> pn.Column:
+def triage_view(page: Triage) -> pn.FlexBox:
     """What is wrong, what happened to the pipeline, and how training goes."""
     told = page.told
-    return column(
-        _wrong(page),
-        text(told.param.events, margin=(8, 0, 0, 0), visible=told.param.events.rx.bool()),
-        card(training_view(page.training), sizing_mode="stretch_width", margin=(10, 0, 0, 0)),
+    return cards(
+        column(
+            _wrong(page),
+            card(training_view(page.training), sizing_mode="stretch_width", margin=(12, 0, 0, 0)),
+            styles={"flex": "3 1 640px", "min-width": "0"},
+        ),
+        card(
+            text(told.param.pipeline),
+            text(told.param.events, margin=(6, 0, 0, 0), visible=told.param.events.rx.bool()),
+            text(told.param.mesh, margin=(14, 0, 0, 0)),
+            text(told.param.attempts, margin=(14, 0, 0, 0)),
+            flex="1 1 380px",
+        ),
     )
 
 
 def _wrong(page: Triage) -> pn.Column:
     """What is wrong: a line, the findings, each a way to go there, and what that rests on."""
     told = page.told
-    shown = column()
+    now, earlier = column(), column()
     places: list[FindingPlace] = []
 
     def show(cards: Sequence[Card]) -> None:
@@ -50,17 +59,21 @@ def _wrong(page: Triage) -> pn.Column:
         places.extend(FindingPlace(page, number) for number in range(len(places), len(cards)))
         for place, filled in zip(places, cards, strict=False):
             place.show(filled)
-        if len(shown) != len(cards):
-            shown.objects = [place.view for place in places[: len(cards)]]
+        for shown, is_now in ((now, True), (earlier, False)):
+            views = [places[i].view for i, one in enumerate(cards) if one.now is is_now]
+            if list(shown) != views:
+                shown.objects = views
 
     told.param.watch(lambda event: show(event.new), ["cards"])
     show(told.cards)
     return card(
         text(told.param.state),
-        shown,
+        text(told.param.now, visible=told.param.now.rx.bool()),
+        now,
+        text(told.param.earlier, visible=told.param.earlier.rx.bool()),
+        earlier,
         text(told.param.grounds),
         sizing_mode="stretch_width",
-        margin=(10, 0, 0, 0),
     )
 
 

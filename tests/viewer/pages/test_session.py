@@ -9,6 +9,7 @@ from pathlib import Path
 from rankscope.viewer.columns import NONFINITE
 from rankscope.viewer.figures import colours
 
+NOW = 1_760_000_000.0 + 75
 ORIGIN = "activation:blocks.2.mlp.act"
 
 
@@ -40,8 +41,23 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Ca
     told = open_pages(job.path).told
 
     assert plain(told.header) == "rankscope gpt-small"
-    assert plain(told.chips).startswith("live attempt 0 step 4 , 1 min ago")
+    assert plain(told.chips).startswith("live attempt 0 ▲ late: step 4 , 1 min ago")
     assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
+
+
+def test_a_run_whose_records_come_rarely_is_not_late(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    for step in (0, 30, 60):
+        job.commit(range(step, step + 1))
+    pages = open_pages(job.path)
+    assert "late" not in pages.told.chips
+
+    pages.session.now = lambda: NOW + 1000
+    pages.tick()
+
+    assert "▲ late: step 60 , 16 min ago" in plain(pages.told.chips)
 
 
 def test_one_lands_on_triage_and_pages_are_made_when_they_are_visited(
