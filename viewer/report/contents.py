@@ -62,7 +62,8 @@ def gather(run: Run, *, site: str = "", step: int | None = None) -> Contents:
     if site:
         choose_sites(run.site_infos, sites=site)
     found = why(run)
-    cards = findings.cards(found, attempts=len(run.attempts))
+    # A report is of the whole run, at one moment: nothing in it is called old.
+    cards = findings.cards(found, since=findings.Since(attempt=len(run.attempts) - 1, step=0))
     evidence = _evidence(run, cards, site, step)
     kinds = list(dict.fromkeys(one.site.partition(":")[0] for one in evidence))
     return Contents(
