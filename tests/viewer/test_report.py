@@ -124,6 +124,9 @@ def test_it_opens_offline_and_asks_for_nothing(
     painted = page.evaluate(
         "() => [...Bokeh.index.query((view) => view.model.name === 'heatmap')].length"
     )
+    magenta = page.evaluate(
+        "() => getComputedStyle(document.querySelector('.key .bad')).backgroundColor"
+    )
     unfolded = page.evaluate(
         "() => [...document.querySelectorAll('.finding details')].every((f) => f.open)"
     )
@@ -132,6 +135,7 @@ def test_it_opens_offline_and_asks_for_nothing(
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
     assert errors == []
     assert painted >= 1
+    assert magenta == "rgb(214, 0, 108)"
     assert unfolded
 
 

@@ -19,11 +19,14 @@ from ...store.query import Run
 from .. import markup, series, spectrum
 from ..figures import ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
 from ..grid import Grid, is_logarithmic
+from ..views.themes import variables
 from .opening import source_of
 from .source import Data, Source, Training, one_kind
 from .training import training_lines
 
-CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")
+CSS = f":host {{ {variables(colours.LIGHT)}}}" + Path(__file__).parents[1].joinpath(
+    "style.css"
+).read_text(encoding="utf-8")
 LOSS = "loss"
 Chosen = tuple[str, int | None]
 """A site, or none, and a step."""

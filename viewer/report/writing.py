@@ -15,7 +15,9 @@ from uuid import uuid4
 from bokeh.embed import components
 
 from .. import findings, markup, words
+from ..figures.colours import LIGHT
 from ..offline import scripts
+from ..views.themes import root_css
 from .contents import Contents, Evidence, gather
 from .figures import STATISTIC, Drawing, heatmaps
 
@@ -71,7 +73,7 @@ def render(run: Run, *, site: str, step: int | None, now: datetime) -> str:
     script, places = components(drawing.figures) if drawing.figures else ("", {})
     return PAGE.substitute(
         title=escape(f"{run.name} – rankscope report"),
-        css=CSS,
+        css=root_css(LIGHT) + CSS,
         bokeh=scripts(drawing.figures.values()),
         header=_header(run, contents, now),
         body="\n".join(_placed(sections, places)),
