@@ -6,7 +6,8 @@ It knows no page, no Panel and no clock: page, user and time come from outside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,21 @@ RECENT = 50
 """What was found in as many of the last records is called now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """The other runs that this reader may see."""
+
+    names: Callable[[], Sequence[str]] = lambda: ()
+    """Names of their folders, the latest first."""
+    find: Callable[[str], Follower | None] = lambda name: None
+    """What follows one of them."""
+
+
 class Options(param.Parameterized):
     """What can be chosen now."""
 
     kinds = param.List(item_type=str)
+    others = param.List(item_type=str, doc="Folders of the runs to compare with.")
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
 
@@ -52,6 +64,7 @@ class Session:
         later: Callable[[Callable[[], None]], None] = lambda call: call(),
         gather: Callable[[Callable[[], None]], None] = lambda call: call(),
         index: bool = False,
+        others: Others | None = None,
     ) -> None:
         """Fill what the choice left open.
 
@@ -62,7 +75,9 @@ class Session:
             later: runs a call when the user has paused, in place of one that waits already.
             gather: runs a call soon, once however often it is asked for until then.
             index: whether there is a list of runs to go back to.
+            others: what it can be compared with.
         """
+        self._others = others or Others()
         self.live = self.follower = follower
         """What follows the run, and what answers: another one while the session stands still."""
         self.choice = choice
@@ -110,6 +125,17 @@ class Session:
     def run(self) -> Run:
         """The run, as of the snapshot that is shown."""
         return self.follower.run
+
+    def tell_others(self) -> None:
+        """Tell which runs there are to compare with."""
+        own = self.run.path.name
+        self.options.others = [name for name in self._others.names() if name != own]
+
+    def other(self) -> Follower | None:
+        """The run to compare with: the chosen one, else the latest; None where there is none."""
+        names = self.options.others
+        chosen = self.choice.other or (names[0] if names else "")
+        return self._others.find(chosen) if chosen else None
 
     @property
     def paused(self) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
 from . import words
 from .figures import colours
@@ -17,7 +19,7 @@ from .fitting import Fitting, when
 from .rank_map import NEAR_ONCE, Agreement, Outlier
 
 if TYPE_CHECKING:
-    from ..store import Alert
+    from ..store import Alert, Comparison
 
 WORDS = {BREAKS: "breaks", MAY_BREAK: "may break", FITS: "fits", NOT_KNOWN: "not known"}
 CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown"}
@@ -111,6 +113,33 @@ def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> st
         f"{words.share(ranks**-0.5)} where they have nothing in common"
     )
     return table(told, ("parameter", "agreement", "largest of them"), cells)
+
+
+def parted(found: Comparison) -> str:
+    """Where two runs part, in sentences."""
+    mood = "sound" if found.numbers is None else "wrong"
+    only = [
+        f"Only {whose} run has {words.count(len(labels), 'site')}."
+        for whose, labels in (("this", found.only_one), ("the other", found.only_other))
+        if labels
+    ]
+    return f'<p class="state {mood}" role="status">{escape(" ".join([found.text, *only]))}</p>'
+
+
+def parted_sites(found: Comparison, *, most: int = 20) -> str:
+    """The sites that part first."""
+    caption = "Sites that part first"
+    order = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
+    if not len(order):
+        return nothing(caption, "None does.")
+    rows = list[Sequence[str]]()
+    for site, row in order.head(most).iterrows():
+        bits = "not known" if pd.isna(row["bits_step"]) else str(row["bits_step"])
+        ratio = f"{words.number(2.0 ** float(row['largest']))} × at step {row['largest_step']}"
+        step = int(row["numbers_step"])
+        rows.append((name_of(str(site), step=step), str(step), bits, ratio))
+    more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""
+    return table(caption + more, ("site", "from step", "first bit", "largest ratio"), rows)
 
 
 def nothing(caption: str, why: str) -> str:
@@ -207,14 +236,22 @@ def _title(cell: Mapping[str, Any], stretches: int) -> str:
     return "; ".join(parts)
 
 
-def ratio_legend(limits: colours.Limits) -> str:
-    """The ramp of ratios with its ends, and what the other colours mean."""
+def ratio_legend(
+    limits: colours.Limits, *, middle: str = "the median", alone: str = "no peer"
+) -> str:
+    """The ramp of ratios with its ends, and what the other colours mean.
+
+    Args:
+        limits: of log2 of the ratio.
+        middle: what a ratio of 1 means.
+        alone: what an observed cell without a ratio means.
+    """
     stops = ",".join(limits.palette[:: len(limits.palette) // 16])
-    ends = f"÷{words.number(2.0**limits.high)}", "the median", f"×{words.number(2.0**limits.high)}"
+    ends = f"÷{words.number(2.0**limits.high)}", middle, f"×{words.number(2.0**limits.high)}"
     marks = "".join(f"<span>{escape(one)}</span>" for one in ends)
     keys = "".join(
         f'<span class="key"><i class="{name}"></i>{text}</span>'
-        for name, text in (("bad", "non-finite"), ("alone", "no peer"), ("none", "not observed"))
+        for name, text in (("bad", "non-finite"), ("alone", alone), ("none", "not observed"))
     )
     return (
         '<div class="legend"><span class="ramp">'
