@@ -330,6 +330,25 @@ def test_the_slider_and_the_keys_move_by_recorded_steps(
     page.sees("step 0 · 1 of 5")
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tensor_is_seen_over_its_life_and_by_its_alerts(
+    visit: Callable, start: Callable, judged_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(start(judged_job).address, size)
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=5")
+    assert page.page.evaluate(COLOUR.replace("heatmap", "life"), [50, 0.5])[:3] == [0xD6, 0, 0x6C]
+
+    page.page.get_by_role("button", name="alert ▶|").click()
+    page.page.wait_for_url("**/*step=40*")
+    page.page.mouse.click(*page.at("life", 12, 5.5))
+    page.sees("step 12 · 13 of 60")
+    page.page.get_by_role("button", name="Show all statistics").click()
+    page.page.wait_for_function(
+        """() => [...Bokeh.index.query((view) => view.model.name === "facet_l2")].length > 0"""
+    )
+    page.page.wait_for_url("**/*more=scalars*")
+
+
 def test_a_paused_page_waits_until_it_goes_on(
     visit: Callable, start: Callable, new_job: Callable
 ) -> None:

@@ -20,7 +20,8 @@ from bokeh.models import (
 )
 
 from .. import words
-from ..grid import MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO, Grid
+from ..columns import EMPTY, MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO
+from ..grid import Grid
 from . import colours, look
 
 CLEAR = "#00000000"
@@ -57,6 +58,7 @@ const show = (v) => far(v) ? v.toExponential(3) : v.toPrecision(4);
 const number = logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
 const value = isNaN(shade) ? "" : number;
 const words = {1: "0", 2: "undefined (no finite elements, or no spread)", 4: "not observed",
+    5: "no element",
     3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
 return words[state] ?? `${statistic} ${value}`;
 """
@@ -67,8 +69,12 @@ TOOLTIPS = """<div style="font: 12px {font}; color: {ink}; max-width: 460px; pad
 
 def state_palette(theme: colours.Theme) -> list[str]:
     """The colour of each state of a cell; clear where what is below is to be seen."""
-    special = {ZERO: theme.zero, UNDEFINED: theme.undefined, NONFINITE: theme.nonfinite}
-    return [special.get(state, CLEAR) for state in (NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING)]
+    special = {
+        ZERO: theme.zero, UNDEFINED: theme.undefined, NONFINITE: theme.nonfinite,
+        EMPTY: theme.surface,
+    }  # fmt: skip
+    states = (NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING, EMPTY)
+    return [special.get(state, CLEAR) for state in states]
 
 
 class HeatmapFigure:
@@ -81,8 +87,9 @@ class HeatmapFigure:
         crosshair: Span,
         pinned: Span,
         theme: colours.Theme = colours.LIGHT,
+        name: str = "heatmap",
     ) -> None:
-        self.theme = theme
+        self.name, self.theme = name, theme
         self.grid: Grid | None = None
         nothing: look.Data = {
             "shade": [np.full((1, 1), np.nan, np.float32)],
@@ -99,7 +106,7 @@ class HeatmapFigure:
 
     def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
         rows = Range1d(start=1, end=0)
-        fig = look.plot("heatmap", theme=self.theme, x_range=steps, y_range=rows, height=420)
+        fig = look.plot(self.name, theme=self.theme, x_range=steps, y_range=rows, height=420)
         fig.min_border_left = LABEL_WIDTH
         fig.xaxis.axis_label = "step"
         fig.grid.visible = False
@@ -247,5 +254,7 @@ class HeatmapFigure:
 
 def _row_words(sites: list[str]) -> str:
     kind, _, name = sites[0].partition(":")
+    if not name:
+        return kind  # a row that is of no site
     more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
     return f"{name}{more} ({kind.replace('_', ' ')})"

@@ -37,7 +37,7 @@ class Map:
     title: ClassVar[str] = "Map"
     watched: ClassVar[Sequence[str]] = (
         "kind", "statistic", "view", "pattern", "scale", "zoom", "site", "step", "format",
-        "training",
+        "drawing", "amount", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:

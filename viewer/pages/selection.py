@@ -63,14 +63,15 @@ class Selection:
     def _show_exponents(self, facts: Mapping[str, object]) -> None:
         choice, run = self.session.choice, self.session.run
         site, step, own = choice.site, choice.step, str(facts["dtype"])
-        target = self._target(own)
+        target = self.target(own)
         record = self.session.record_of(step)
-        if not self._drawn.due("exponents", site, target.name, choice.view, *record):
+        looks = (choice.drawing, choice.amount)
+        if not self._drawn.due("exponents", site, target.name, choice.view, *looks, *record):
             return
         held, asked = None, grid.run_view(choice.view)
         if step is not None:
             held = spectrum.load_seen(run, site=site, step=step, view=asked)
-        self.exponents.show(held, target)
+        self.exponents.show(held, target, drawing=choice.drawing, counts=choice.amount == "count")
         if held is None or step is None:
             why = series.why_no_sketch(run, site=site, step=step)
             self.told.param.update(exponents_summary=markup.summary(why), fit="")
@@ -83,7 +84,8 @@ class Selection:
             said += f" That is of all ranks: {words.view_name(choice.view)} was not kept here."
         self.told.param.update(exponents_summary=markup.summary(said), fit="".join(tables))
 
-    def _target(self, own: str) -> NumberFormat:
+    def target(self, own: str) -> NumberFormat:
+        """The format to compare with, for a site whose own one has this name."""
         chosen = self.session.choice.format
         return number_format(chosen) if chosen else spectrum.site_format(own)
 

@@ -44,10 +44,9 @@ def exponents_view(selection: Selection) -> pn.Column:
 
 def ranks_view(selection: Selection) -> pn.Column:
     """The selected site on each rank."""
-    told = selection.told
     return column(
-        text(told.param.ranks, margin=(12, 0, 0, 0)),
+        text(selection.told.param.ranks, margin=(12, 0, 0, 0)),
         figure(selection.ranks.figure),
-        text(told.param.ranks_summary, margin=(4, 0, 0, 0)),
+        text(selection.told.param.ranks_summary, margin=(4, 0, 0, 0)),
         visible=selection.session.choice.param.site.rx.bool(),
     )
