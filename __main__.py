@@ -61,10 +61,20 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="List stored runs.",
     ),
+    "compare": LazyCommand(
+        target="store.command:compare",
+        extra="collector",
+        summary="Say where two runs part: in which step, at which tensor, how far.",
+    ),
     "export": LazyCommand(
         target="store.command:export",
         extra="collector",
         summary="Write a run as a plain Zarr store, for xarray and others.",
+    ),
+    "formats": LazyCommand(
+        target="store.formats_command:formats",
+        extra="collector",
+        summary="Say which tensors would break in which number formats.",
     ),
     "prune": LazyCommand(
         target="store.command:prune",

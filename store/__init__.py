@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
+    from .rank_ratios import RankRatios
+    from .recipes import recipe
     from .runs import RunSummary, list_runs
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "RankFrame",
     "RankFrames",
     "RankInfo",
+    "RankRatios",
     "Record",
     "Run",
     "RunSummary",
@@ -41,6 +44,7 @@ __all__ = [
     "SiteInfo",
     "list_runs",
     "open_run",
+    "recipe",
 ]
 
 _FOR_READERS = {
@@ -48,6 +52,8 @@ _FOR_READERS = {
     "Heatmap": "pooling",
     "Run": "query",
     "open_run": "query",
+    "RankRatios": "rank_ratios",
+    "recipe": "recipes",
     "RunSummary": "runs",
     "list_runs": "runs",
 }

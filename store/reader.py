@@ -77,6 +77,8 @@ class Reader:
         is_same = before is not None and before.state.logs == self.state.logs
         self._known: dict[str, Any] = before._known if before is not None and is_same else {}
         """What some of the logs say, which a viewer asks with every snapshot."""
+        self.kept: dict[str, Any] = {}
+        """What a question leaves for the next one of the same snapshot."""
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts

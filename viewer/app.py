@@ -41,6 +41,8 @@ window.addEventListener("keydown", (event) => {
   }
 }, true);
 window.addEventListener("click", (event) => {
+  const row = event.composedPath().find((at) => at.dataset?.choose);
+  if (row !== undefined) return ask("choose", row.dataset.choose);
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
   ask("page", link.dataset.page);
@@ -197,6 +199,7 @@ class App:
         actions: dict[str, Callable[[str], None]] = {
             "key": lambda key: keys[key](),
             "page": self.session.visit,
+            "choose": self.session.choose,
             "address": self._read_address,
         }
 

@@ -5,6 +5,7 @@ It knows no page, no Panel and no clock: page, user and time come from outside.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -154,8 +155,7 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        why, bad = self.follower.why(), self.follower.unjudged()
-        return findings.cards(why, bad, since=self.since())
+        return findings.cards(self.follower.why(), since=self.since())
 
     def interval_s(self) -> float | None:
         """What usually is between two records of the run, as it is live; None if nobody can say."""
@@ -189,6 +189,17 @@ class Session:
         kind = site.partition(":")[0]
         self.choice.param.update(page="tensor", kind=kind, site=site, step=step)
 
+    def choose(self, row: str) -> None:
+        """Select what a row of a table is of, and stay on the page.
+
+        Args:
+            row: JSON, as `tables.name_of` wrote it: a site, and a step if there is one.
+        """
+        asked = json.loads(row)
+        site, step = asked.get("site"), asked.get("step", self.choice.step)
+        if isinstance(site, str) and (step is None or isinstance(step, int)):
+            self.choice.param.update(kind=site.partition(":")[0], site=site, step=step)
+
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""
         if len(steps):
@@ -216,9 +227,10 @@ class Session:
     def alert_steps(self) -> NDArray[np.int64]:
         """int64 [steps]: those in which an alert at the selected site began or ended, ascending."""
         alerts = self.follower.alerts()
-        mine = alerts[alerts["site"] == self.choice.site]
-        over = mine[mine["last_step"].notna()]
-        ends = [*mine["first_step"].tolist(), *over["last_step"].tolist()]
+        ended = alerts.dropna(subset=["last_step"])
+        ends = list[int]()
+        for table, column in ((alerts, "first_step"), (ended, "last_step")):
+            ends += table.loc[table["site"] == self.choice.site, column].tolist()
         return np.unique(np.array(ends, np.int64))
 
     def to_alert(self, which: Move) -> None:

@@ -23,6 +23,11 @@ KEYS: Mapping[str, str] = {
     "more": "more",
     "zoom": "zoom",
     "training": "train",
+    "of": "of",
+    "over": "over",
+    "formats": "formats",
+    "times": "times",
+    "most": "most",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -58,6 +63,13 @@ class Choice(param.Parameterized):
         doc="The visible steps; None: all, and new ones as they come.",
     )
     training = param.String("", doc="Which training statistic is drawn.")
+    of = param.String("", doc="Which kind of site formats are asked for; empty: all.")
+    over = param.Selector(
+        default="", objects=["", "steps"], doc="Whether the worst of the visible steps counts."
+    )
+    formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
+    times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
+    most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.

@@ -259,7 +259,7 @@ def test_back_returns_to_the_page_and_tensor_before(
     page = visit(size=size)
     page.open()
     browser = page.page
-    browser.get_by_role("button", name="First non-finite values").click()
+    browser.get_by_role("button", name="elements that are not finite").click()
     page.sees("rms on each rank")
     browser.wait_for_url("**/?page=tensor&*step=40*")
     page.settle()
@@ -274,7 +274,7 @@ def test_back_returns_to_the_page_and_tensor_before(
     page.sees("activation · step 39 · float16")
     browser.go_back()
     browser.get_by_role("link", name="Triage").and_(browser.locator("[aria-current]")).wait_for()
-    browser.get_by_role("button", name="First non-finite values").wait_for()
+    browser.get_by_role("button", name="elements that are not finite").wait_for()
     browser.go_forward()
     page.sees("activation · step 39 · float16")
     assert "page=tensor" in browser.url
@@ -430,3 +430,48 @@ def test_a_session_is_freed_after_its_page_is_closed(
     assert server.runs.only.listeners == 0
     assert freed() is None
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_are_seen_beside_their_peers_and_a_row_selects(
+    visit: Callable, start: Callable, judged_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(start(judged_job).address, size)
+    page.open("?page=ranks&site=activation:blocks.2.mlp.act&step=38")
+    page.sees("furthest from the median of its peers is rank 2 (dp=2)")
+    colour = COLOUR.replace("heatmap", "rank_map")
+    assert page.page.evaluate(colour, [50, 2.5])[:3] == [0xD6, 0x00, 0x6C]
+    red, _, blue, _ = page.page.evaluate(colour, [36, 2.5])
+    assert blue > red + 60  # far above its peers
+    assert min(page.page.evaluate(colour, [36, 1.5])) > 225  # which are near their median
+
+    page.page.mouse.click(*page.at("rank_map", 30, 0.5))
+    page.page.wait_for_url("**/?page=ranks&*step=30*")
+    page.page.get_by_role("button", name="Open the tensor").click()
+    page.sees("activation · step 30 · float16")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_formats_tell_what_breaks_and_the_address_remembers_the_question(
+    visit: Callable, size: tuple[int, int]
+) -> None:
+    page = visit(size=size)
+    page.open("?page=formats&step=39&formats=e4m3,e5m2&of=activation")
+    page.sees("Of 24 sites, step 39")
+    page.page.locator("td.breaks", has_text="↑").first.wait_for()
+
+    page.page.get_by_role("button", name="Best by site").click()
+    page.page.wait_for_url("**/?page=formats&*times=site*")
+    page.page.locator("td", has_text="↑").first.wait_for(state="detached")
+
+    page.page.get_by_role("button", name="blocks.1.norm1 activation").click()
+    page.page.wait_for_url("**/?page=formats&*site=activation:blocks.1.norm1&step=39*")
+    page.page.locator("tr.chosen").get_by_text("blocks.1.norm1").wait_for()
+    for label, name, begins in (
+        ("Table as CSV", "formats.csv", "site,format,verdict"),
+        ("Recipe as JSON", "recipe.json", "{\n"),
+    ):
+        with page.page.expect_download() as waiting:
+            page.page.get_by_text(label).click()
+        assert waiting.value.suggested_filename == name
+        assert Path(waiting.value.path()).read_text().startswith(begins)

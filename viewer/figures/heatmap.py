@@ -57,8 +57,7 @@ const far = (v) => v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5);
 const show = (v) => far(v) ? v.toExponential(3) : v.toPrecision(4);
 const number = logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
 const value = isNaN(shade) ? "" : number;
-const words = {1: "0", 2: "undefined (no finite elements, or no spread)", 4: "not observed",
-    5: "no element",
+const words = {1: "0", 2: layout.data.undefined[0], 4: "not observed", 5: "no element",
     3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
 return words[state] ?? `${statistic} ${value}`;
 """
@@ -82,14 +81,22 @@ class HeatmapFigure:
 
     def __init__(
         self,
+        name: str = "heatmap",
         *,
         steps: Range1d,
         crosshair: Span,
         pinned: Span,
         theme: colours.Theme = colours.LIGHT,
-        name: str = "heatmap",
+        undefined: str = "undefined (no finite elements, or no spread)",
     ) -> None:
-        self.name, self.theme = name, theme
+        """Make the figure.
+
+        Args:
+            name: what to call it.
+            steps, crosshair, pinned, theme: as all figures of a session have them.
+            undefined: what is said of a cell that was observed and has no number.
+        """
+        self.name, self.theme, self.undefined = name, theme, undefined
         self.grid: Grid | None = None
         nothing: look.Data = {
             "shade": [np.full((1, 1), np.nan, np.float32)],
@@ -153,8 +160,10 @@ class HeatmapFigure:
         self._set(self.layout, {
             "left": [grid.left], "stride": [grid.stride], "width": [self.capacity],
             "logarithmic": [grid.logarithmic], "statistic": [statistic],
+            "undefined": [self.undefined],
         })  # fmt: skip
-        self._set(self.rows, {"sites": [_row_words(sites) for sites in grid.row_sites]})
+        said = grid.said or [_row_words(sites) for sites in grid.row_sites]
+        self._set(self.rows, {"sites": said})
         self._set(self.columns, {"first": grid.first.tolist(), "last": grid.last.tolist()})
         if (self.mapper.low, self.mapper.high) != (limits.low, limits.high):
             self.mapper.update(low=limits.low, high=limits.high)

@@ -71,9 +71,9 @@ class Triage:
 
     def _tell_findings(self) -> None:
         session = self.session
-        why, bad = session.follower.why(), session.follower.unjudged()
+        why = session.follower.why()
         self.told.param.update(
-            state=findings.state(why, bad, looked=self._looked()),
+            state=findings.state(why, looked=self._looked()),
             cards=(cards := session.cards()),
             now=findings.now_title(cards, recent=self._recent()),
             earlier=findings.earlier_title(cards),

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from panel.viewable import Viewable
 
-from ..pages import Map, Page, Tensor, Triage
+from ..pages import Formats, Map, Page, Ranks, Tensor, Triage
 from ..session import Session
+from .formats import formats_view
 from .map import map_view
+from .ranks import ranks_view
 from .tensor import tensor_view
 from .triage import triage_view
 
@@ -33,5 +35,7 @@ CONTENTS: tuple[Entry, ...] = (
     entry(Triage, triage_view),
     entry(Map, map_view),
     entry(Tensor, tensor_view),
+    entry(Ranks, ranks_view),
+    entry(Formats, formats_view),
 )
 """A new page is one more line here. One lands on the first."""

@@ -328,7 +328,7 @@ def test_between_sketches_the_sentinel_is_shown(new_job: Callable, open_page: Ca
     job.commit(range(25))
     page = open_page(job.path, kind="activation", statistic="rms")
 
-    assert "rank 2, step 17" in page.session.cards()[0].text
+    assert (page.session.cards()[0].step, page.session.cards()[0].ranks) == (17, (2,))
     held = sorted({int(step) for step in grid_of(page).first if step >= 0})
     assert held == [0, 10, *range(17, 25)]
     page.session.choice.statistic = "abs_max"

@@ -83,13 +83,15 @@ def test_of_a_run_that_no_rule_judged_the_first_bad_numbers_are_told(
 ) -> None:
     page = open_page(broken_job, page="triage")
 
-    assert plain(page.told.state) == "What is wrong Not observed: no rule could judge anything."
+    assert plain(page.told.state) == "What is wrong 1 incident."
     [card] = page.told.cards
-    assert card.text == (
-        "First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40. "
+    assert card.text == f"{ORIGIN} holds 3 elements that are not finite."
+    assert (card.site, card.step, card.ranks) == (ORIGIN, 40, (2,))
+    assert plain(card.facts).endswith(
+        f"First non-finite values: {ORIGIN} on rank 2, step 40. "
         "Not all weights were observed in this step: it began in steps 39 to 40."
     )
-    assert plain(card.facts) == f"severity error steps from 40 site {ORIGIN} ranks rank 2"
+    assert "an older collector stored them" in plain(page.told.grounds)
 
 
 def test_first_bad_numbers_are_told_beside_what_an_older_collector_found(
@@ -101,8 +103,8 @@ def test_first_bad_numbers_are_told_beside_what_an_older_collector_found(
     page = open_page(job.path, page="triage")
 
     assert "2 incidents" in page.told.state
-    assert [card.text[:24] for card in page.told.cards] == [
-        "First non-finite values:",
+    assert [card.text for card in page.told.cards] == [
+        f"{ORIGIN} holds 3 elements that are not finite.",
         "It is not <the> sum.",
     ]
 
