@@ -33,6 +33,10 @@ class Selection:
         self.session, self.told = session, Told()
         self.exponents = ExponentsFigure(name, theme=session.theme)
         self.ranks = ranks
+        self.held: spectrum.Spectrum | None = None
+        """The exponents that are shown."""
+        self.lines: series.Lines | None = None
+        """The ranks that are shown."""
         self._drawn = Drawn()
 
     def show(self) -> None:
@@ -54,6 +58,7 @@ class Selection:
 
     def _clear(self, cell: str) -> None:
         self._drawn = Drawn()
+        self.held = self.lines = None
         if self.session.choice.site:
             gone = f"This run has no site {words.shorten(self.session.choice.site, 80)}."
             cell += markup.problem(gone)
@@ -71,6 +76,7 @@ class Selection:
         held, asked = None, grid.run_view(choice.view)
         if step is not None:
             held = spectrum.load_seen(run, site=site, step=step, view=asked)
+        self.held = held
         self.exponents.show(held, target, drawing=choice.drawing, counts=choice.amount == "count")
         if held is None or step is None:
             why = series.why_no_sketch(run, site=site, step=step)
@@ -103,6 +109,7 @@ class Selection:
             self._drawn.forget("ranks")
             raise
         logarithmic = grid.is_logarithmic(choice.statistic, "merged", choice.scale)
+        self.lines = lines
         self.ranks.show(lines, logarithmic=logarithmic)
         self.told.param.update(
             ranks=markup.title(f"{choice.statistic} on each rank", lines.why),

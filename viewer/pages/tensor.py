@@ -12,9 +12,11 @@ from ...sketch.derive import MAIN
 from .. import life, markup, series, words
 from ..figures import FacetsFigure, LifeFigure, LinesFigure
 from ..session import Session
+from ..twins import grid_table, lines_table, spectrum_table
 from .page import Drawn
 from .selection import Selection
 from .training import Training
+from .twins import Twin, Twins
 
 
 class Told(param.Parameterized):
@@ -63,6 +65,16 @@ class Tensor:
         ranks.on_step(lambda x: session.select_at(x, session.drawn()))
         self.facets.on_step(lambda x: session.select_at(x, session.recorded()))
         self.life.figure.on_change("inner_width", self._resized)
+        held = self.selection
+        self.twins = Twins({
+            "tensor_training": Twin("Training", lambda: lines_table(self.training.shown)),
+            "life": Twin(
+                "Exponents over steps, shares",
+                lambda: grid_table(None if self.shown is None else self.shown.grid),
+            ),
+            "tensor_ranks": Twin("Each rank", lambda: lines_table(held.lines)),
+            "tensor_exponents": Twin("Exponents", lambda: spectrum_table(held.held)),
+        })  # fmt: skip
         self._drawn = Drawn()
 
     def _resized(self, attr: str, old: object, new: object) -> None:
@@ -84,6 +96,7 @@ class Tensor:
                 self._show_scalars()
         self.session.follow()
         self.selection.show()
+        self.twins.show()
 
     def go_to(self, place: int) -> None:
         """Select the step that has so many before it, as a slider is dragged."""

@@ -8,6 +8,7 @@ from .. import markup
 from ..pages.tensor import Tensor
 from ..session import Move
 from .selection import exponents_view, ranks_view, training_view
+from .twins import twin
 from .widgets import WIDGET_CSS, button, card, cards, column, figure, select, text
 
 MOVES: tuple[tuple[Move, str], ...] = (
@@ -28,18 +29,24 @@ def tensor_view(page: Tensor) -> pn.Column:
             card(
                 text(page.selection.told.param.cell),
                 _steps(page),
-                training_view(page.training),
+                training_view(page.training, page.twins),
                 column(
                     text(told.param.life, margin=(10, 0, 0, 0)),
                     figure(page.life.figure),
                     text(told.param.life_summary),
+                    twin(page.twins, "life"),
                     visible=chosen,
                 ),
-                ranks_view(page.selection),
+                ranks_view(page.selection, page.twins),
                 select(session, "statistic", session.statistics, label="Statistic", width=125),
                 flex="4 1 640px",
             ),
-            card(_looks(page), exponents_view(page.selection), flex="1 1 420px", min_width=400),
+            card(
+                _looks(page),
+                exponents_view(page.selection, page.twins),
+                flex="1 1 420px",
+                min_width=400,
+            ),
         ),
         _scalars(page),
     )
