@@ -20,6 +20,7 @@ from .record import (
 from .writer import RunWriter
 
 if TYPE_CHECKING:
+    from .compare import Comparison, Parting
     from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Alert",
+    "Comparison",
     "Event",
     "FirstBad",
     "Heatmap",
+    "Parting",
     "QuantityInfo",
     "RankFrame",
     "RankFrames",
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 _FOR_READERS = {
+    "Comparison": "compare",
+    "Parting": "compare",
     "FirstBad": "origin",
     "Heatmap": "pooling",
     "Run": "query",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.derive import Statistics
 from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.labels import site_label
 from ..sketch.quantities import Quantity, quantity_named
@@ -142,6 +143,11 @@ class Record:
     )
     """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
     mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
+    statistics: Statistics = field(init=False, repr=False, compare=False)
+    """Of `merged`: for all who read the record each is derived once."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "statistics", Statistics(self.merged))
 
     @property
     def size_bytes(self) -> int:

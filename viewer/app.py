@@ -16,7 +16,7 @@ from panel.io.state import set_curdoc
 from .follow import Follower
 from .pages import Visited
 from .pages.twins import WithTwins
-from .session import Session
+from .session import Others, Session
 from .state import Choice
 from .views import CONTENTS, Shell
 
@@ -42,8 +42,8 @@ window.addEventListener("keydown", (event) => {
   }
 }, true);
 window.addEventListener("click", (event) => {
-  const row = event.composedPath().find((at) => at.dataset?.choose);
-  if (row !== undefined) return ask("choose", row.dataset.choose);
+  const row = event.composedPath().find((at) => at.dataset?.site);
+  if (row !== undefined) return ask("choose", JSON.stringify({...row.dataset}));
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
   ask("page", link.dataset.page);
@@ -94,6 +94,7 @@ class App:
         soon: Callable[[Callable[[], None]], object],
         run_key: str = "",
         query: dict[str, str],
+        others: Others | None = None,
     ) -> None:
         """Build the page that `query` asks for.
 
@@ -103,6 +104,7 @@ class App:
             soon: runs what it is given on the server's thread; may be called from any.
             run_key: the run's name in the address, where there are several.
             query: the address as it was opened.
+            others: the runs that it can be compared with.
         """
         self.document, self.soon, self.run_key = document, soon, run_key
         self.waiting: dict[str, TimeoutCallback] = {}
@@ -115,6 +117,7 @@ class App:
             later=self.later,
             gather=self.gather,
             index=bool(run_key),
+            others=others,
         )
         self.visited = Visited(self.session, {entry.name: entry.model for entry in CONTENTS})
         self.leave: Callable[[], None] = lambda: None

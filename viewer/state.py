@@ -28,6 +28,7 @@ KEYS: Mapping[str, str] = {
     "formats": "formats",
     "times": "times",
     "most": "most",
+    "other": "with",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -70,6 +71,7 @@ class Choice(param.Parameterized):
     formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
     times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
     most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
+    other = param.String("", doc="Folder of the run to compare with; empty: the latest other.")
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.

@@ -5,19 +5,21 @@ Pure functions; every name and sentence from a store is escaped.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from math import isnan
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
 from . import words
 from .figures import colours
 from .fitting import Fitting, when
-from .rank_map import NEAR_ONCE, Agreement, Outlier
+from .rank_map import NEAR_ONCE, Agreement, AtStep, Outlier
 
 if TYPE_CHECKING:
-    from ..store import Alert
+    from ..store import Alert, Comparison
 
 WORDS = {BREAKS: "breaks", MAY_BREAK: "may break", FITS: "fits", NOT_KNOWN: "not known"}
 CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown"}
@@ -25,11 +27,11 @@ CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown
 
 def name_of(site: str, *, step: int | None = None) -> str:
     """The name of a site as a button that selects it, and a step if there is one to go to."""
-    asked = json.dumps({"site": site} | ({} if step is None else {"step": step}))
     kind, _, name = site.partition(":")
+    at = "" if step is None else f' data-step="{step}"'
     return (
-        f'<button type="button" class="pick" data-choose="{escape(asked)}">{escape(name)} '
-        f'<span class="kind">{escape(kind.replace("_", " "))}</span></button>'
+        f'<button class="pick" data-site="{escape(site)}"{at}>{escape(name)} '
+        f"<i>{escape(kind.replace('_', ' '))}</i></button>"
     )
 
 
@@ -46,6 +48,30 @@ def table(
         f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def at_step(rows: Sequence[AtStep], *, statistic: str, step: int) -> str:
+    """The picture of ranks at one step, in numbers, folded."""
+    cells = [
+        (
+            escape(
+                f"rank {one.rank}" if one.name == f"rank {one.rank}" else f"{one.rank}, {one.name}"
+            ),
+            *(
+                ("not observed", "", "")
+                if one.nonfinite is None
+                else (
+                    words.number(one.value),
+                    "no peer" if isnan(one.ratio) else f"{words.number(one.ratio)} ×",
+                    words.thousands(one.nonfinite),
+                )
+            ),
+        )
+        for one in rows
+    ]
+    heads = ("rank", statistic, "over the median of its peers", "not finite")
+    shown = table(f"Step {step}", heads, cells) if cells else "Nothing was recorded at this step."
+    return f"<details><summary>Step {step} in numbers</summary>{shown}</details>"
 
 
 def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
@@ -113,6 +139,33 @@ def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> st
     return table(told, ("parameter", "agreement", "largest of them"), cells)
 
 
+def parted(found: Comparison) -> str:
+    """Where two runs part, in sentences."""
+    mood = "sound" if found.numbers is None else "wrong"
+    only = [
+        f"Only {whose} run has {words.count(len(labels), 'site')}."
+        for whose, labels in (("this", found.only_one), ("the other", found.only_other))
+        if labels
+    ]
+    return f'<p class="state {mood}" role="status">{escape(" ".join([found.text, *only]))}</p>'
+
+
+def parted_sites(found: Comparison, *, most: int = 20) -> str:
+    """The sites that part first."""
+    caption = "Sites that part first"
+    order = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
+    if not len(order):
+        return nothing(caption, "None does.")
+    rows = list[Sequence[str]]()
+    for site, row in order.head(most).iterrows():
+        bits = "not known" if pd.isna(row["bits_step"]) else str(row["bits_step"])
+        ratio = f"{words.number(2.0 ** float(row['largest']))} × at step {row['largest_step']}"
+        step = int(row["numbers_step"])
+        rows.append((name_of(str(site), step=step), str(step), bits, ratio))
+    more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""
+    return table(caption + more, ("site", "from step", "first bit", "largest ratio"), rows)
+
+
 def nothing(caption: str, why: str) -> str:
     """In the place of a table that has no rows."""
     return f'<p class="summary"><b>{escape(caption)}.</b> {escape(why)}</p>'
@@ -147,7 +200,20 @@ def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
     """Some rows of the table of sites and formats, from `first` on."""
     some = found.order[first : first + rows]
     labels = found.table["site"].values
-    body = "".join(_fitting_row(found, int(place), str(labels[place]), chosen) for place in some)
+    table = found.table
+    # Rows are read one by one: of plain arrays that is a hundred times as fast.
+    columns = {str(name): table[name].values[some] for name in table if table[name].ndim == 2}
+    nonfinite = table["nonfinite"].values[some]
+    body = "".join(
+        _fitting_row(
+            {name: values[row] for name, values in columns.items()},
+            label,
+            found,
+            is_chosen=label == chosen,
+            is_bad=bool(nonfinite[row]),
+        )
+        for row, label in enumerate(map(str, labels[some]))
+    )
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in found.formats)
     total = len(found.order)
     caption = (
@@ -160,35 +226,37 @@ def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
     )
 
 
-def _fitting_row(found: Fitting, place: int, label: str, chosen: str) -> str:
-    marks = ' class="chosen" aria-selected="true"' if label == chosen else ""
-    cells = "".join(_fitting_cells(found, place))
-    return f'<tr{marks}><th scope="row">{name_of(label)}</th>{cells}</tr>'
+# `Any`: the columns of a table have several types.
+def _fitting_row(
+    columns: Mapping[str, Any], label: str, found: Fitting, *, is_chosen: bool, is_bad: bool
+) -> str:
+    marks = ' class="chosen" aria-selected="true"' if is_chosen else ""
+    bad = ' <span class="bad">NaN or infinity</span>' if is_bad else ""
+    cells = "".join(
+        _fitting_cell({name: values[place] for name, values in columns.items()}, found.stretches)
+        for place in range(len(found.formats))
+    )
+    return f'<tr{marks}><th scope="row">{name_of(label)}{bad}</th>{cells}</tr>'
 
 
-def _fitting_cells(found: Fitting, place: int) -> Iterator[str]:
-    table = found.table
-    columns = {str(name): table[name].values[place] for name in table if table[name].ndim == 2}
-    for column in range(len(found.formats)):
-        cell = {name: values[column] for name, values in columns.items()}
-        verdict = str(cell["verdict"])
-        told = "".join(
-            _loss(mark, *(float(cell[question + end]) for end in ("", "_low", "_high")))
-            for mark, question in (("↑", "overflow"), ("↓", "underflow"))
-        )
-        scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
-        text = told or ("not known" if verdict == NOT_KNOWN else "fits")
-        yield (
-            f'<td class="{CLASSES[verdict]}" title="{escape(_title(cell, found.stretches))}">'
-            f"{text}{scale}</td>"
-        )
+def _fitting_cell(cell: Mapping[str, Any], stretches: int) -> str:
+    verdict = str(cell["verdict"])
+    told = "".join(
+        _loss(mark, *(float(cell[question + end]) for end in ("", "_low", "_high")))
+        for mark, question in (("↑", "overflow"), ("↓", "underflow"))
+    )
+    scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
+    text = told or ("not known" if verdict == NOT_KNOWN else "fits")
+    # Most cells lose nothing: each step of a live run sends them all.
+    title = f' title="{escape(_title(cell, stretches))}"' if told else ""
+    return f'<td class="{CLASSES[verdict]}"{title}>{text}{scale}</td>'
 
 
 def _loss(mark: str, value: float, low: float, high: float) -> str:
     """What is lost, in short; nothing where nothing is."""
     if not high > 0:  # nor of NaN
         return ""
-    return f"<span>{mark} {'' if low == high else '≈'}{words.share(value)}</span> "
+    return f"{mark} {'' if low == high else '≈'}{words.share(value)} "
 
 
 def _title(cell: Mapping[str, Any], stretches: int) -> str:
@@ -207,14 +275,22 @@ def _title(cell: Mapping[str, Any], stretches: int) -> str:
     return "; ".join(parts)
 
 
-def ratio_legend(limits: colours.Limits) -> str:
-    """The ramp of ratios with its ends, and what the other colours mean."""
+def ratio_legend(
+    limits: colours.Limits, *, middle: str = "the median", alone: str = "no peer"
+) -> str:
+    """The ramp of ratios with its ends, and what the other colours mean.
+
+    Args:
+        limits: of log2 of the ratio.
+        middle: what a ratio of 1 means.
+        alone: what an observed cell without a ratio means.
+    """
     stops = ",".join(limits.palette[:: len(limits.palette) // 16])
-    ends = f"÷{words.number(2.0**limits.high)}", "the median", f"×{words.number(2.0**limits.high)}"
+    ends = f"÷{words.number(2.0**limits.high)}", middle, f"×{words.number(2.0**limits.high)}"
     marks = "".join(f"<span>{escape(one)}</span>" for one in ends)
     keys = "".join(
         f'<span class="key"><i class="{name}"></i>{text}</span>'
-        for name, text in (("bad", "non-finite"), ("alone", "no peer"), ("none", "not observed"))
+        for name, text in (("bad", "non-finite"), ("alone", alone), ("none", "not observed"))
     )
     return (
         '<div class="legend"><span class="ramp">'

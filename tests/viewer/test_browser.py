@@ -499,3 +499,20 @@ def test_formats_tell_what_breaks_and_the_address_remembers_the_question(
             page.page.get_by_text(label).click()
         assert waiting.value.suggested_filename == name
         assert Path(waiting.value.path()).read_text().startswith(begins)
+
+
+def test_two_runs_of_a_folder_are_compared(
+    visit: Callable, start: Callable, new_job: Callable, tmp_path: Path
+) -> None:
+    for name, spike in (("one", {}), ("other", {(7, "activation:blocks.1.mlp.up"): 16.0})):
+        job = new_job(name, bad_step=None)
+        job.commit(range(12), spike=spike)
+    page = visit(start(tmp_path).address)
+
+    page.open("?run=one&page=compare&kind=activation")
+    page.sees("Numbers part in step 7 at activation:blocks.1.mlp.up")
+    page.page.get_by_role("button", name="blocks.1.mlp.up activation").click()
+    page.page.wait_for_url("**step=7*")
+    page.settle()
+    page.page.get_by_role("button", name="Open the tensor").click()
+    page.sees("activation · step 7 · float16")

@@ -3,6 +3,7 @@
 They know no Panel. What a page is to others is in `page`; `rankscope.viewer.views` lists them.
 """
 
+from .compare import Compare
 from .formats import Formats
 from .map import Map
 from .page import Drawn, Page
@@ -12,6 +13,7 @@ from .triage import Triage
 from .visited import Pages, Visited
 
 __all__ = [
+    "Compare",
     "Drawn",
     "Formats",
     "Map",

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from panel.viewable import Viewable
 
-from ..pages import Formats, Map, Page, Ranks, Tensor, Triage
+from ..pages import Compare, Formats, Map, Page, Ranks, Tensor, Triage
 from ..session import Session
+from .compare import compare_view
 from .formats import formats_view
 from .map import map_view
 from .ranks import ranks_view
@@ -37,5 +38,6 @@ CONTENTS: tuple[Entry, ...] = (
     entry(Tensor, tensor_view),
     entry(Ranks, ranks_view),
     entry(Formats, formats_view),
+    entry(Compare, compare_view),
 )
 """A new page is one more line here. One lands on the first."""
