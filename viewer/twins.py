@@ -23,7 +23,7 @@ def lines_table(lines: Lines | None) -> pd.DataFrame:
     """Lines by step, a column a rank; least and greatest where not all ranks have a line."""
     if lines is None:
         return pd.DataFrame()
-    columns = {f"rank {rank}": lines.values[rank] for rank in sorted(lines.values)}
+    columns = {lines.label(rank): lines.values[rank] for rank in sorted(lines.values)}
     if len(lines.drawn) < len(lines.values) or not lines.values:
         columns = {"least": lines.low, "greatest": lines.high} | columns
     return pd.DataFrame(columns, index=pd.Index(lines.steps, name="step"))

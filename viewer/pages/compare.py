@@ -13,8 +13,11 @@ from ...sketch.errors import RankscopeError
 from ...store import Comparison, Run
 from .. import comparing, markup, tables
 from ..figures import HeatmapFigure, LinesFigure, colours
+from ..series import Lines
 from ..session import Session
+from ..twins import grid_table, lines_table
 from .page import Drawn
+from .twins import Twin, Twins
 
 RESIZED_PX = 8
 """A frame that changed by less keeps its cells."""
@@ -57,9 +60,19 @@ class Compare:
             lines.on_step(lambda x: session.select_at(x, session.recorded()))
         for side in ("inner_width", "inner_height"):
             self.heatmap.figure.on_change(side, self._resized)
+        self._lines: dict[str, Lines] = {}
+        """What the two figures show, by their names."""
+        self.twins = Twins({
+            "compare_training": self._lines_twin("compare_training", "Training of both"),
+            "compare_map": Twin("The other over this", lambda: grid_table(self.heatmap.grid)),
+            "compare_site": self._lines_twin("compare_site", "The site in both"),
+        })  # fmt: skip
         self._drawn = Drawn()
         self._found: Comparison | None = None
         self._size = self.heatmap.size()
+
+    def _lines_twin(self, name: str, caption: str) -> Twin:
+        return Twin(caption, lambda: lines_table(self._lines.get(name)))
 
     # What the user does.
 
@@ -108,6 +121,7 @@ class Compare:
         mine = session.follower.version
         if self._drawn.due("training", mine, version, choice.other, choice.training):
             lines = comparing.load_training(session.run, other, choice.training)
+            self._lines["compare_training"] = lines
             self.training.show(lines)
         size = comparing.size_class(len(session.recorded()), len(session.follower.sites()))
         asked = (size, version, choice.other, choice.statistic, choice.pattern, choice.zoom)
@@ -118,6 +132,7 @@ class Compare:
         if self._drawn.due("site", mine, version, choice.other, choice.statistic, choice.site):
             self._show_site(other)
         self._outline()
+        self.twins.show()
 
     def _answer(self, other: Run) -> None:
         """Where they part, over all kinds."""
@@ -165,6 +180,7 @@ class Compare:
         choice = self.session.choice
         if choice.site:
             lines = comparing.load_site(self.session.run, other, choice.statistic, site=choice.site)
+            self._lines["compare_site"] = lines
             self.site.show(lines)
 
     def _outline(self) -> None:

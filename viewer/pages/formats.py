@@ -13,8 +13,10 @@ from ...sketch.errors import RankscopeError
 from ...store import recipe
 from .. import fitting, markup, tables
 from ..session import Session
+from ..twins import lines_table
 from .page import Drawn
 from .training import Training
+from .twins import Twin, Twins
 
 ROWS = 30
 """Sites that are shown at a time."""
@@ -44,6 +46,8 @@ class Formats:
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
         self.training = Training(session, "formats_training", height=110, labelled=True)
+        table = Twin("Training", lambda: lines_table(self.training.shown))
+        self.twins = Twins({"formats_training": table})
         self.found: fitting.Fitting | None = None
         self._drawn = Drawn()
 
@@ -72,6 +76,7 @@ class Formats:
         """Bring everything up to date."""
         choice, version = self.session.choice, self.session.follower.version
         self.training.show()
+        self.twins.show()
         self.session.follow()
         # Of the worst of several steps the selected one says nothing, nor the zoom of a single one.
         when = choice.zoom if choice.over else choice.step

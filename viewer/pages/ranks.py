@@ -14,8 +14,10 @@ from ...sketch.errors import RankscopeError
 from .. import markup, rank_map, tables
 from ..figures import HeatmapFigure, colours
 from ..session import Session
+from ..twins import grid_table, lines_table
 from .page import Drawn
 from .training import Training
+from .twins import Twin, Twins
 
 RESIZED_PX = 8
 """A frame that changed by less keeps its cells."""
@@ -48,6 +50,10 @@ class Ranks:
             "rank_map", **session.axis(), undefined="no peer to compare with, or no number"
         )
         session.on_axis(self.heatmap.figure)
+        self.twins = Twins({
+            "ranks_training": Twin("Training", lambda: lines_table(self.training.shown)),
+            "rank_map": Twin("Over the median of its peers", lambda: grid_table(self.heatmap.grid)),
+        })  # fmt: skip
         self.heatmap.on_cell(self.select)
         for side in ("inner_width", "inner_height"):
             self.heatmap.figure.on_change(side, self._resized)
@@ -106,6 +112,7 @@ class Ranks:
             self._tell_numbers()
         self._follow()
         self._outline()
+        self.twins.show()
 
     def _tell_numbers(self) -> None:
         choice, site = self.session.choice, self.site

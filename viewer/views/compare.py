@@ -6,6 +6,7 @@ import panel as pn
 
 from .. import markup
 from ..pages.compare import Compare
+from .twins import twin
 from .widgets import WIDGET_CSS, button, card, cards, column, figure, select, text
 
 
@@ -42,11 +43,17 @@ def compare_view(page: Compare) -> pn.FlexBox:
                 text(told.param.answer, margin=(8, 0, 0, 0)),
                 select(session, "training", options.names, width=180, margin=(8, 0, 0, 0)),
                 figure(page.training.figure),
+                twin(page.twins, "compare_training"),
                 text(told.param.title, margin=(8, 0, 2, 0)),
                 text(told.param.legend),
                 figure(page.heatmap.figure),
+                twin(page.twins, "compare_map"),
                 text(told.param.summary),
-                column(figure(page.site.figure), visible=session.choice.param.site.rx.bool()),
+                column(
+                    figure(page.site.figure),
+                    twin(page.twins, "compare_site"),
+                    visible=session.choice.param.site.rx.bool(),
+                ),
                 visible=told.param.answer.rx.bool(),
             ),
             flex="4 1 640px",

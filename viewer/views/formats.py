@@ -20,7 +20,7 @@ def formats_view(page: Formats) -> pn.Column:
     told = page.told
     return column(
         card(
-            training_view(page.training),
+            training_view(page.training, page.twins),
             _question(page),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
             text(told.param.answer, margin=(10, 0, 0, 0)),

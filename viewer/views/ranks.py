@@ -7,6 +7,7 @@ import panel as pn
 from .. import markup
 from ..pages.ranks import Ranks
 from .selection import training_view
+from .twins import twin
 from .widgets import button, card, cards, figure, select, text
 
 
@@ -15,7 +16,7 @@ def ranks_view(page: Ranks) -> pn.FlexBox:
     session, told = page.session, page.told
     return cards(
         card(
-            training_view(page.training),
+            training_view(page.training, page.twins),
             pn.FlexBox(
                 select(session, "statistic", session.statistics, label="Statistic", width=125),
                 button(
@@ -36,6 +37,7 @@ def ranks_view(page: Ranks) -> pn.FlexBox:
             text(told.param.legend),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
             figure(page.heatmap.figure),
+            twin(page.twins, "rank_map"),
             text(told.param.summary),
             text(told.param.numbers, margin=(6, 0, 0, 0)),
             flex="4 1 640px",

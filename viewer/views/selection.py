@@ -13,8 +13,8 @@ from .twins import twin
 from .widgets import column, figure, select, text
 
 
-def training_view(training: Training, twins: Twins | None = None) -> pn.Column:
-    """The statistic's name to choose, what is said of it, its lines, and their table if any."""
+def training_view(training: Training, twins: Twins) -> pn.Column:
+    """The statistic's name to choose, what is said of it, its lines, and their table."""
     session = training.session
     return column(
         pn.Row(
@@ -25,7 +25,7 @@ def training_view(training: Training, twins: Twins | None = None) -> pn.Column:
             sizing_mode="stretch_width",
         ),
         figure(training.lines.figure),
-        *([] if twins is None else [twin(twins, training.lines.figure.name)]),
+        twin(twins, training.lines.figure.name),
     )
 
 

@@ -101,3 +101,14 @@ def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable)
 
     assert "`rankscope view rankscope-runs`" in page.told.problem
     assert page.told.answer == ""
+
+
+def test_what_is_drawn_is_there_in_tables(two_jobs: tuple[Path, Path], open_page: Callable) -> None:
+    page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare", site=SITE)
+    for name in ("compare_training", "compare_map", "compare_site"):
+        page.twins.toggle(name)
+
+    ratios = page.twins.tables["compare_map"].frame()
+    assert ratios.loc[7, "blocks.1.mlp.up"] == pytest.approx(16, rel=0.25)
+    assert list(page.twins.tables["compare_site"].frame().columns) == ["this run", "the other"]
+    assert all(page.twins.told.html.values())
