@@ -60,8 +60,14 @@ class Seen:
     def statistic(self, name: str) -> Floats:
         """float64 [rows]: a statistic of what all ranks make up; NaN where it is not known."""
         if name not in self._statistics:
-            self._statistics[name] = derive(self.record.merged, name)
+            self._statistics[name] = self._derived(name)
         return self._statistics[name]
+
+    def _derived(self, name: str) -> Floats:
+        found, told = derive(self.record.merged, name), self.record.told
+        if not len(told) or name not in MAIN:
+            return found
+        return np.where(self.record.merged.lacks_moments(), told[:, MAIN.index(name)], found)
 
     @property
     def size(self) -> int:

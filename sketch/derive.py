@@ -205,7 +205,11 @@ def seen_share(columns: Columns) -> Floats:
 
 
 def _share(column: int) -> Callable[[Columns], Floats]:
-    return lambda columns: columns.count(column) / columns.divisor
+    def share(columns: Columns) -> Floats:
+        count = columns.count(column)
+        return np.where(count >= 0, count, np.nan) / columns.divisor
+
+    return share
 
 
 def _count(column: int) -> Callable[[Columns], Floats]:
@@ -215,7 +219,8 @@ def _count(column: int) -> Callable[[Columns], Floats]:
 def _extreme(column: int) -> Callable[[Columns], Floats]:
     def extreme(columns: Columns) -> Floats:
         value = columns.moment(column)
-        return np.where(np.isfinite(value), value, np.nan)
+        known = np.isfinite(value) & ~np.isnan(columns.moment(MIN))  # else of |x|, if at all
+        return np.where(known, value, np.nan)
 
     return extreme
 

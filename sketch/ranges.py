@@ -26,6 +26,7 @@ from .quantities import (
 )
 from .table import (
     ABS_MIN,
+    BINS,
     FIRST_EXPONENT,
     LAST_EXPONENT,
     OVER,
@@ -58,7 +59,7 @@ class Bounded:
 
 
 def quantile(table: SketchTable, share: float) -> Bounded:
-    """The `share` quantile of |x| over the finite elements in the histogram; NaN for none.
+    """The `share` quantile of |x| over the finite elements in the histogram; NaN if not known.
 
     Raises:
         SettingError: `share` is not between 0 and 1.
@@ -80,11 +81,15 @@ def quantile(table: SketchTable, share: float) -> Bounded:
     is_under, is_over = wanted <= below, bin_index >= len(EDGES) - 1
     low = np.where(is_under, 0.0, np.where(is_over, EDGES[-1], low))
     high = np.where(is_under, np.where(wanted <= counts[:, ZERO], 0.0, EDGES[0]), high)
+    # Nothing is said of `under` and `over` where nobody knows at which bin they begin.
+    foreign = table.lacks_moments()
+    beyond = foreign & (is_over | (is_under & (wanted > counts[:, ZERO])))
     magnitude = table.magnitude()
+    magnitude = np.where(np.isnan(magnitude), np.inf, magnitude)
     high = np.minimum(np.where(is_over, np.inf, high), magnitude)
     low = np.minimum(low, high)
     value = np.clip(low + part * (high - low), low, high)
-    nothing = finite == 0
+    nothing = (finite == 0) | beyond
     return Bounded(*(np.where(nothing, np.nan, number) for number in (value, low, high)))
 
 
@@ -152,6 +157,14 @@ def _nonzero(table: SketchTable) -> Floats:
 def _share_from(table: SketchTable, threshold: float) -> Bounded:
     """Share of the non-zero elements with |x| >= threshold."""
     exponent = frexp(threshold)[1] - 1
+    found = _share_of_bins(table, threshold, exponent)
+    foreign = table.lacks_moments()
+    if not foreign.any():
+        return found
+    return _within(table, threshold, exponent, found, foreign)
+
+
+def _share_of_bins(table: SketchTable, threshold: float, exponent: int) -> Bounded:
     total = np.maximum(_nonzero(table), 1.0)
     counts, bins = table.counts, table.histogram
     position = exponent - FIRST_EXPONENT
@@ -167,6 +180,28 @@ def _share_from(table: SketchTable, threshold: float) -> Bounded:
     low = high if certain else above / total
     value = high if certain else (above + part * held) / total
     return Bounded(value, low, high)
+
+
+def _within(
+    table: SketchTable,
+    threshold: float,
+    exponent: int,
+    found: Bounded,
+    rows: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+) -> Bounded:
+    """The bounds where `under` and `over` begin at the bins that are filled, in those rows."""
+    filled, at = table.histogram > 0, exponent - FIRST_EXPONENT
+    lowest = np.where(filled.any(axis=1), filled.argmax(axis=1), BINS)
+    highest = np.where(filled.any(axis=1), BINS - 1 - filled[:, ::-1].argmax(axis=1), -1)
+    total = np.maximum(_nonzero(table), 1.0)
+    under = np.where(rows & (at >= 0) & (at < lowest), table.counts[:, UNDER], 0) / total
+    over = np.where(rows & (highest < at) & (at < BINS), table.counts[:, OVER], 0) / total
+    low, high = np.maximum(found.low - over, 0.0), np.minimum(found.high + under, 1.0)
+    none = rows & (table.magnitude() < threshold)
+    every = rows & (table.moments[:, ABS_MIN] >= threshold)
+    low, high = (np.where(every, 1.0, np.where(none, 0.0, bound)) for bound in (low, high))
+    value = np.where(np.isnan(found.value), high, found.value)
+    return Bounded(np.clip(value, low, high), low, high)
 
 
 def _where(

@@ -60,6 +60,7 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
     blocks = {name: empty(name, len(records), dims) for name in ARRAYS if name not in apart}
     columns = all_rows([record.merged for record in records])
     scalars = main_scalars(columns)
+    put_told(scalars, records)
     digits = digits_of(columns.counts, columns.moments, scalars[:, SAID])
     start = 0
     for row, record in enumerate(records):
@@ -101,6 +102,17 @@ def main_scalars(columns: SketchTable) -> NDArray[np.float32]:
     """float32 [rows, len(MAIN)]; what lies beyond float32 is infinite there."""
     with np.errstate(over="ignore"):
         return main_statistics(columns).astype(np.float32)
+
+
+def put_told(scalars: NDArray[np.float32], records: Sequence[Record]) -> None:
+    """Put what was told of rows without moments into the scalars of all rows, in place."""
+    start = 0
+    for record in records:
+        stop = start + len(record.sites)
+        if len(record.told):
+            lacking = record.merged.lacks_moments()
+            scalars[start:stop][lacking] = record.told[lacking]
+        start = stop
 
 
 def facts(

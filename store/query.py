@@ -17,7 +17,7 @@ from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
-from ..sketch.table import BINS, COUNTS, SketchTable
+from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
 from .badness import Badness
 from .columns import in_columns
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
@@ -36,7 +36,7 @@ from .frames import (
 )
 from .incidents import Incident, by_identity, incidents_of
 from .labels import by_column, by_site, by_step, exponents_dataset
-from .logframe import logframe
+from .logframe import Part, logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
 from .place import Place
@@ -681,18 +681,28 @@ class Run:
         kind: str | Collection[str] | None = None,
         name: str | None = None,
         steps: Steps = None,
+        exponents: tuple[int, int] = (FIRST_EXPONENT, LAST_EXPONENT),
     ) -> pd.DataFrame:
-        """Rows by (step, site) in the schema of Track & Visualize; see `logframe.py`."""
+        """Rows by (step, site) in the schema of Track & Visualize; see docs/logframe.md.
+
+        Args:
+            kind, name: which sites.
+            steps: which steps, both ends included.
+            exponents: the first and the last that have a column of their own; what is below and
+                above is in the columns -inf and +inf. tandv's own are (-17, 15).
+
+        Raises:
+            SettingError: there is no such site, or no such exponent.
+        """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
-        tables = [
-            _sketched(*observed(reader, "merged", int(record), places)) for record in chosen.records
-        ]
-        return logframe(
-            (int(step), reader.sites(here), table)
-            for step, (here, table) in zip(chosen.steps, tables, strict=True)
-        )
+        parts: list[Part] = []
+        for record, step in zip(chosen.records, chosen.steps, strict=True):
+            here, table = _sketched(*observed(reader, "merged", int(record), places))
+            [stored] = reader.read("scalars", np.array([record]), here)
+            parts.append((int(step), reader.sites(here), table, stored))
+        return logframe(parts, exponents=exponents)
 
 
 def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
