@@ -52,12 +52,16 @@ from .selection import (
     Steps,
     choose_records,
     choose_sites,
+    is_counted,
 )
 from .state import alert_from_json
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
 Labels = str | Collection[str] | None
+
+ROWS_AT_ONCE = 1 << 15
+"""Histograms that are read at a time for a LogFrame."""
 
 
 def open_run(path: str | Place) -> Run:
@@ -697,12 +701,7 @@ class Run:
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
-        parts: list[Part] = []
-        for record, step in zip(chosen.records, chosen.steps, strict=True):
-            here, table = _sketched(*observed(reader, "merged", int(record), places))
-            [stored] = reader.read("scalars", np.array([record]), here)
-            parts.append((int(step), reader.sites(here), table, stored))
-        return logframe(parts, exponents=exponents)
+        return logframe(_parts(reader, chosen, places), exponents=exponents)
 
 
 def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
@@ -711,7 +710,16 @@ def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | N
     return reader.choose(steps=steps, attempt=attempt, sketched=sketched)
 
 
-def _sketched(places: Indices, table: SketchTable) -> tuple[Indices, SketchTable]:
-    """Those sites that were not left to the sentinel."""
-    kept = np.flatnonzero(~table.is_glance())
-    return places[kept], table.take(kept)
+def _parts(reader: Reader, chosen: Chosen, places: Indices) -> Iterator[Part]:
+    """By step what was observed of these sites, and not left to the sentinel."""
+    count = len(places)
+    at_once = max(ROWS_AT_ONCE // max(count, 1), 1)
+    for start in range(0, len(chosen), at_once):
+        records = chosen.records[start : start + at_once]
+        table = exact(reader, "merged", records, places)
+        stored = reader.read("scalars", records, places)
+        kept = is_counted(table.counts)
+        for at, step in enumerate(chosen.steps[start : start + at_once].tolist()):
+            here = np.flatnonzero(kept[at * count : (at + 1) * count])
+            rows = table.take(at * count + here)
+            yield step, reader.sites(places[here]), rows, stored[at, here]
