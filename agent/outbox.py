@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from ..wire.keys import AgentKeys
 from ..wire.messages import (
     MAX_NAME,
     Ack,
+    Alerts,
     Control,
     Gap,
     Goodbye,
@@ -55,6 +57,8 @@ BEAT_S = 2.0
 LARGEST_HEADER = MAX_HEADER_BYTES // 2
 """Without the gaps that it will tell."""
 TOO_LARGE = "it was too large for the wire"
+MAX_UNREAD = 16
+"""Messages about alerts that wait for `take_alerts`; beyond that the oldest are forgotten."""
 FLUSH_MS = 200
 """At most so long `close` lets the socket hand its last bytes to the kernel."""
 
@@ -128,6 +132,7 @@ class Outbox:
         self._rejected = ""
         self.control: Control | None = None
         """What the collector said last of how to go on."""
+        self._alerts: deque[Alerts] = deque(maxlen=MAX_UNREAD)
         self._stopped = False
         self._last_gaps: tuple[Gap, ...] = ()
         """What goodbye has to tell as lost."""
@@ -186,6 +191,12 @@ class Outbox:
         self._next_beat = now + BEAT_S
         state = State(step=step, site=site[:MAX_NAME], health=dict(health), tensors=tensors)
         self._connection.put([encode(state)])
+
+    def take_alerts(self) -> list[Alerts]:
+        """What the collector found wrong since this was asked last."""
+        taken = list(self._alerts)
+        self._alerts.clear()
+        return taken
 
     def close(self, *, timeout_s: float) -> bool:
         """Say goodbye, and wait at most `timeout_s` for all frames to be durable.
@@ -278,6 +289,8 @@ class Outbox:
                 self._sender.take(message)
             case Control():
                 self.control = message
+            case Alerts():
+                self._alerts.append(message)
             case Reject():
                 self._refused(message, now)
             case _:

@@ -70,6 +70,7 @@ class Timetable:
         self.stretch = 1
         """How many times as rarely as was asked for sites are sketched."""
         self._next_stretch = 1, 0
+        self._detail = range(0)
         self._step = 0
         self._sketched: dict[str, _Way] = {}
         self._glances = False
@@ -86,14 +87,22 @@ class Timetable:
         """
         self._next_stretch = times, step
 
+    def sketch_all(self, from_step: int, steps: int) -> None:
+        """In so many steps from that one on sketch all sites, and send them, whatever was asked.
+
+        May be called by any thread.
+        """
+        self._detail = range(from_step, from_step + steps)
+
     def begin(self, step: int) -> bool:
         """Turn to a step; whether anything is due in it."""
         times, from_step = self._next_stretch
         if times != self.stretch and step >= from_step:
             self._change_stretch(times)
-        self._step, self._in_turn = step, not self._ring
+        in_full = self._ring or step in self._detail
+        self._step, self._in_turn = step, not in_full
         self._sketched = {
-            kind: way for kind, way in self._ways.items() if self._ring or way.schedule.due(step)
+            kind: way for kind, way in self._ways.items() if in_full or way.schedule.due(step)
         }
         self._glances = self._sentinel is not None
         return bool(self._sketched) or self._glances
@@ -105,7 +114,7 @@ class Timetable:
 
     def is_scheduled(self, step: int) -> bool:
         """Whether a step is sent where a ring keeps the others; may be asked by any thread."""
-        return any(way.schedule.due(step) for way in self._asked.values())
+        return step in self._detail or any(way.schedule.due(step) for way in self._asked.values())
 
     def end(self) -> None:
         """Nothing is due any more."""

@@ -27,6 +27,7 @@ from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
+    Alerts,
     Control,
     FrameHeader,
     Gap,
@@ -42,6 +43,7 @@ from .budget import Budget
 from .commits import Commits
 from .cursor import Cursor
 from .joiner import UNREADABLE, Batch, Joiner, Place
+from .response import Response
 from .room import Names
 from .settings import CollectorSettings
 from .stream import Known, Stream
@@ -102,6 +104,7 @@ class Run:
         self._budgets: dict[int, Budget] = {}
         self._relief: dict[int, Control] = {}
         """By attempt: what an overloaded collector asks for."""
+        self._responses: dict[int, Response] = {}
         self._started: dict[int, float] = {}
         self._incidents: dict[int, IncidentLog] = {}
         self._ranks: dict[int, dict[int, RankInfo]] = {}
@@ -279,8 +282,9 @@ class Run:
         stream.told_committed = -2
         self._joiners[stream.attempt].leave(stream.rank, goodbye.reason)
 
-    def steer(self) -> Iterator[tuple[Stream, Control]]:
+    def steer(self) -> Iterator[tuple[Stream, Control | Alerts]]:
         """Which streams are to be told how to go on, if some do not know it."""
+        told = {attempt: response.take() for attempt, response in self._responses.items()}
         for attempt, budget in self._budgets.items():
             joiner = self._joiners[attempt]
             change = budget.decide(joiner.present())
@@ -292,6 +296,7 @@ class Run:
             control = max((one for one in asked if one), key=_stretch, default=None)
             if stream.ended:
                 continue
+            yield from ((stream, alerts) for alerts in told[stream.attempt])
             if control is not None and control != stream.told_control:
                 stream.told_control = control
                 yield stream, control
@@ -385,6 +390,7 @@ class Run:
                 del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
                 self._budgets.pop(attempt, None)
                 self._relief.pop(attempt, None)
+                self._responses.pop(attempt, None)
                 self._refused.pop(attempt, None)
                 self._incidents.pop(attempt, None)
 
@@ -516,6 +522,7 @@ class Run:
         self._incidents[attempt] = IncidentLog(
             self._writer.alerts(attempt), self._catalog.meta.sites
         )
+        self._responses[attempt] = Response(self.settings.joiner.rules.closer)
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
@@ -592,6 +599,7 @@ class Run:
                     self._next_record, self._newest = record.index + 1, (attempt, record.step)
                 self._usual_bytes = record.size_bytes
             self._alarm(attempt, batch.alerts)
+            self._respond(attempt, batch)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
 
@@ -604,6 +612,17 @@ class Run:
             self._sinks.alarm(self.name, launch, alert)
         for incident in self._incidents[attempt].add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
+
+    def _respond(self, attempt: int, batch: Batch) -> None:
+        """Agents hear at once, too, and look closer where it is worth that."""
+        response, joiner = self._responses[attempt], self._joiners[attempt]
+        response.pace(batch.records)
+        begun = [alert for alert in batch.alerts if alert.last_step is None]
+        step = joiner.newest_step()
+        free = attempt not in self._budgets and attempt not in self._relief
+        asked = response.add(begun, step, may_detail=free)
+        if asked:
+            joiner.tell("closer-look", -1, step, asked)
 
     def _begin_commit(self, batch: Batch) -> bool:
         """Have it stored; False if there is nothing to store."""

@@ -21,6 +21,7 @@ from ..wire.messages import (
     PROTOCOL,
     RUN_NAME,
     Ack,
+    Alerts,
     Control,
     FrameHeader,
     Goodbye,
@@ -319,6 +320,9 @@ class Relay:
                 member.sender.take(message)
             case Control():
                 member.control = part
+                if member.peer is not None and not member.awaits_welcome:
+                    self.outgoing.append((member.peer, part))
+            case Alerts():
                 if member.peer is not None and not member.awaits_welcome:
                     self.outgoing.append((member.peer, part))
             case Reject():

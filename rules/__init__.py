@@ -15,12 +15,16 @@ from .watch import Watch
 
 if TYPE_CHECKING:
     from .again import judge_again
+    from .evidence import Evidence, Exponents, Moment
     from .explain import Finding, RankPlace, Why, why
 
 __all__ = [
     "BUILT_IN",
+    "Evidence",
+    "Exponents",
     "Finding",
     "Memory",
+    "Moment",
     "RankPlace",
     "Rule",
     "RuleBook",
@@ -37,7 +41,10 @@ __all__ = [
 ]
 
 _FOR_READERS = {
+    "Evidence": "evidence",
+    "Exponents": "evidence",
     "Finding": "explain",
+    "Moment": "evidence",
     "RankPlace": "explain",
     "Why": "explain",
     "judge_again": "again",

@@ -10,6 +10,10 @@ Settings are a TOML file:
 
     [rules.loss-spike]
     off = true
+
+    [agents]
+    severity = "warning"
+    steps = 16
 """
 
 from __future__ import annotations
@@ -21,27 +25,43 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..sketch.errors import SettingError
 from ..store.incidents import SEVERITIES
 from .builtin import BUILT_IN
 from .exact import EXACT
-from .rule import Rule
+from .rule import Rule, Severity
 
 GROUP = "rankscope.rules"
 """Entry points of this group are rules, or sequences of rules, of installed packages."""
 NUMBERS = "threshold", "clear", "records", "calm"
 """What can be set of a rule, beside its severity and whether it is off."""
+MOST_STEPS = 64
+"""In more steps than these agents are not asked to look closer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closer:
+    """When the agents of a job look closer because of an alert, and how."""
+
+    severity: Severity = "error"
+    """Of the alerts that make them, at least."""
+    steps: int = 8
+    """In so many steps all sites are sketched, whatever schedules say; 0: never. A job that has a
+    budget for its agents is not asked for this."""
+    ring: bool = True
+    """Whether all ranks send the steps that their rings keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleBook:
-    """The rules of a collector, and what is not told."""
+    """The rules of a collector, what is not told, and when agents look closer."""
 
     rules: Sequence[Rule] = BUILT_IN
     mute: Sequence[re.Pattern[str]] = field(default=())
     """Searched for in a rule's name, a space and a site's label."""
+    closer: Closer = field(default_factory=Closer)
 
     def is_muted(self, rule: str, site: str) -> bool:
         """Whether nothing is told of a rule at a site."""
@@ -58,7 +78,7 @@ def rule_book(settings: str | Path | None = None) -> RuleBook:
     if settings is None:
         return RuleBook(rules=tuple(rules.values()))
     said = _read(Path(settings))
-    _check_names(said, ("mute", "rules"), f"{settings}")
+    _check_names(said, ("mute", "rules", "agents"), f"{settings}")
     for name, wanted in said.get("rules", {}).items():
         exact = [rule.name for rule in EXACT]
         _check_names({name: None}, (*rules, *exact), f"{settings}, [rules]")
@@ -70,7 +90,8 @@ def rule_book(settings: str | Path | None = None) -> RuleBook:
         else:
             rules[name] = rule
     mute = [_pattern(one, settings) for one in said.get("mute", [])]
-    return RuleBook(rules=tuple(rules.values()), mute=mute)
+    closer = _closer(said.get("agents", {}), f"{settings}, [agents]")
+    return RuleBook(rules=tuple(rules.values()), mute=mute, closer=closer)
 
 
 def installed() -> list[Rule]:
@@ -110,16 +131,10 @@ def _check_names(said: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 def _changed(rule: Rule, wanted: Any, where: str) -> Rule | None:
     """The rule as it is wanted; None where it is off."""
-    if not isinstance(wanted, dict):
-        raise SettingError(f"{where}: expected a table of settings, got {wanted!r}.")
-    _check_names(wanted, (*NUMBERS, "severity", "off"), where)
+    _check_names(_table(wanted, where), (*NUMBERS, "severity", "off"), where)
     if wanted.get("off", False):
         return None
-    severity = wanted.get("severity", rule.severity)
-    if severity not in SEVERITIES:
-        raise SettingError(
-            f"{where}: severity is one of {', '.join(SEVERITIES)}, got {severity!r}."
-        )
+    severity = _severity(wanted.get("severity", rule.severity), where)
     numbers = {name: wanted[name] for name in NUMBERS if name in wanted}
     for name, number in numbers.items():
         least = 1 if name in ("records", "calm") else None
@@ -134,6 +149,31 @@ def _changed(rule: Rule, wanted: Any, where: str) -> Rule | None:
     if changed.clear > changed.threshold:
         raise SettingError(f"{where}: clear is at most the threshold, {changed.threshold}.")
     return changed
+
+
+def _closer(wanted: Any, where: str) -> Closer:
+    """When agents look closer, as it is wanted."""
+    usual = Closer()
+    _check_names(_table(wanted, where), ("severity", "steps", "ring"), where)
+    steps, ring = wanted.get("steps", usual.steps), wanted.get("ring", usual.ring)
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= MOST_STEPS:
+        raise SettingError(f"{where}: steps is a number from 0 to {MOST_STEPS}, got {steps!r}.")
+    if not isinstance(ring, bool):
+        raise SettingError(f"{where}: ring is true or false, got {ring!r}.")
+    severity = _severity(wanted.get("severity", usual.severity), where)
+    return Closer(severity=severity, steps=steps, ring=ring)
+
+
+def _table(wanted: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(wanted, dict):
+        raise SettingError(f"{where}: expected a table of settings, got {wanted!r}.")
+    return cast("Mapping[str, Any]", wanted)
+
+
+def _severity(said: Any, where: str) -> Severity:
+    if said not in SEVERITIES:
+        raise SettingError(f"{where}: severity is one of {', '.join(SEVERITIES)}, got {said!r}.")
+    return said
 
 
 def _pattern(said: Any, settings: str | Path) -> re.Pattern[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import ceil
 from textwrap import fill
 
 import click
@@ -13,11 +14,15 @@ from ..store.incidents import Incident
 from ..store.query import open_run
 from .again import judge_again
 from .book import rule_book
+from .evidence import Exponents
 from .exact import EXACT
 from .explain import Finding, Why
 from .explain import why as why_of
 
 WIDTH = 100
+BARS = "·▁▂▃▄▅▆▇█"
+MOST_BARS = 48
+"""Powers of two that are shown, the largest."""
 
 
 @click.command()
@@ -105,7 +110,47 @@ def _finding_lines(number: int, one: Finding) -> Iterator[str]:
         yield _indented(f"On {', '.join(named)}{', …' if len(one.ranks) > 8 else ''}.")
     others = f", also {', '.join(one.others)}" if one.others else ""
     yield _indented(f"Spread: {one.spread}{others}. Confidence: {one.confidence}. {one.reason}")
+    yield from _stored_lines(one)
     yield _indented(f"{one.meaning} {one.advice}".strip())
+
+
+def _stored_lines(one: Finding) -> Iterator[str]:
+    stored = one.stored
+    columns = {"step": [str(at.step) for at in stored.moments]}
+    columns["rms"] = [_number(at.rms) for at in stored.moments]
+    if any(at.blamed_rms is not None for at in stored.moments):
+        of_rank = f"rms, rank {one.ranks[0].rank}"
+        columns[of_rank] = [_number(at.blamed_rms) for at in stored.moments]
+    columns["largest"] = [_number(at.abs_max) for at in stored.moments]
+    columns["not finite"] = [_number(at.nonfinite) for at in stored.moments]
+    for row in zip(*([name, *cells] for name, cells in columns.items()), strict=True):
+        if stored.moments:
+            yield "   " + " ".join(f"{cell:>12}" for cell in row)
+    if stored.exponents is not None:
+        yield _indented(_bars(stored.exponents))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "not seen"
+    return f"{int(value):,}" if value.is_integer() and abs(value) < 1e9 else f"{value:.3g}"
+
+
+def _bars(found: Exponents) -> str:
+    """A histogram in one line: a bar for each power of two, from the smallest to the largest."""
+    counts, apart = found.counts, []
+    apart += [f"{found.zero:,} zero"] * (found.zero > 0)
+    apart += [f"{found.nan:,} NaN"] * (found.nan > 0)
+    apart += [f"{found.infinite:,} infinite"] * (found.infinite > 0)
+    beside = f"; {', '.join(apart)}" if apart else ""
+    head = f"Its {found.total:,} elements in step {found.step}, by powers of two: "
+    if not counts:
+        return f"{head}none{beside}."
+    low, high, most = min(counts), max(counts), max(counts.values())
+    shown = range(max(low, high - MOST_BARS + 1), high + 1)
+    heights = [counts.get(n, 0) * (len(BARS) - 1) / most for n in shown]
+    bars = "".join(BARS[ceil(height)] for height in heights)
+    return f"{head}2^{shown[0]} {bars} 2^{high}{beside}."
 
 
 def _indented(text: str) -> str:

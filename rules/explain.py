@@ -13,9 +13,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ..store.incidents import COUNTED, Incident
+from ..store.incidents import COUNTED, Incident, incidents_of
 from ..store.query import Run
+from ..store.record import Alert
 from .builtin import BUILT_IN
+from .evidence import Evidence, evidence_of
 from .exact import EXACT
 
 State = Literal["incidents", "healthy", "not observed"]
@@ -57,12 +59,15 @@ class Finding:
     reason: str
     """Why no more, and no less."""
     evidence: Mapping[str, float]
+    """Numbers behind it, by name."""
     value: float
     threshold: float
     spread: str
     """How far it spread, in words."""
     others: Sequence[str]
     """Other rules that found something in the same incident."""
+    stored: Evidence
+    """What the store holds of the tensor: the steps before, and its exponents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,8 @@ class Why:
 
 def why(run: Run) -> Why:
     """What went wrong in a run, worst first, or what was checked and found right."""
-    records, incidents, judged = run.records(all_attempts=True), run.incidents(), run.judged()
+    records, judged = run.records(all_attempts=True), run.judged()
+    incidents = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
     state: State = "incidents" if incidents else "healthy" if judged else "not observed"
     sites = run.sites()
     gaps = run.gaps()
@@ -102,14 +108,48 @@ def why(run: Run) -> Why:
         first_step=min(steps, default=None),
         last_step=max(steps, default=None),
         updated=updated,
-        findings=[_finding(run, one, sites, gaps) for one in incidents[:MOST_INCIDENTS]],
+        findings=[_finding(run, one, sites, gaps, records) for one in incidents[:MOST_INCIDENTS]],
         left_out=max(len(incidents) - MOST_INCIDENTS, 0),
         checked=dict(sorted(judged.items())),
         not_observed=list(_not_observed(run, records, gaps, judged)),
     )
 
 
-def _finding(run: Run, incident: Incident, sites: pd.DataFrame, gaps: pd.DataFrame) -> Finding:
+def _unjudged(run: Run) -> list[Incident]:
+    """What the numbers alone tell of a run that no rule judged: where NaN or infinity began."""
+    bad = run.first_bad()
+    if bad is None:
+        return []
+    records = run.records()
+    [place] = np.flatnonzero(records["step"] == bad.step)[:1]
+    attempt, record = int(records["attempt"].iloc[place]), int(np.asarray(records.index)[place])
+    counts = run.scalar("nonfinite", sites=[bad.site], steps=(bad.step, None), attempt=attempt)
+    known = counts.isel(site=0).dropna("step")
+    wrong = known.where(known > 0, drop=True)
+    last, value = int(wrong["step"][-1]), float(wrong[0])
+    alert = Alert(
+        rule="nonfinite",
+        attempt=attempt,
+        site=bad.site,
+        ranks=bad.ranks,
+        first_step=bad.step,
+        last_step=None if last == int(known["step"][-1]) else last,
+        value=value,
+        threshold=0.0,
+        text=f"{bad.site} holds {value:,.0f} elements that are not finite.",
+        time_ns=0,
+        record=record,
+    )
+    return incidents_of([alert], run.site_infos)
+
+
+def _finding(
+    run: Run,
+    incident: Incident,
+    sites: pd.DataFrame,
+    gaps: pd.DataFrame,
+    records: pd.DataFrame,
+) -> Finding:
     cause = incident.cause
     rule = next((one for one in (*EXACT, *BUILT_IN) if one.name == cause.rule), None)
     site = sites.loc[cause.site] if cause.site in sites.index else None
@@ -139,6 +179,7 @@ def _finding(run: Run, incident: Incident, sites: pd.DataFrame, gaps: pd.DataFra
         threshold=cause.threshold,
         spread=spread,
         others=sorted({one.rule for one in incident.alerts} - {cause.rule}),
+        stored=Evidence() if site is None else evidence_of(run, cause, records),
     )
 
 

@@ -1,42 +1,58 @@
-"""One session: a page, the address that remembers it, and the keys that steer it."""
+"""One session in a browser: its pages, the address that remembers them, the keys that steer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import panel as pn
 from bokeh.document import Document
-from bokeh.models import ColumnDataSource, CustomJS
+from bokeh.models import ColumnDataSource, CustomJS, Div
 from bokeh.server.callbacks import TimeoutCallback
 from panel.io.state import set_curdoc
 
-from . import layout
 from .follow import Follower
-from .page import Page
+from .pages import Visited
+from .session import Session
 from .state import Choice
+from .views import CONTENTS, Shell
 
 PAUSE_MS = 150
 """How long a zoom or a resize must rest before the store is asked."""
 
 LISTEN = """
 document.title = title;
+const ask = (what, value) => {
+  asked.data = {what: [what], value: [value], count: [(asked.data.count[0] ?? 0) + 1]};
+};
 window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
   const writes = /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
   if (event.ctrlKey || event.altKey || event.metaKey || writes) return;
   if (["ArrowLeft", "ArrowRight", "Escape"].includes(event.key)) {
-    keys.data = {key: [event.key], count: [(keys.data.count[0] ?? 0) + 1]};
+    ask("key", event.key);
     event.preventDefault();
   }
 });
+window.addEventListener("click", (event) => {
+  const link = event.composedPath().find((at) => at.dataset?.page);
+  if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  ask("page", link.dataset.page);
+  event.preventDefault();
+});
+window.addEventListener("popstate", () => ask("address", window.location.search));
+"""
+WRITE = """
+const search = address.data.search[0] || window.location.pathname;
+if (address.data.push[0]) window.history.pushState({}, "", search);
+else window.history.replaceState({}, "", search);
 """
 
 
 class App:
-    """One session: a page, the widgets that steer it, and the address that remembers it."""
+    """One session: its pages, the browser's address, keys and Back, and what is new in the run."""
 
     def __init__(
         self,
@@ -60,12 +76,17 @@ class App:
         self.waiting: dict[str, TimeoutCallback] = {}
         self.told_already = False
         self.choice, self.problems = Choice.from_query(query)
-        self.page = Page(
+        self.session = Session(
             follower, self.choice, now=time.time, later=self.later, index=bool(run_key)
         )
+        self.visited = Visited(self.session, {entry.name: entry.model for entry in CONTENTS})
         self.leave: Callable[[], None] = lambda: None
-        self.view = layout.page_view(self.page)
-        self._listen_to_keys()
+        # Of a model that is in the document whichever page is shown, tags are so, too.
+        self._asked = ColumnDataSource({"what": [], "value": [], "count": []}, name="asked")
+        self._address = ColumnDataSource({"search": [], "push": []}, name="address")
+        self._written = self._place()
+        self.view = Shell(self.visited, hidden=self._listener()).view
+        self._tell_links()
         self.choice.param.watch(lambda *_: self._write_address(), list(self._remembered()))
 
     @staticmethod
@@ -76,7 +97,7 @@ class App:
 
     def start(self) -> None:
         """Follow the run; called once the browser shows the page."""
-        self.leave = self.page.follower.listen(self._told)
+        self.leave = self.session.follower.listen(self._told)
         self._write_address()
         notifications = pn.state.notifications
         if notifications is not None:
@@ -101,7 +122,7 @@ class App:
     def _tick(self) -> None:
         self.told_already = False
         with set_curdoc(self.document):
-            self.page.tick()
+            self.visited.tick()
 
     def later(self, call: Callable[[], None]) -> None:
         """Run `call` after a pause; the same call that waits already is replaced."""
@@ -116,27 +137,56 @@ class App:
 
         self.waiting[name] = self.document.add_timeout_callback(run, PAUSE_MS)
 
-    def _write_address(self) -> None:
-        query = ({"run": self.run_key} if self.run_key else {}) | self.choice.query()
-        location = pn.state.location
-        if location is not None:
-            location.search = "?" + urlencode(query, safe=":.,[]", quote_via=quote) if query else ""
+    # The address.
 
-    def _listen_to_keys(self) -> None:
-        title = f"{self.page.run.name} – rankscope"
-        keys = ColumnDataSource({"key": [], "count": []}, name="keys")
-        # A tag makes the source part of the document, so that its changes reach the server.
-        self.page.heatmap.figure.tags = [keys]
+    def _search(self, page: str = "") -> str:
+        """The address of what is chosen, or of the same on another page."""
+        query = self.choice.query() | ({"page": page} if page else {})
+        if query.get("page") == self.choice.param["page"].default:
+            del query["page"]
+        query = ({"run": self.run_key} if self.run_key else {}) | query
+        return "?" + urlencode(query, safe=":.,[]", quote_via=quote) if query else ""
+
+    def _place(self) -> tuple[str, str]:
+        """What Back goes back to: the page and the tensor, not each step or zoom."""
+        return self.choice.page, self.choice.site
+
+    def _write_address(self) -> None:
+        push, self._written = self._place() != self._written, self._place()
+        self._address.data = {"search": [self._search()], "push": [push]}
+        self._tell_links()
+
+    def _tell_links(self) -> None:
+        pages = [(one.name, one.title, self._search(one.name)) for one in CONTENTS]
+        self.visited.tell_links(pages)
+
+    def _read_address(self, search: str) -> None:
+        """Show what the browser's Back or Forward has gone to."""
+        choice, _ = Choice.from_query(dict(parse_qsl(search.removeprefix("?"))))
+        self._written = choice.page, choice.site
+        self.choice.param.update(**{name: getattr(choice, name) for name in self._remembered()})
+
+    # What the browser asks.
+
+    def _listener(self) -> Div:
+        title = f"{self.session.run.name} – rankscope"
         self.document.js_on_event(
-            "document_ready", CustomJS(args={"keys": keys, "title": title}, code=LISTEN)
+            "document_ready", CustomJS(args={"asked": self._asked, "title": title}, code=LISTEN)
         )
-        actions = {
-            "ArrowLeft": partial(self.page.move, -1),
-            "ArrowRight": partial(self.page.move, 1),
-            "Escape": self.page.clear,
+        self._address.js_on_change("data", CustomJS(args={"address": self._address}, code=WRITE))
+        keys: dict[str, Callable[[], None]] = {
+            "ArrowLeft": partial(self.session.move, -1),
+            "ArrowRight": partial(self.session.move, 1),
+            "Escape": self.session.back,
+        }
+        actions: dict[str, Callable[[str], None]] = {
+            "key": lambda key: keys[key](),
+            "page": self.session.visit,
+            "address": self._read_address,
         }
 
-        def pressed(attr: str, old: object, new: dict[str, list[str]]) -> None:
-            actions[new["key"][0]]()
+        def asked(attr: str, old: object, new: dict[str, list[str]]) -> None:
+            actions[new["what"][0]](new["value"][0])
 
-        keys.on_change("data", pressed)
+        self._asked.on_change("data", asked)
+        return Div(visible=False, tags=[self._asked, self._address])

@@ -14,7 +14,6 @@ from . import words
 
 if TYPE_CHECKING:
     from ..rules import Finding, Why
-    from ..store import FirstBad
 
 MOST_RANKS = 8
 
@@ -38,17 +37,16 @@ class Card:
     """Those to blame, as far as they are known."""
 
 
-def state(found: Why, bad: FirstBad | None, *, looked: str) -> str:
+def state(found: Why, *, looked: str) -> str:
     """In one line whether anything is wrong, so far as that is known.
 
     Args:
         found: what the rules say.
-        bad: where values first were not finite, in a run that no rule judged.
         looked: at how much, in words; empty for nothing.
     """
     match found.state:
         case "incidents":
-            number = len(found.findings) + found.left_out + (bad is not None)
+            number = len(found.findings) + found.left_out
             told = words.count(number, "incident")
             order = ", what goes on and is worst first" if number > 1 else ""
             rest = f"; {found.left_out} of them not shown" if found.left_out else ""
@@ -59,9 +57,8 @@ def state(found: Why, bad: FirstBad | None, *, looked: str) -> str:
         case "not observed" if not looked:
             return _state("unknown", "Nothing has been recorded yet.")
         case "not observed":
-            told = f" No non-finite values in {looked}." if bad is None else ""
-            mood = "unknown" if bad is None else "wrong"
-            return _state(mood, f"Not observed: no rule could judge anything.{told}")
+            told = f"No non-finite values in {looked}."
+            return _state("unknown", f"Not observed: no rule could judge anything. {told}")
 
 
 def _state(mood: str, text: str) -> str:
@@ -71,16 +68,9 @@ def _state(mood: str, text: str) -> str:
     )
 
 
-def cards(found: Why, bad: FirstBad | None, *, attempts: int) -> list[Card]:
-    """The findings, what goes on and is worst first.
-
-    Args:
-        found: what the rules say.
-        bad: where values first were not finite, in a run that no rule judged.
-        attempts: how many starts the job had.
-    """
-    told = [_card(one, attempts) for one in found.findings]
-    return told if bad is None else [_unjudged(bad), *told]
+def cards(found: Why, *, attempts: int) -> list[Card]:
+    """The findings, what goes on and is worst first, of a job that had so many starts."""
+    return [_card(one, attempts) for one in found.findings]
 
 
 def _card(one: Finding, attempts: int) -> Card:
@@ -92,22 +82,6 @@ def _card(one: Finding, attempts: int) -> Card:
         site=one.site,
         step=one.first_step,
         ranks=tuple(at.rank for at in one.ranks),
-    )
-
-
-def _unjudged(bad: FirstBad) -> Card:
-    """What the numbers alone tell of a run whose collector did not judge them."""
-    rows = [("steps", f"from {bad.step}"), ("site", bad.site)]
-    if bad.ranks:
-        rows.append(("ranks", words.rank_words(bad.ranks)))
-    return Card(
-        severity="error",
-        text=bad.text,
-        facts=_list("error", rows),
-        advice="",
-        site=bad.site,
-        step=bad.step,
-        ranks=bad.ranks,
     )
 
 

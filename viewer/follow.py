@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..rules import Why
-    from ..store import FirstBad, Run
+    from ..store import Run
 
 Answer = TypeVar("Answer")
 
@@ -65,12 +65,6 @@ class Follower:
     def why(self) -> Why:
         """What is wrong with the run, or that nothing is: `rules.why`."""
         return self._once("why", lambda: why(self.run))
-
-    def unjudged(self) -> FirstBad | None:
-        """Where NaN or infinity first appeared, in a run that no rule judged; else None."""
-        if self.why().checked:
-            return None
-        return self._once("unjudged", self.run.first_bad)
 
     def records(self) -> pd.DataFrame:
         """`Run.records`."""

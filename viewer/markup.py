@@ -31,43 +31,58 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def header(
-    *,
-    run: str,
-    attempt: int,
-    finished: bool,
-    step: int | None,
-    age_s: float,
-    present: int,
-    missing: Sequence[int],
-    index: bool,
-) -> str:
-    """Which run this is and how it is doing, in one line."""
-    state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
-    chips = [
-        f'<span class="chip {state[0]}">{state[1]}</span>',
-        f'<span class="chip">attempt {attempt}</span>',
-    ]
-    if step is None:
-        chips.append('<span class="chip">no step recorded yet</span>')
-    else:
-        chips.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
-        total = present + len(missing)
-        text = f"{present} of {words.count(total, 'rank')}"
-        if missing:
-            chips.append(
-                f'<span class="chip warn">▲ {text}; missing: {words.ranks(missing)}</span>'
-            )
-        else:
-            chips.append(f'<span class="chip">{text}</span>')
-    name = f'<span class="run">{escape(run)}</span>'
+def header(run: str, *, index: bool) -> str:
+    """Which run this is, and where the list of runs is if there is one."""
     mark = f'{LOGO}<span class="mark">rankscope</span>'
     home = (
         f'<a class="home" href="?" title="All runs">{mark}</a>'
         if index
         else f'<span class="home">{mark}</span>'
     )
-    return f'<header>{home}{name}<span class="chips">{"".join(chips)}</span></header>'
+    return f'<header>{home}<span class="run">{escape(run)}</span></header>'
+
+
+def links(pages: Sequence[tuple[str, str, str]], *, shown: str) -> str:
+    """Links to the pages.
+
+    Args:
+        pages: name, title and address of each.
+        shown: the name of the one that is visible.
+    """
+    told = "".join(
+        f'<a href="{escape(address)}" data-page="{escape(name)}"'
+        f"{' aria-current=page' if name == shown else ''}>{escape(title)}</a>"
+        for name, title, address in pages
+    )
+    return f'<nav aria-label="Pages">{told}</nav>'
+
+
+def chips(
+    *,
+    attempt: int,
+    finished: bool,
+    step: int | None,
+    age_s: float,
+    present: int,
+    missing: Sequence[int],
+) -> str:
+    """How a run is doing, in one line."""
+    state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
+    told = [
+        f'<span class="chip {state[0]}">{state[1]}</span>',
+        f'<span class="chip">attempt {attempt}</span>',
+    ]
+    if step is None:
+        told.append('<span class="chip">no step recorded yet</span>')
+    else:
+        told.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
+        total = present + len(missing)
+        text = f"{present} of {words.count(total, 'rank')}"
+        if missing:
+            told.append(f'<span class="chip warn">▲ {text}; missing: {words.ranks(missing)}</span>')
+        else:
+            told.append(f'<span class="chip">{text}</span>')
+    return f'<span class="chips">{"".join(told)}</span>'
 
 
 def events(table: pd.DataFrame, *, now_s: float, most: int = 3) -> str:

@@ -22,7 +22,7 @@ from ..store.runs import list_runs
 from . import markup, words
 from .app import App
 from .follow import INTERVAL_S, Follower
-from .layout import forget, prepare, text
+from .views import forget, prepare, text
 
 if TYPE_CHECKING:
     from bokeh.application.application import SessionContext

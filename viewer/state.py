@@ -1,7 +1,4 @@
-"""What one page shows: what is chosen, which the address remembers, and what is told.
-
-Widgets, figures and texts all follow these.
-"""
+"""What is looked at, and the address that remembers it."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from typing import Any
 
 import param
 
-from .findings import Card
-
 KEYS: Mapping[str, str] = {
+    "page": "page",
     "kind": "kind",
     "statistic": "stat",
     "view": "view",
@@ -30,6 +26,7 @@ KEYS: Mapping[str, str] = {
 class Choice(param.Parameterized):
     """What is looked at. An empty string or None means: the natural default."""
 
+    page = param.String("triage", doc="Which page is open.")
     kind = param.String("", doc="Which kind of site the heatmap shows.")
     statistic = param.String("rms", doc="Which statistic the heatmap and the rank lines show.")
     view = param.String(
@@ -69,29 +66,6 @@ class Choice(param.Parameterized):
             except ValueError:
                 problems.append(f"The address says {key}={query[key]}, which cannot be used.")
         return choice, problems
-
-
-class Told(param.Parameterized):
-    """The texts of a page, each as HTML unless said otherwise."""
-
-    kinds = param.List(item_type=str)
-    views = param.List(item_type=str)
-    names = param.List(item_type=str, doc="The training statistics.")
-    header = param.String()
-    state = param.String(doc="In one line whether anything is wrong.")
-    cards = param.List(item_type=Card, doc="One for each finding.")
-    grounds = param.String(doc="What was checked, and what was not observed.")
-    events = param.String()
-    problem = param.String(doc="Plain text: what cannot be shown, and why.")
-    heatmap = param.String()
-    legend = param.String()
-    heatmap_summary = param.String()
-    training_summary = param.String()
-    selection = param.String()
-    exponents_summary = param.String()
-    fit = param.String()
-    ranks = param.String()
-    ranks_summary = param.String()
 
 
 # `Any`: the attributes of a param class have many types.

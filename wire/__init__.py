@@ -31,6 +31,8 @@ from .joined import (
 from .messages import (
     PROTOCOL,
     Ack,
+    Alerts,
+    AlertSummary,
     Column,
     Control,
     CountWindow,
@@ -64,6 +66,8 @@ __all__ = [
     "WHOLE",
     "Ack",
     "Address",
+    "AlertSummary",
+    "Alerts",
     "CellChecksums",
     "Column",
     "Control",

@@ -14,7 +14,7 @@ import msgspec
 
 from ..sketch.quantities import MAX_NUMBERS
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of this vocabulary."""
 
 MAX_NAME = 1024
@@ -36,6 +36,12 @@ LEAST_BUDGET = 1e-4
 """A smaller share of step time cannot be measured."""
 MAX_STRETCH = 1024
 """Times by which schedules are stretched at most."""
+MAX_ALERTS = 16
+"""Of one record, that agents are told of."""
+MAX_BLAMED = 64
+"""Ranks of one alert that agents are told of."""
+MAX_DETAIL = 1024
+"""Steps that alerts can ask for in full."""
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
 """What a run may be called: it becomes the name of a folder."""
@@ -320,6 +326,36 @@ class Control(Message, tag="control", frozen=True):
     """The first step of which that is true."""
 
 
+class AlertSummary(Message, frozen=True):
+    """What a rule of the collector found wrong, in short; all of it is in the store."""
+
+    rule: Name
+    severity: Literal["error", "warning", "notice"]
+    site: Name
+    """Its label; empty where it is of no single one."""
+    ranks: Annotated[list[Rank], msgspec.Meta(max_length=MAX_BLAMED)]
+    """Those to blame; empty where all are, or nobody can know."""
+    step: Step
+    """The first in which it was found."""
+    value: float
+    threshold: float
+    text: Name
+    """A sentence, with its numbers."""
+
+
+class Alerts(Message, tag="alerts", frozen=True):
+    """Something is wrong: what, and what the agents of the job do about it, all alike."""
+
+    alerts: Annotated[list[AlertSummary], msgspec.Meta(min_length=1, max_length=MAX_ALERTS)]
+    more: Count = 0
+    """How many began beside these."""
+    send_ring: bool = False
+    """Whether steps that were kept back are to be sent."""
+    detail_from: Step = 0
+    detail_steps: Annotated[int, msgspec.Meta(ge=0, le=MAX_DETAIL)] = 0
+    """From that step on in so many all sites are sketched, whatever schedules say."""
+
+
 class State(Message, tag="state", frozen=True):
     """A sign of life between frames, with the agent's counters and its last site."""
 
@@ -366,4 +402,4 @@ class Pong(Message, tag="pong", frozen=True):
 
 
 FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye | Ping
-FromCollector = Welcome | Reject | Ack | NeedSchema | Control | Pong
+FromCollector = Welcome | Reject | Ack | NeedSchema | Control | Alerts | Pong

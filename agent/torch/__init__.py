@@ -1,10 +1,12 @@
 """The agent for PyTorch: `with observe(model, optimizer, run="x") as scope: … scope.step()`."""
 
 from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
+from ...wire.messages import AlertSummary
 from ..schedule import Schedule
 from .scope import Scope, observe, tap
 
 __all__ = [
+    "AlertSummary",
     "BlockExponents",
     "CastCounts",
     "FineExponents",

@@ -107,6 +107,11 @@ class Delivery:
         if step is not None and step is not self._told and hangs and self._recorder.touched:
             self._tell_open_step(step)
 
+    def send_kept(self) -> None:
+        """From the agent's thread: send what a ring keeps, for something is wrong on some rank."""
+        if self._ring is not None:
+            self._empty(self._ring, np.empty(0, np.intp))
+
     def _accept(self, parcel: _Parcel) -> None:
         self._recorder.handed_over(parcel.step.step)
         self._parcels.append(parcel)

@@ -123,7 +123,14 @@ class Recorder:
         self._lost: list[Gap] = []
         self._lock = threading.Lock()
         self.counters = dict.fromkeys(
-            ("steps_dropped", "hook_errors", "tensors_unsupported", "reports_dropped"), 0
+            (
+                "steps_dropped",
+                "hook_errors",
+                "tensors_unsupported",
+                "reports_dropped",
+                "alerts_untold",
+            ),
+            0,
         )
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""

@@ -18,8 +18,9 @@ import torch
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
 from ...wire.keys import AgentKeys
-from ...wire.messages import PROTOCOL, Hello, MeshAxis, Placement
+from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
+from ..alerts import AlertCallback, AlertCallbacks
 from ..embedded import folder_of
 from ..outbox import Outbox, OutboxStatistics
 from ..ring import Ring
@@ -245,6 +246,7 @@ class Scope:
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
         self._state = "new"
         self._statistics: OutboxStatistics | None = None
+        self._callbacks = AlertCallbacks()
 
     @property
     def path(self) -> Path:
@@ -331,6 +333,17 @@ class Scope:
             finally:  # whatever a signal's handler raises: no step is told twice
                 self._step += 1
                 self._recorder.begin(self._step)
+        self._callbacks.tell(self._recorder.report)
+
+    def on_alert(self, callback: AlertCallback) -> AlertCallback:
+        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
+
+        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
+        raises is told in the run, and it is not called again. Ranks hear of an alert at different
+        steps: a callback must not wait for other ranks.
+        """
+        self._callbacks.add(callback)
+        return callback
 
     def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
@@ -447,6 +460,8 @@ class Scope:
         control = self._outbox.control
         if control is not None:
             self._timetable.stretch_from(control.from_step, control.stretch)
+        for told in self._outbox.take_alerts():
+            self._heed(told)
         recorder = self._recorder
         self._outbox.beat(
             now,
@@ -455,6 +470,15 @@ class Scope:
             tensors=recorder.tensors,
             health=self.health(),
         )
+
+    def _heed(self, told: Alerts) -> None:
+        """Something is wrong with the job: look closer, as all its ranks do."""
+        if told.detail_steps:
+            self._timetable.sketch_all(told.detail_from, told.detail_steps)
+        if told.send_ring:
+            self._delivery.send_kept()
+        untold = self._callbacks.hear(told.alerts, told.more)
+        self._recorder.counters["alerts_untold"] += untold
 
     def _job_failed(self, error: BaseException) -> None:
         logger.warning("The agent's thread failed at a job: %r", error)

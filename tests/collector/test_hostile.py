@@ -18,8 +18,10 @@ from rankscope.collector import CollectorSettings
 from rankscope.sketch import ProtocolError
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
-from rankscope.viewer.page import Page
+from rankscope.viewer.pages import Visited
+from rankscope.viewer.session import Session
 from rankscope.viewer.state import Choice
+from rankscope.viewer.views import CONTENTS
 from rankscope.wire import Gap, Goodbye, Hello, Site, decode, encode, make_schema, open_frame
 
 from .hostile import CORPUS, SCHEMA, Sandbox, bear, fitting, load, mutate, normal_session
@@ -318,10 +320,24 @@ def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:
     assert f"host={bad}" in run.groups
     for view in ("merged", f"host={bad}", "max"):
         choice = Choice(kind="tap", site=f"tap:{bad}[{bad}]", step=1, view=view)
-        page = Page(Follower(run), choice, now=lambda: 0.0)
-        html = {
-            name: text for name, text in page.told.param.values().items() if isinstance(text, str)
-        }
-        html["cards"] = "".join(card.facts + card.advice for card in page.told.cards)
-        assert bad not in "".join(html.values()), [name for name in html if bad in html[name]]
-        assert "&lt;img" in html["selection"] + html["events"]
+        session = Session(Follower(run), choice, now=lambda: 0.0)
+        visited = Visited(session, {entry.name: entry.model for entry in CONTENTS})
+        for entry in CONTENTS:
+            session.visit(entry.name)
+            html = texts_of(visited) | texts_of(visited.page)
+            assert bad not in "".join(html.values()), [name for name in html if bad in html[name]]
+            assert "&lt;img" in "".join(html.values())
+
+
+# `Any`: a page or a part of one; what they have in common is that some of them tell something.
+def texts_of(model: Any) -> dict[str, str]:
+    """All texts that a page, or a part of one, tells as HTML."""
+    told = dict[str, str]()
+    if hasattr(model, "told"):
+        values = model.told.param.values()
+        told = {name: text for name, text in values.items() if isinstance(text, str)}
+        told["cards"] = "".join(card.facts + card.advice for card in values.get("cards", ()))
+    for name, part in vars(model).items():
+        if hasattr(part, "told"):
+            told |= {f"{name}.{text}": said for text, said in texts_of(part).items()}
+    return told

@@ -20,6 +20,7 @@ from rankscope.store import open_run
 from rankscope.wire import (
     PROTOCOL,
     Ack,
+    Alerts,
     Control,
     Gap,
     Goodbye,
@@ -222,7 +223,7 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [
-        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 4, the agent 8 to 9"),
+        ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 5, the agent 8 to 9"),
         ({"run": "../up"}, "run", "A run's name is letters"),
         ({"run": "a/b"}, "run", "A run's name is letters"),
         ({"run": ".hidden"}, "run", "A run's name is letters"),
@@ -384,6 +385,30 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
     events = open_run(tmp_path / "demo").events()
     assert events["kind"].tolist() == ["budget"]
     assert "Rank 0 spent 33.33% of its time in the agent" in events["text"].iloc[0]
+
+
+def test_all_ranks_are_told_of_an_alert(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        boxes = [outbox(service.address, rank, 2) for rank in range(2)]
+        told: list[list[Alerts]] = [[], []]
+        send(boxes[0], [0])
+        send(boxes[1], [0], value=float("nan"))
+
+        def all_heard() -> bool:
+            for box, heard in zip(boxes, told, strict=True):
+                box.poll(time.monotonic())
+                heard += box.take_alerts()
+            return all(told)
+
+        wait_until(all_heard)
+        assert close_all(boxes) == [True, True]
+    events = open_run(tmp_path / "demo").events().query("kind == 'closer-look'")
+    [alerts] = told[0]
+
+    assert told[1] == [alerts]
+    assert (alerts.send_ring, alerts.detail_steps) == (True, 8)
+    assert {tuple(one.ranks) for one in alerts.alerts if one.rule == "nonfinite"} == {(1,)}
+    assert len(events) == 1
 
 
 def test_streams_that_share_a_connection_are_answered_each(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from rankscope.agent import Outbox
 from rankscope.store import open_run
+from rankscope.wire import Alerts
 
 from ..collector.serving import (
     close_all,
@@ -287,3 +288,23 @@ def test_agents_are_told_how_to_go_on_also_when_they_come_again(tmp_path: Path) 
     assert again.control == box.control
     for one in (box, again):
         one.close(timeout_s=0)
+
+
+def test_agents_behind_a_relay_are_told_of_alerts(tmp_path: Path) -> None:
+    _, at = start_collector(tmp_path / "runs")
+    _, address = start_relay(at)
+    boxes = [outbox(address, rank, 2) for rank in range(2)]
+    told: list[list[Alerts]] = [[], []]
+    send(boxes[0], [0])
+    send(boxes[1], [0], value=float("nan"))
+
+    def all_heard() -> bool:
+        for box, heard in zip(boxes, told, strict=True):
+            box.poll(time.monotonic())
+            heard += box.take_alerts()
+        return all(told)
+
+    wait_until(all_heard)
+    assert close_all(boxes) == [True, True]
+    assert told[0] == told[1]
+    assert told[0][0].send_ring

@@ -7,6 +7,7 @@ site, rank and step; and that it leaves healthy runs alone.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,11 @@ def test_why_is_told_in_a_terminal(paths: dict[str, Path]) -> None:
     assert lines[1] == "1 incident, what goes on and is worst first:"
     assert "1. ERROR nonfinite, step 80 and goes on" in lines
     assert "activation:blocks.0.attention.softmax holds 4,096 NaN of 65,536" in result.output
+    assert re.search(r"^ +79 +0\.\d+ +0\.\d+ +0$", result.output, re.MULTILINE)
+    assert re.search(r"^ +80 +0\.\d+ +0\.\d+ +4,096$", result.output, re.MULTILINE)
+    assert re.search(
+        r"65,536 elements in step 80, by powers of two: 2\^-\d+ \S+ 2\^-1;", result.output
+    )
     assert "Checked, with the number of records: " in result.output
 
 
@@ -255,6 +261,12 @@ def test_why_is_told_to_programs(paths: dict[str, Path]) -> None:
     assert (result.exit_code, found["state"]) == (0, "incidents")  # a warning alone
     assert found["findings"][0]["ranks"][0]["rank"] == 1
     assert found["findings"][0]["evidence"]["factor"] == pytest.approx(4, rel=0.2)
+    stored = found["findings"][0]["stored"]
+    before, since = stored["moments"][0], stored["moments"][-1]
+    assert before["blamed_rms"] == pytest.approx(before["rms"], rel=0.2)
+    assert since["blamed_rms"] > 1.5 * since["rms"]
+    exponents = stored["exponents"]
+    assert sum(exponents["counts"].values()) + exponents["zero"] == exponents["total"]
 
 
 def test_rules_are_tried_on_a_stored_run(paths: dict[str, Path], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from rankscope.rules import why
 from rankscope.store import Alert, open_run
 from rankscope.viewer import Server, serve
+from rankscope.viewer.views import CONTENTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
@@ -34,7 +35,7 @@ ARGUMENTS = [
 
 IDLE = """() => window.Bokeh !== undefined
   && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
-  && [...Bokeh.index.query((view) => view.model.name === "heatmap")].length > 0"""
+  && [...Bokeh.index.query((view) => /training$/.test(view.model.name))].length > 0"""
 PIXEL = """([name, x, y]) => {
   const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
   const box = view.el.getBoundingClientRect();
@@ -52,6 +53,9 @@ COLOUR = """([x, y]) => {
   const at = [view.frame.x_scale.compute(x), view.frame.y_scale.compute(y)];
   return [...ctx.getImageData(Math.round(at[0] * ratio), Math.round(at[1] * ratio), 1, 1).data];
 }"""
+
+SIZES = [(1920, 1080), (1366, 768)]
+"""Of a desktop's screen, and of a laptop's."""
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +148,8 @@ def visit(
     """Opens pages; at the end none has asked elsewhere and none has failed."""
     visits: list[Visit] = []
 
-    def new(address: str = server.address) -> Visit:
-        page = browser.new_page(viewport={"width": 1400, "height": 1100})
+    def new(address: str = server.address, size: tuple[int, int] = (1400, 1100)) -> Visit:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]})
         visits.append(Visit(page, address))
         return visits[-1]
 
@@ -160,7 +164,9 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
     first = visit()
     first.open("?kind=activation")
     first.sees("First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40.")
+    first.page.get_by_role("link", name="Map").click()
     first.sees("Click a cell of the heatmap")
+    first.settle()
 
     first.page.mouse.click(*first.at("heatmap", 30, 5.5))
     first.sees("activation · step 30 · float16")
@@ -199,7 +205,9 @@ def test_a_click_on_a_finding_selects_its_site_and_step(
     page.page.get_by_role("button", name=found.what).click()
 
     page.sees(f"activation · step {found.first_step} · float16")
-    page.page.wait_for_url(f"**/?kind=activation&site={found.site}&step={found.first_step}*")
+    page.page.wait_for_url(
+        f"**/?page=tensor&kind=activation&site={found.site}&step={found.first_step}*"
+    )
 
 
 def test_advice_stays_unfolded_while_findings_come_in(
@@ -244,9 +252,47 @@ def test_what_a_hostile_job_says_is_shown_as_text(
     assert page.page.locator("img").count() == 0
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_back_returns_to_the_page_and_tensor_before(
+    visit: Callable, broken_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(size=size)
+    page.open()
+    browser = page.page
+    browser.get_by_role("button", name="elements that are not finite").click()
+    page.sees("rms on each rank")
+    browser.wait_for_url("**/?page=tensor&*step=40*")
+    page.settle()
+    browser.keyboard.press("ArrowLeft")
+    browser.wait_for_url("**/?page=tensor&*step=39*")
+    browser.get_by_role("link", name="Map").click()
+    browser.wait_for_url("**/?page=map&*step=39*")
+    page.settle()
+
+    browser.go_back()
+    browser.get_by_role("link", name="Tensor").and_(browser.locator("[aria-current]")).wait_for()
+    page.sees("activation · step 39 · float16")
+    browser.go_back()
+    browser.get_by_role("link", name="Triage").and_(browser.locator("[aria-current]")).wait_for()
+    browser.get_by_role("button", name="elements that are not finite").wait_for()
+    browser.go_forward()
+    page.sees("activation · step 39 · float16")
+    assert "page=tensor" in browser.url
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_page_fits_the_width_of_the_screen(visit: Callable, size: tuple[int, int]) -> None:
+    page = visit(size=size)
+    for entry in CONTENTS:
+        page.open(f"?page={entry.name}")
+        shown = page.page.get_by_role("link", name=entry.title)
+        assert shown.get_attribute("aria-current") == "page"
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
     page = visit()
-    page.open()
+    page.open("?page=map")
 
     assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xD6, 0x00, 0x6C]
     assert page.page.evaluate(COLOUR, [20, 17.5])[:3] != [0xD6, 0x00, 0x6C]
@@ -258,7 +304,7 @@ def test_new_steps_arrive_and_zoom_and_selection_stay(
     job = new_job(bad_step=None)
     job.commit(range(20))
     page = visit(start(job.path, interval_s=0.1).address)
-    page.open("?kind=activation")
+    page.open("?page=map&kind=activation")
     assert page.page.evaluate(RANGE) == [-0.5, 19.5]
     job.commit(range(20, 21))
     page.page.wait_for_function(f"({STEPS})() === 20")
@@ -289,8 +335,10 @@ def test_a_session_is_freed_after_its_page_is_closed(
 ) -> None:
     server = start(broken_job, forget_s=4.0, interval_s=0.002)
     page = visit(server.address)
-    page.open()
-    freed = weakref.ref(server.open[0].page)
+    page.open("?page=map")
+    page.page.get_by_role("link", name="Triage").click()
+    page.sees("What is wrong")
+    freed = weakref.ref(server.open[0].visited.page)
     assert len(server.open) == 1
     assert server.runs.only.listeners == 1
 

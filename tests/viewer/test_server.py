@@ -44,7 +44,7 @@ def test_a_session_that_no_browser_loaded_is_freed(broken_job: Path) -> None:
     server = serve(broken_job, forget_s=1.0)
     try:
         get(server.address)
-        freed = weakref.ref(server.open[0].page)
+        freed = weakref.ref(server.open[0].visited.page)
         deadline = time.monotonic() + 20
         while freed() is not None and time.monotonic() < deadline:
             gc.collect()

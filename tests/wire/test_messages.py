@@ -16,6 +16,8 @@ from rankscope.wire import (
     COLUMNS,
     PROTOCOL,
     Ack,
+    Alerts,
+    AlertSummary,
     Control,
     Gap,
     Goodbye,
@@ -58,6 +60,24 @@ FROM_COLLECTOR = [
     Ack(received=3, committed=2),
     NeedSchema(hash=b"0" * 16),
     Control(stretch=4, from_step=120),
+    Alerts(
+        alerts=[
+            AlertSummary(
+                rule="nonfinite",
+                severity="error",
+                site="activation:a",
+                ranks=[3],
+                step=-1,
+                value=1.0,
+                threshold=0.0,
+                text="It is not finite.",
+            )
+        ],
+        more=2,
+        send_ring=True,
+        detail_from=7,
+        detail_steps=8,
+    ),
 ]
 
 names = st.text(max_size=20)
@@ -235,4 +255,4 @@ def test_a_schema_with_foreign_columns_is_refused() -> None:
 
 
 def test_there_is_one_protocol_version() -> None:
-    assert PROTOCOL == 4
+    assert PROTOCOL == 5

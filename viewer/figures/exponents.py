@@ -52,7 +52,8 @@ return tick >= 0.9e-7 ? part(tick * 1e6, "ppm") : part(tick * 1e9, "ppb");
 class ExponentsFigure:
     """Bars by exponent, coloured by their zone of the format; what has no exponent stands aside."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "exponents") -> None:
+        self.name = name
         self.bars = ColumnDataSource(
             {
                 name: []
@@ -69,7 +70,7 @@ class ExponentsFigure:
 
     def _build(self) -> look.Figure:
         fig = look.plot(
-            "exponents",
+            self.name,
             x_range=Range1d(start=-10, end=10),
             y_range=self.shares,
             height=HEIGHT,

@@ -1,0 +1,130 @@
+"""What the store holds of a finding: the tensor as it was then, and the steps before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from ..store.query import Run
+    from ..store.record import Alert
+
+BEFORE = 4
+"""So many steps before it are told."""
+SHOWN = ("rms", "abs_max", "nonfinite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A tensor in one step, over all ranks; None where it was not observed."""
+
+    step: int
+    rms: float | None
+    abs_max: float | None
+    nonfinite: float | None
+    """How many elements are NaN or infinite."""
+    blamed_rms: float | None
+    """The rms of the first rank to blame, where it is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponents:
+    """The elements of a tensor in one step, over all ranks, by their exponent."""
+
+    step: int
+    total: int
+    zero: int
+    nan: int
+    infinite: int
+    counts: Mapping[int, int]
+    """Of n, how many have 2^n <= |x| < 2^(n+1); exponents of none are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The tensor of a finding; empty where it is of none."""
+
+    moments: Sequence[Moment] = ()
+    """The last recorded steps before it, that in which it began, and that in which it was told."""
+    exponents: Exponents | None = None
+    """In the step in which it was told, or the last before that was sketched; None: in neither."""
+
+
+def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:
+    """What a run holds of the site of an alert.
+
+    Args:
+        run: that it is of.
+        cause: the alert; it is of a site of the run.
+        records: of all attempts, see `Run.records`.
+    """
+    own = records[records["attempt"] == cause.attempt]
+    steps = np.unique(np.asarray(own["step"], np.int64))
+    at_record = np.asarray(records.index) == cause.record
+    told = max([cause.first_step, *records.loc[at_record, "step"].tolist()])
+    begun = int(np.searchsorted(steps, cause.first_step))
+    first = int(steps[max(begun - BEFORE, 0)]) if len(steps) else cause.first_step
+    stored = run.main(sites=[cause.site], steps=(first, told), attempt=cause.attempt)
+    shown = stored.isel(site=0).sel(statistic=list(SHOWN))
+    seen = shown.isel(step=np.flatnonzero(shown.notnull().any("statistic").values))
+    at = seen["step"].values
+    chosen = (at <= cause.first_step) | (at == told)
+    blamed = _rms_of_rank(run, cause, at)
+    return Evidence(
+        moments=[
+            _moment(seen.isel(step=int(place)), blamed.get(int(at[place])))
+            for place in np.flatnonzero(chosen)
+        ],
+        exponents=_exponents(run, cause.site, (first, told), cause.attempt),
+    )
+
+
+def _rms_of_rank(run: Run, cause: Alert, steps: NDArray[np.int64]) -> dict[int, float]:
+    """By step the rms of the first rank to blame, where it is kept."""
+    if not cause.ranks or not len(steps):
+        return {}
+    span = int(steps[0]), int(steps[-1])
+    kept = run.ranks("rms", site=cause.site, steps=span, attempt=cause.attempt)
+    if cause.ranks[0] not in kept["rank"].values:
+        return {}
+    own = kept.sel(rank=cause.ranks[0]).dropna("step")
+    return dict(zip(own["step"].values.tolist(), own.values.tolist(), strict=True))
+
+
+def _moment(row: xr.DataArray, blamed_rms: float | None) -> Moment:
+    rms, abs_max, nonfinite = (None if np.isnan(one) else float(one) for one in row.values)
+    return Moment(
+        step=int(row["step"]),
+        rms=rms,
+        abs_max=abs_max,
+        nonfinite=nonfinite,
+        blamed_rms=blamed_rms,
+    )
+
+
+def _exponents(run: Run, site: str, steps: tuple[int, int], attempt: int) -> Exponents | None:
+    """Of the last of these steps in which it was sketched."""
+    found = run.exponents(sites=[site], steps=steps, attempt=attempt).isel(site=0)
+    sketched = np.flatnonzero(found["observed"].values)
+    if not len(sketched):
+        return None
+    last = found.isel(step=int(sketched[-1]))
+    counts = last["count"].values
+    return Exponents(
+        step=int(last["step"]),
+        total=int(last["total"]),
+        zero=int(last["zero"]),
+        nan=int(last["nan"]),
+        infinite=int(last["pos_inf"]) + int(last["neg_inf"]),
+        counts={
+            int(last["exponent"].values[place]): int(counts[place])
+            for place in np.flatnonzero(counts)
+        },
+    )

@@ -1,0 +1,38 @@
+"""Pages without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rankscope.store import open_run
+from rankscope.viewer.follow import Follower
+from rankscope.viewer.pages import Page, Visited
+from rankscope.viewer.session import Session
+from rankscope.viewer.state import Choice
+from rankscope.viewer.views import CONTENTS
+
+NOW = 1_760_000_000.0 + 75
+
+
+@pytest.fixture
+def open_pages() -> Callable[..., Visited]:
+    """Opens a run as a browser would, at what is chosen."""
+
+    def open_(path: Path, **chosen: object) -> Visited:
+        session = Session(Follower(open_run(path)), Choice(**chosen), now=lambda: NOW)
+        return Visited(session, {entry.name: entry.model for entry in CONTENTS})
+
+    return open_
+
+
+@pytest.fixture
+def open_page(open_pages: Callable[..., Visited]) -> Callable[..., Page]:
+    """Opens a run on one page, by default the Map; the page's model."""
+
+    def open_(path: Path, *, page: str = "map", **chosen: object) -> Page:
+        return open_pages(path, page=page, **chosen).page
+
+    return open_

@@ -1,0 +1,386 @@
+"""The Map without a browser: what is chosen, and what the figures and texts then hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.events import RangesUpdate, Reset, Tap
+
+from rankscope.sketch import BlockExponents
+from rankscope.store import open_run
+from rankscope.viewer import grid
+from rankscope.viewer.figures import colours
+from rankscope.viewer.pages import Map
+
+ORIGIN = "activation:blocks.2.mlp.act"
+
+
+def grid_of(page: Map) -> grid.Grid:
+    assert page.heatmap.grid is not None
+    return page.heatmap.grid
+
+
+# `Any`: bokeh's figures are untyped here, and a click by hand goes through a private door.
+def tap(figure: Any, x: float, y: float) -> None:
+    """A click, as the browser would tell it."""
+    figure._trigger_event(Tap(figure, sx=0, sy=0, x=x, y=y))
+
+
+def column(source: Any, name: str) -> list[Any]:
+    return list(source.data[name])
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def test_an_empty_run_opens_and_fills(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    pages = open_pages(job.path, page="map")
+    page = pages.page
+    assert page.told.problem == "No site has been recorded yet."
+
+    job.commit(range(3))
+    pages.session.follower.look()
+    pages.tick()
+
+    assert page.session.choice.kind == "activation"
+    assert grid_of(page).last.tolist() == [0, 1, 2]
+    assert column(page.training.lines.source, "step") == [0, 1, 2]
+
+
+def test_a_click_selects_a_cell_and_shows_its_histogram(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+
+    tap(page.heatmap.figure, 29.7, 5.5)
+
+    assert (page.session.choice.site, page.session.choice.step) == (
+        "activation:blocks.0.mlp.act",
+        30,
+    )
+    assert "blocks.0.mlp.act activation · step 30 · float16 · 8×64 · GELU" in plain(
+        page.selection.told.cell
+    )
+    table = open_run(broken_job).table(30, ["activation:blocks.0.mlp.act"])[1]
+    assert sum(page.selection.exponents.bars.data["count"]) == table.histogram.sum()
+    assert page.session.pinned.location == 30
+
+
+def test_of_a_rank_that_was_kept_its_own_exponents_are_shown(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(1))
+    job.commit(range(1, 2), kept=(1,))
+    site = job.site("blocks.0.mlp.act")
+    page = open_page(job.path, kind="activation", site=site, step=1, view="1")
+    run = open_run(job.path)
+
+    own = run.table(1, [site], view=1)[1].histogram.sum()
+    assert sum(page.selection.exponents.bars.data["count"]) == own
+    assert own < run.table(1, [site])[1].histogram.sum()
+    assert "elements of rank 1" in page.selection.told.exponents_summary
+
+    page.session.choice.step = 0
+    every = run.table(0, [site])[1].histogram.sum()
+    assert sum(page.selection.exponents.bars.data["count"]) == every
+    assert (
+        "That is of all ranks: rank 1 was not kept here." in page.selection.told.exponents_summary
+    )
+    page.session.choice.view = "max"
+    assert "That is of all ranks" not in page.selection.told.exponents_summary
+
+
+def test_a_click_beside_the_cells_selects_nothing(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job)
+
+    tap(page.heatmap.figure, -20, 5.5)
+
+    assert page.session.choice.site == ORIGIN
+
+
+def test_a_click_in_the_loss_moves_the_step(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job)
+
+    tap(page.training.lines.figure, 12.4, 3.0)
+
+    assert (page.session.choice.site, page.session.choice.step) == (ORIGIN, 12)
+
+
+def test_nonfinite_is_painted_above_the_shades_in_the_reserved_colour(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+    state = page.heatmap.cells.data["state"][0]
+    row = grid_of(page).row(ORIGIN)
+
+    assert np.all(state[row, 40:60] == grid.NONFINITE)
+    assert not np.any(state[:, :40] == grid.NONFINITE)
+    top = page.heatmap.figure.renderers[1].glyph
+    assert top.color_mapper.palette[grid.NONFINITE] == colours.NONFINITE
+
+
+def test_infinities_stand_beside_the_histogram(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job)
+
+    aside = dict(
+        zip(
+            page.selection.exponents.aside.data["name"],
+            page.selection.exponents.aside.data["count"],
+            strict=True,
+        )
+    )
+
+    assert aside["+∞"] == 3
+    assert aside["NaN"] == 0
+
+
+def test_the_worst_rank_is_named(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job)
+
+    assert page.selection.ranks.label.text == "rank 2"
+    assert "rank 2 not finite at step 40" in plain(page.selection.told.ranks)
+    assert column(page.selection.ranks.bad, "rank") == [2] * 20
+
+
+def test_the_formats_edges_are_drawn_and_the_table_marks_the_own_format(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+    assert [edge.visible for edge in page.selection.exponents.edges] == [True, True, True]
+
+    page.session.choice.format = "float8_e4m3fn"
+
+    assert page.selection.exponents.edges[0].location == pytest.approx(np.log2(448))
+    assert 'class="chosen"><th scope="row">float8_e4m3fn' in page.selection.told.fit
+    assert "overflow" in set(page.selection.exponents.bars.data["zone"])
+
+
+def test_blocks_that_were_counted_have_a_table_of_their_own(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    site = job.site("blocks.0.mlp.up")
+    quantity, x = BlockExponents(rows=1, columns=16, scale="amax"), np.ones((2, 32))
+    x[0, 0] = 1000
+    place = int(job.index[[one.label for one in job.sites].index(site)])
+    job.writer.catalog.add_quantities([(place, quantity.name)])
+    record = job.record(0, 5, without=(), spike={})
+    job.writer.commit([replace(record, quantities={0: quantity.count(x)})], streams={})
+
+    page = open_page(job.path, kind="activation", site=site, step=5)
+
+    text = plain(page.selection.told.fit)
+    assert "If each block of 1 × 16 is scaled by its largest magnitude and cast to" in text
+    assert "float4_e2m1fn 0 % 23 % 23 % clipped" in text.split("If each block")[1]
+    page.session.choice.site = job.site("blocks.1.mlp.up")
+    assert "If each block" not in page.selection.told.fit
+
+
+def test_a_format_that_reaches_further_is_told_at_the_border(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+
+    page.session.choice.format = "bfloat16"
+
+    assert [edge.visible for edge in page.selection.exponents.edges] == [False, False, False]
+    assert page.selection.exponents.away[1].text == "max 2¹²⁸ →"
+
+
+@pytest.mark.parametrize("view", ["merged", "max", "min", "argmax", "argmin", "2"])
+@pytest.mark.parametrize("statistic", ["rms", "mean", "abs_min", "nonfinite"])
+def test_every_view_of_every_sort_of_statistic_is_shown(
+    broken_job: Path, view: str, statistic: str, open_page: Callable
+) -> None:
+    page = open_page(broken_job, kind="weight_gradient", view=view, statistic=statistic)
+
+    assert page.told.problem == ""
+    assert grid_of(page).shade.shape == (12, 60)
+    assert statistic in page.told.heatmap_summary
+
+
+def test_a_broken_filter_is_told_and_the_picture_stays(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+
+    page.session.choice.pattern = "mlp["
+    assert page.told.problem.startswith("The name filter is no regular expression:")
+    page.session.choice.pattern = "nothing like this"
+    assert page.told.problem.startswith("No site's name matches 'nothing like this'")
+    assert len(grid_of(page).names) == 24
+
+    page.session.choice.pattern = r"mlp\.act$"
+    assert page.told.problem == ""
+    assert len(grid_of(page).names) == 4
+
+
+def test_an_address_with_unknown_parts_is_told(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(
+        broken_job, kind="activation", site="activation:gone", step=3, statistic="fame"
+    )
+
+    assert "There is no statistic 'fame'" in page.told.problem
+    assert "no site activation:gone" in plain(page.selection.told.cell)
+
+
+def test_names_from_the_store_are_escaped(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, kind="activation", site="activation:<script>")
+
+    assert "<script>" not in page.selection.told.cell
+
+
+def test_arrows_and_escape_move_and_clear(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job)
+
+    page.session.move(-1)
+    assert page.session.choice.step == 39
+    page.session.move(1)
+    assert page.session.choice.step == 40
+    page.session.clear()
+    assert (page.session.choice.site, page.session.choice.step) == ("", None)
+    assert not page.session.pinned.visible
+
+
+def test_zoom_by_the_mouse_asks_for_the_visible_steps_only(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job)
+
+    figure = page.heatmap.figure
+    figure._trigger_event(RangesUpdate(figure, x0=9.6, x1=20.2, y0=0, y1=1))
+
+    assert page.session.choice.zoom == (9.6, 20.2)
+    assert (grid_of(page).first[0], grid_of(page).last[-1]) == (9, 21)
+    figure._trigger_event(Reset(figure))
+    assert page.session.choice.zoom is None
+    assert (page.session.steps.start, page.session.steps.end) == (-0.5, 59.5)
+
+
+def test_new_steps_are_patched_and_zoom_and_selection_stay(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    pages = open_pages(job.path, page="map")
+    page = pages.page
+    tap(page.heatmap.figure, 7, 5.5)
+    page.session.choice.zoom = (2.0, 12.0)
+    before = dict(page.session.choice.query())
+
+    for step in range(20, 23):
+        job.commit(range(step, step + 1))
+        pages.session.follower.look()
+        pages.tick()
+
+    assert page.session.choice.query() == before
+    assert (page.session.steps.start, page.session.steps.end) == (2.0, 12.0)
+    assert column(page.training.lines.source, "step") == list(range(23))
+    assert column(page.selection.ranks.source, "step") == list(range(23))
+    assert "step 22" in plain(pages.told.chips)
+
+
+def test_without_zoom_the_page_follows(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    pages = open_pages(job.path, page="map")
+    page = pages.page
+    image = page.heatmap.cells.data["shade"][0]
+
+    job.commit(range(20, 21))
+    pages.session.follower.look()
+    pages.tick()
+
+    assert (page.session.steps.start, page.session.steps.end) == (-0.5, 20.5)
+    assert page.heatmap.cells.data["shade"][0] is image, "patched in place, not replaced"
+    assert np.isfinite(image[:, :21]).all()
+    assert np.isnan(image[:, 21:]).all()
+
+
+def test_steps_recorded_now_and_then_are_drawn_where_they_are(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(0, 10))
+    job.commit(range(50, 100, 10))
+
+    shown = grid_of(open_page(job.path))
+
+    place = shown.column(70)
+    assert place is not None
+    assert shown.left + place * shown.stride <= 70 <= shown.left + (place + 1) * shown.stride
+    empty = shown.column(30)
+    assert empty is None
+    assert (shown.state == grid.MISSING).any()
+
+
+def test_between_sketches_the_sentinel_is_shown(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=17, every=10)
+    job.commit(range(25))
+    page = open_page(job.path, kind="activation", statistic="rms")
+
+    assert (page.session.cards()[0].step, page.session.cards()[0].ranks) == (17, (2,))
+    held = sorted({int(step) for step in grid_of(page).first if step >= 0})
+    assert held == [0, 10, *range(17, 25)]
+    page.session.choice.statistic = "abs_max"
+    assert sorted({int(step) for step in grid_of(page).first}) == list(range(25))
+    page.session.choice.param.update(site="activation:blocks.0.norm1", step=12)
+    told = plain(page.selection.told.exponents_summary)
+    assert told.startswith("At step 12 the sentinel alone looked at this site: |x| is at most")
+    assert told.endswith("The nearest is at step 10.")
+    assert not any(zone.visible for zone in page.selection.exponents.zones)
+    page.session.choice.step = 10
+    assert all(zone.visible for zone in page.selection.exponents.zones)
+    page.session.choice.step = 12
+    page.session.choice.view = "argmax"
+    page.session.choice.statistic = "rms"
+    assert page.told.problem == ""
+
+
+def test_a_sample_is_told_beside_the_histogram(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None, unseen=3584)
+    job.commit(range(3))
+    page = open_page(job.path, kind="activation", site="activation:blocks.0.norm1", step=1)
+
+    told = plain(page.selection.told.exponents_summary)
+    assert told.startswith("A sample of 2 048 elements of 16 384")
+    assert "extremes are bounds, sums estimates. They lie between" in told
+
+
+def test_the_page_shows_all_steps_though_few_were_sketched(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None, every=10)
+    job.commit(range(25))
+    page = open_page(job.path, kind="activation", statistic="rms")
+
+    assert (page.session.steps.start, page.session.steps.end) == (-5, 25)  # columns of ten steps
+    page.session.choice.param.update(site="activation:blocks.0.norm1", step=12)
+    page.session.move(1)
+    assert page.session.choice.step == 20
+    page.session.choice.step = 12
+    page.session.move(-1)
+    assert page.session.choice.step == 10
+    tap(page.selection.ranks.figure, 18.9, 0.0)
+    assert page.session.choice.step == 20
+    tap(page.training.lines.figure, 18.9, 3.0)
+    assert page.session.choice.step == 19
+
+
+def test_without_a_selection_it_says_how_to_select(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_page(job.path)
+
+    assert "Click a cell" in page.selection.told.cell
+    assert page.selection.told.fit == ""

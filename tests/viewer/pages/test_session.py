@@ -1,0 +1,145 @@
+"""What all pages share: what is chosen at first, the header, which page is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+ORIGIN = "activation:blocks.2.mlp.act"
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def test_the_finding_is_selected_when_the_address_asks_for_nothing(
+    broken_job: Path, judged_job: Path, open_page: Callable
+) -> None:
+    page, judged = open_page(broken_job), open_page(judged_job)
+
+    assert (judged.session.choice.kind, judged.session.choice.site, judged.session.choice.step) == (
+        "activation",
+        ORIGIN,
+        27,
+    )
+    assert (page.session.choice.kind, page.session.choice.site, page.session.choice.step) == (
+        "activation",
+        ORIGIN,
+        40,
+    )
+
+
+def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5), without=(1, 3))
+
+    told = open_pages(job.path).told
+
+    assert plain(told.header) == "rankscope gpt-small"
+    assert plain(told.chips).startswith("live attempt 0 step 4 , 1 min ago")
+    assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
+
+
+def test_one_lands_on_triage_and_pages_are_made_when_they_are_visited(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    pages = open_pages(broken_job)
+    assert (pages.told.page, list(pages.made)) == ("triage", ["triage"])
+
+    pages.session.visit("map")
+
+    assert (pages.told.page, list(pages.made)) == ("map", ["triage", "map"])
+    assert pages.page.heatmap.grid is not None
+    assert pages.page.selection.exponents.bars.data["count"]
+
+
+def test_an_unknown_page_in_the_address_leads_to_triage(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    pages = open_pages(broken_job, page="fame")
+
+    assert (pages.told.page, pages.session.choice.page) == ("triage", "triage")
+
+
+def test_a_page_that_nobody_sees_is_left_alone_until_it_is_entered(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+    pages = open_pages(job.path, page="map")
+    shown = pages.page
+    pages.session.visit("triage")
+
+    job.commit(range(5, 8))
+    pages.session.follower.look()
+    pages.tick()
+    pages.session.choice.statistic = "abs_max"
+    assert "rms" in shown.told.heatmap
+    assert list(shown.training.lines.source.data["step"]) == list(range(5))
+
+    pages.session.visit("map")
+    assert pages.page is shown
+    assert "abs_max" in shown.told.heatmap
+    assert list(shown.training.lines.source.data["step"]) == list(range(8))
+
+
+def test_a_page_that_is_entered_again_draws_only_what_has_changed(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    pages = open_pages(broken_job, page="map")
+    shown = pages.page.heatmap.grid
+
+    pages.session.visit("triage")
+    pages.session.visit("map")
+    assert pages.page.heatmap.grid is shown
+
+    pages.session.choice.step = 7
+    assert pages.page.heatmap.grid is shown
+
+
+def test_zoom_and_step_are_those_of_every_page(broken_job: Path, open_pages: Callable) -> None:
+    pages = open_pages(broken_job, page="map")
+    pages.session.choice.param.update(zoom=(10.0, 30.0), step=12)
+
+    pages.session.visit("tensor")
+
+    lines = pages.page.selection.ranks.figure
+    assert (lines.x_range.start, lines.x_range.end) == (10.0, 30.0)
+    assert pages.session.pinned.location == 12
+    assert pages.page.selection.exponents.bars.data["count"]
+
+
+def test_escape_leads_from_a_tensor_to_the_map_and_there_selects_nothing(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    session = open_pages(broken_job, page="tensor").session
+
+    session.back()
+    assert (session.choice.page, session.choice.site) == ("map", ORIGIN)
+    session.back()
+    assert (session.choice.page, session.choice.site) == ("map", "")
+
+
+def test_what_a_page_cannot_show_is_told_until_it_can(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    pages = open_pages(broken_job, page="tensor", statistic="fame")
+    assert "There is no statistic 'fame'" in pages.told.problem
+    pages.session.choice.step = 3
+    assert "There is no statistic 'fame'" in pages.told.problem
+
+    pages.session.choice.statistic = "rms"
+    assert pages.told.problem == ""
+
+
+def test_links_hold_addresses_as_text(broken_job: Path, open_pages: Callable) -> None:
+    pages = open_pages(broken_job)
+
+    pages.tell_links([("triage", "Triage", "?a=1&b=2"), ("map", "<b>", '?name="><script>')])
+
+    assert (
+        '<a href="?a=1&amp;b=2" data-page="triage" aria-current=page>Triage</a>' in pages.told.links
+    )
+    assert "<script>" not in pages.told.links
+    assert "&lt;b&gt;" in pages.told.links

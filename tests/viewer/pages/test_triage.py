@@ -1,0 +1,204 @@
+"""Triage without a browser: what is told of what is wrong, and where it leads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rankscope.rules import why
+from rankscope.store import Alert, open_run
+
+ORIGIN = "activation:blocks.2.mlp.act"
+
+HOSTILE = Alert(
+    rule="<b>conservation",
+    severity="<i>error",
+    attempt=0,
+    site="weight_gradient:<img src=x>",
+    ranks=(),
+    first_step=3,
+    last_step=4,
+    value=0.5,
+    threshold=1e-6,
+    text="It is not <the> sum.",
+    evidence={"<u>off": 1.0},
+    time_ns=1,
+)
+"""What rules find follows from what jobs say."""
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def test_a_finding_says_what_where_when_on_which_rank_and_what_to_try(
+    judged_job: Path, open_page: Callable
+) -> None:
+    page = open_page(judged_job, page="triage")
+
+    [found] = why(open_run(judged_job)).findings
+    [card] = page.told.cards
+    facts, advice = plain(card.facts), plain(card.advice)
+    assert plain(page.told.state) == "What is wrong 1 incident."
+    assert card.text == found.what
+    assert f"severity error steps from {found.first_step}, goes on" in facts
+    assert f"site {ORIGIN} (GELU) ranks rank 2 (node-0, cuda:2) rule {found.rule}" in facts
+    assert f"spread {found.spread}, also {', '.join(found.others)}" in facts
+    assert f"confidence {found.confidence}. {found.reason}" in facts
+    assert f"origin First non-finite values: {ORIGIN} on rank 2, step 40." in facts
+    assert advice.startswith(f"What it means, and what to try {found.meaning} {found.advice}")
+    assert f"In numbers: value {found.value:.4g}, at most {found.threshold:g}, " in advice
+
+
+def test_what_was_checked_and_what_was_not_observed_is_told(
+    judged_job: Path, open_page: Callable
+) -> None:
+    told = plain(open_page(judged_job, page="triage").told.grounds)
+
+    assert told.startswith("Checked , with the number of records: ")
+    assert "nonfinite (60)" in told
+    assert told.endswith("Not observed: No weight was observed.")
+
+
+def test_a_run_that_no_rule_judged_is_not_called_healthy(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_page(job.path, page="triage")
+
+    assert plain(page.told.state) == (
+        "What is wrong Not observed: no rule could judge anything. "
+        "No non-finite values in 36 sites × 4 ranks over steps 0–2."
+    )
+    assert page.told.cards == []
+    assert "an older collector stored them" in plain(page.told.grounds)
+
+
+def test_of_a_run_that_no_rule_judged_the_first_bad_numbers_are_told(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="triage")
+
+    assert plain(page.told.state) == "What is wrong 1 incident."
+    [card] = page.told.cards
+    assert card.text == f"{ORIGIN} holds 3 elements that are not finite."
+    assert (card.site, card.step, card.ranks) == (ORIGIN, 40, (2,))
+    assert plain(card.facts).endswith(
+        f"First non-finite values: {ORIGIN} on rank 2, step 40. "
+        "Not all weights were observed in this step: it began in steps 39 to 40."
+    )
+    assert "an older collector stored them" in plain(page.told.grounds)
+
+
+def test_first_bad_numbers_are_told_beside_what_an_older_collector_found(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=4)
+    job.commit(range(6), alerts=(HOSTILE,))
+
+    page = open_page(job.path, page="triage")
+
+    assert "2 incidents" in page.told.state
+    assert [card.text for card in page.told.cards] == [
+        f"{ORIGIN} holds 3 elements that are not finite.",
+        "It is not <the> sum.",
+    ]
+
+
+def test_texts_of_findings_are_escaped(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(9), alerts=(HOSTILE,))
+
+    page = open_page(job.path, page="triage")
+
+    [card] = page.told.cards
+    assert card.text == "It is not <the> sum."  # plain: it is the label of a button
+    assert "&lt;img src=x&gt;" in card.facts
+    html = card.facts + card.advice
+    assert [tag for tag in ("<img", "<i>", "<u>", "<b>") if tag in html] == []
+    assert "&lt;u&gt;off" in html
+
+
+def test_a_finding_tells_its_steps(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    again = replace(HOSTILE, first_step=100, last_step=None, record=100)
+    job.commit(range(200), alerts=(HOSTILE, again))
+
+    page = open_page(job.path, page="triage")
+
+    assert "2 incidents, what goes on and is worst first." in page.told.state
+    steps = [re.findall("steps (.*?) site", plain(card.facts)) for card in page.told.cards]
+    assert steps == [["from 100, goes on"], ["3–4"]]
+
+
+def test_a_healthy_run_says_what_was_looked_at(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
+    job.commit(range(3))
+
+    page = open_page(job.path, page="triage")
+
+    assert page.told.cards == []
+    assert plain(page.told.state) == (
+        "What is wrong Healthy, as far as it was observed: "
+        "no rule found anything in 36 sites × 4 ranks over steps 0–2."
+    )
+    assert "nonfinite (3)" in plain(page.told.grounds)
+
+
+def test_a_finding_can_be_gone_to_from_anywhere(judged_job: Path, open_page: Callable) -> None:
+    page = open_page(
+        judged_job, kind="weight_gradient", pattern="qkv", zoom=(3.0, 9.0), page="triage"
+    )
+
+    page.select_finding(0)
+
+    [found] = why(open_run(judged_job)).findings
+    assert (page.session.choice.kind, page.session.choice.site) == ("activation", ORIGIN)
+    assert page.session.choice.step == found.first_step < 40
+    assert (page.session.choice.pattern, page.session.choice.zoom) == ("", None)
+
+
+def test_a_finding_of_no_single_site_leads_to_its_step(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(9), alerts=(replace(HOSTILE, site=""),))
+    page = open_page(job.path, kind="activation", site=ORIGIN, step=7, page="triage")
+
+    page.select_finding(0)
+
+    assert (page.session.choice.site, page.session.choice.step) == (ORIGIN, 3)
+
+
+def test_a_finding_shows_up_while_the_page_is_open(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=20, bad_rank=1, watched=True)
+    job.commit(range(5))
+    pages = open_pages(job.path)
+    page = pages.page
+    assert page.told.cards == []
+
+    job.commit(range(5, 22))
+    pages.session.follower.look()
+    pages.tick()
+
+    [card] = page.told.cards
+    assert "rank 1 (node-0, cuda:1)" in card.facts
+    assert "goes on" in plain(card.facts)
+    assert card.severity == "error"
+
+
+def test_an_empty_run_says_so_until_it_fills(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    pages = open_pages(job.path)
+    assert plain(pages.page.told.state) == "What is wrong Nothing has been recorded yet."
+
+    job.commit(range(3))
+    pages.session.follower.look()
+    pages.tick()
+
+    assert "over steps 0–2" in plain(pages.page.told.state)
+    assert list(pages.page.training.lines.source.data["step"]) == [0, 1, 2]

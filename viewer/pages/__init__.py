@@ -1,0 +1,12 @@
+"""The pages: each owns its figures and texts, and shows what its session's `Choice` says.
+
+They know no Panel. What a page is to others is in `page`; `rankscope.viewer.views` lists them.
+"""
+
+from .map import Map
+from .page import Drawn, Page
+from .tensor import Tensor
+from .triage import Triage
+from .visited import Pages, Visited
+
+__all__ = ["Drawn", "Map", "Page", "Pages", "Tensor", "Triage", "Visited"]

@@ -1,0 +1,182 @@
+"""Map: a statistic of all sites over all steps, training above it, the selected cell beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import param
+
+from ...sketch.errors import RankscopeError
+from .. import grid, markup, words
+from ..figures import HeatmapFigure, LinesFigure, colours
+from ..session import Session
+from .page import Drawn
+from .selection import Selection
+from .training import Training
+
+RESIZED_PX = 8
+"""A frame that changed by less keeps its cells."""
+
+
+class Told(param.Parameterized):
+    """The texts of the page, each as HTML unless said otherwise."""
+
+    problem = param.String(doc="Plain text: what cannot be shown, and why.")
+    heatmap = param.String()
+    legend = param.String()
+    heatmap_summary = param.String()
+
+
+class Map:
+    """Sites in their order of execution over steps."""
+
+    name: ClassVar[str] = "map"
+    title: ClassVar[str] = "Map"
+    watched: ClassVar[Sequence[str]] = (
+        "kind", "statistic", "view", "pattern", "scale", "zoom", "site", "step", "format",
+        "training",
+    )  # fmt: skip
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.told = session, Told()
+        self.training = Training(session, "training", height=130, labelled=False)
+        self.heatmap = HeatmapFigure(**session.axis())
+        self.selection = Selection(session, LinesFigure("ranks", **session.axis(), height=150))
+        self._listen()
+        self._drawn = Drawn()
+        self._limits: tuple[object, colours.Limits] | None = None
+        self._size = self.heatmap.size()
+        self._problem = ""
+
+    def _listen(self) -> None:
+        session = self.session
+        ranks = self.selection.ranks
+        session.on_axis(self.heatmap.figure, ranks.figure)
+        self.heatmap.on_cell(self.select)
+        ranks.on_step(lambda x: session.select_at(x, session.drawn()))
+        for side in ("inner_width", "inner_height"):
+            self.heatmap.figure.on_change(side, self._resized)
+
+    # What the user does.
+
+    def select(self, row: int, column: int) -> None:
+        """Select a cell; of several sites and steps in it, the worst."""
+        shown = self.heatmap.grid
+        if shown is None or shown.first[column] < 0:
+            return
+        with self.session.follower.lock:
+            site, step = grid.worst_of(
+                self.session.run,
+                sites=shown.row_sites[row],
+                first=int(shown.first[column]),
+                last=int(shown.last[column]),
+                statistic=self.session.choice.statistic,
+                view=self.session.choice.view,
+            )
+        self.session.choice.param.update(site=site, step=step)
+
+    def _resized(self, attr: str, old: object, new: object) -> None:
+        self.session.later(self._measured)
+
+    def _measured(self) -> None:
+        """Fit the cells to the frame once it has another size, which it also has while hidden."""
+        if self.session.choice.page != self.name:
+            return
+        size = self.heatmap.size()
+        if max(abs(size[0] - self._size[0]), abs(size[1] - self._size[1])) > RESIZED_PX:
+            self._size = size
+            with self.session.follower.lock:
+                self.show()
+
+    # What is shown.
+
+    def show(self) -> None:
+        """Bring everything up to date."""
+        choice, version = self.session.choice, self.session.follower.version
+        self.training.show()
+        asked = (choice.kind, choice.statistic, choice.view, choice.pattern, choice.scale)
+        if self._drawn.due("grid", version, *asked, choice.zoom, self._size):
+            self._show_grid()
+        self._follow()
+        self._outline()
+        problem = self._problem
+        try:
+            self.selection.show()
+        except RankscopeError as error:
+            problem = problem or str(error)
+        self.told.problem = problem
+
+    def _show_grid(self) -> None:
+        choice = self.session.choice
+        try:
+            shown = self._load_grid()
+        except re.error as error:
+            self._problem = f"The name filter is no regular expression: {error}."
+            return
+        except RankscopeError as error:
+            self._problem = str(error)
+            return
+        self._problem = "" if shown else "No site has been recorded yet."
+        if shown is None:
+            return
+        limits = self._stick(shown)
+        self.heatmap.figure.height = int(np.clip(len(shown.names) * 16, 160, 400)) + 46
+        self.heatmap.show(shown, limits, statistic=choice.statistic)
+        what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
+        told = {
+            "heatmap": markup.title(what, words.view_name(choice.view)),
+            "legend": markup.legend(limits, logarithmic=shown.logarithmic, view=choice.view),
+            "heatmap_summary": markup.summary(
+                grid.describe(shown, statistic=choice.statistic, kind=choice.kind, view=choice.view)
+            ),
+        }
+        self.told.param.update(**told)
+
+    def _load_grid(self) -> grid.Grid | None:
+        choice = self.session.choice
+        re.compile(choice.pattern)
+        if not choice.kind:
+            return None
+        width, height = self._size
+        return grid.load_grid(
+            self.session.run,
+            statistic=choice.statistic,
+            kind=choice.kind,
+            pattern=choice.pattern,
+            view=choice.view,
+            scale=choice.scale,
+            steps=self.session.zoom,
+            recorded=self.session.drawn(),
+            width=width,
+            height=height,
+        )
+
+    def _stick(self, shown: grid.Grid) -> colours.Limits:
+        """Limits that stay while the same thing is looked at."""
+        choice = self.session.choice
+        key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
+        new = colours.limits(shown.usual(), diverging=shown.signed)
+        if choice.view in grid.RANK_VIEWS:
+            new = colours.Limits(low=0, high=max(1, self.session.world_size - 1), ranks=True)
+        old = self._limits[1] if self._limits is not None and self._limits[0] == key else None
+        limits = colours.stick(old, new)
+        self._limits = (key, limits)
+        return limits
+
+    def _follow(self) -> None:
+        """Show all steps, be they in the heatmap or left to the sentinel, and whole columns."""
+        shown = self.heatmap.grid
+        if self.session.zoom is None and shown is not None:
+            self.session.follow(shown.left, shown.right)
+        else:
+            self.session.follow()
+
+    def _outline(self) -> None:
+        choice, shown = self.session.choice, self.heatmap.grid
+        row = column = None
+        if shown is not None and choice.site and choice.step is not None:
+            row, column = shown.row(choice.site), shown.column(choice.step)
+        self.heatmap.outline(row, column)

@@ -1,0 +1,108 @@
+"""The selected cell: its exponents against a format, its fit, and its site on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import param
+
+from ...sketch.distribution import SPREAD
+from ...sketch.errors import SettingError
+from ...sketch.formats import NumberFormat, number_format
+from .. import grid, markup, series, spectrum, words
+from ..figures import ExponentsFigure, LinesFigure
+from ..session import Session
+from .page import Drawn
+
+
+class Told(param.Parameterized):
+    """Texts about the selected cell, each as HTML."""
+
+    cell = param.String(doc="Which it is, or how to select one.")
+    exponents_summary = param.String()
+    fit = param.String()
+    ranks = param.String()
+    ranks_summary = param.String()
+
+
+class Selection:
+    """Shows the site and step that are chosen."""
+
+    def __init__(self, session: Session, ranks: LinesFigure, *, name: str = "exponents") -> None:
+        """Make the figure of exponents, to be called `name`; that of ranks is given."""
+        self.session, self.told = session, Told()
+        self.exponents = ExponentsFigure(name)
+        self.ranks = ranks
+        self._drawn = Drawn()
+
+    def show(self) -> None:
+        """Draw what is selected, or tell how to select.
+
+        Raises:
+            SettingError: the statistic or the format cannot be shown.
+        """
+        site, step = self.session.choice.site, self.session.choice.step
+        sites = self.session.follower.sites()
+        facts = sites.loc[site].to_dict() if site and site in sites.index else None
+        cell = markup.selection(site if facts else "", step, facts)
+        if facts is None:
+            self._clear(cell)
+            return
+        self.told.cell = cell
+        self._show_exponents(facts)
+        self._show_ranks()
+
+    def _clear(self, cell: str) -> None:
+        self._drawn = Drawn()
+        if self.session.choice.site:
+            gone = f"This run has no site {words.shorten(self.session.choice.site, 80)}."
+            cell += markup.problem(gone)
+        quiet = dict.fromkeys(("exponents_summary", "fit", "ranks", "ranks_summary"), "")
+        self.told.param.update(cell=cell, **quiet)
+
+    def _show_exponents(self, facts: Mapping[str, object]) -> None:
+        choice, run = self.session.choice, self.session.run
+        site, step, own = choice.site, choice.step, str(facts["dtype"])
+        target = self._target(own)
+        record = self.session.record_of(step)
+        if not self._drawn.due("exponents", site, target.name, choice.view, *record):
+            return
+        held, asked = None, grid.run_view(choice.view)
+        if step is not None:
+            held = spectrum.load_seen(run, site=site, step=step, view=asked)
+        self.exponents.show(held, target)
+        if held is None or step is None:
+            why = series.why_no_sketch(run, site=site, step=step)
+            self.told.param.update(exponents_summary=markup.summary(why), fit="")
+            return
+        fit = spectrum.load_fit(run, site=site, step=step, view=held.view)
+        blocks = spectrum.load_block_fit(run, site=site, step=step)
+        tables = [markup.fit_table(fit, target=target, own=own), *markup.block_tables(blocks)]
+        said = spectrum.describe(held, target)
+        if held.view != asked and asked not in SPREAD:
+            said += f" That is of all ranks: {words.view_name(choice.view)} was not kept here."
+        self.told.param.update(exponents_summary=markup.summary(said), fit="".join(tables))
+
+    def _target(self, own: str) -> NumberFormat:
+        chosen = self.session.choice.format
+        return number_format(chosen) if chosen else spectrum.site_format(own)
+
+    def _show_ranks(self) -> None:
+        choice, version = self.session.choice, self.session.follower.version
+        if not self._drawn.due(
+            "ranks", version, choice.site, choice.step, choice.statistic, choice.scale
+        ):
+            return
+        try:
+            lines = series.load_ranks(
+                self.session.run, choice.statistic, site=choice.site, step=choice.step
+            )
+        except SettingError:
+            self._drawn.forget("ranks")
+            raise
+        logarithmic = grid.is_logarithmic(choice.statistic, "merged", choice.scale)
+        self.ranks.show(lines, logarithmic=logarithmic)
+        self.told.param.update(
+            ranks=markup.title(f"{choice.statistic} on each rank", lines.why),
+            ranks_summary=markup.summary(series.describe(lines)),
+        )

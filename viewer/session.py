@@ -1,0 +1,220 @@
+"""What all pages of one session share: the run, what is chosen, the step axis, the clock.
+
+It knows no page, no Panel and no clock: page, user and time come from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+import param
+from bokeh.events import RangesUpdate, Reset
+from bokeh.models import Range1d
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN
+from . import findings, grid, series, words
+from .figures import look
+from .findings import Card
+from .follow import Follower
+from .state import Choice
+
+
+class Options(param.Parameterized):
+    """What can be chosen now."""
+
+    kinds = param.List(item_type=str)
+    views = param.List(item_type=str)
+    names = param.List(item_type=str, doc="The training statistics.")
+
+
+class Session:
+    """A run as one reader looks at it: every page shows this `Choice`, on this step axis."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        choice: Choice,
+        *,
+        now: Callable[[], float],
+        later: Callable[[Callable[[], None]], None] = lambda call: call(),
+        index: bool = False,
+    ) -> None:
+        """Fill what the choice left open.
+
+        Args:
+            follower: the run, shared with other sessions.
+            choice: what to look at; empty parts get their defaults here.
+            now: seconds since 1970.
+            later: runs a call when the user has paused, in place of one that waits already.
+            index: whether there is a list of runs to go back to.
+        """
+        self.follower, self.run, self.choice = follower, follower.run, choice
+        self.now, self.later, self.index = now, later, index
+        self.options = Options()
+        self.steps = Range1d(start=0, end=1)
+        """The visible steps of every figure that has a step axis."""
+        self._all = (0.0, 1.0)
+        self.crosshair, self.pinned = look.crosshair(), look.pinned()
+        with follower.lock:
+            self.defaults()
+        self._pin()
+        choice.param.watch(lambda *_: self._pin(), ["step"])
+
+    def defaults(self) -> None:
+        """Tell what can be chosen, and fill what the address left open.
+
+        That is the first finding in a site, else the first kind.
+        """
+        self._tell_options()
+        choice, kinds, names = self.choice, self.options.kinds, self.options.names
+        if not choice.site and choice.step is None and not choice.kind:
+            found = next((one for one in self.cards() if one.site), None)
+            if found is not None:
+                choice.param.update(site=found.site, step=found.step)
+        if choice.site and not choice.kind:
+            choice.kind = choice.site.partition(":")[0]
+        if not choice.kind and kinds:
+            choice.kind = "activation" if "activation" in kinds else kinds[0]
+        if not choice.training and names:
+            choice.training = names[0]
+
+    def _tell_options(self) -> None:
+        self.options.param.update(
+            kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
+            views=[*words.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
+            names=series.training_names(self.run),
+        )
+
+    # The run.
+
+    @property
+    def statistics(self) -> list[str]:
+        """The statistics that the store keeps ready."""
+        return list(MAIN)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the latest attempt."""
+        sizes = self.follower.attempts()["world_size"]
+        return int(sizes.iloc[-1]) if len(sizes) else 0
+
+    def recorded(self) -> NDArray[np.int64]:
+        """int64 [steps]: all that have a record, ascending."""
+        return np.unique(np.asarray(self.follower.records()["step"], np.int64))
+
+    def drawn(self) -> NDArray[np.int64]:
+        """int64 [steps]: those that may have the chosen statistic, ascending."""
+        return grid.recorded_steps(self.follower.records(), self.choice.statistic)
+
+    def record_of(self, step: int | None) -> tuple[int | None, ...]:
+        """What changes when the record of a step is patched or superseded."""
+        records = self.follower.records()
+        found = np.flatnonzero(records["step"] == step)
+        if not len(found):
+            return (step,)
+        facts = ("attempt", "ranks", "sites")
+        return (step, *(int(records[fact].iloc[found[0]]) for fact in facts))
+
+    def cards(self) -> list[Card]:
+        """The findings, what goes on and is worst first."""
+        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
+
+    def blamed(self) -> int | None:
+        """The rank that the first finding that blames any blames."""
+        return next((one.ranks[0] for one in self.cards() if one.ranks), None)
+
+    # What the user does.
+
+    def visit(self, page: str) -> None:
+        """Go to a page."""
+        self.choice.page = page
+
+    def open(self, site: str, step: int | None) -> None:
+        """Go to a tensor at a step, and make the map show its neighbours."""
+        kind = site.partition(":")[0]
+        self.choice.param.update(page="tensor", kind=kind, site=site, step=step)
+
+    def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
+        """Select the nearest of some steps."""
+        if len(steps):
+            self.choice.step = int(steps[np.abs(steps - x).argmin()])
+
+    def move(self, by: int) -> None:
+        """Select the next step that has the statistic, or the one before."""
+        steps = self.drawn()
+        if not len(steps):
+            return
+        at = len(steps) - 1
+        if self.choice.step is not None:
+            side = "right" if by > 0 else "left"
+            at = int(np.searchsorted(steps, self.choice.step, side)) + (by - 1 if by > 0 else by)
+        self.choice.step = int(steps[np.clip(at, 0, len(steps) - 1)])
+
+    def clear(self) -> None:
+        """Select nothing."""
+        self.choice.param.update(site="", step=None)
+
+    def back(self) -> None:
+        """What Escape does: from a page to the map, and there to nothing selected."""
+        if self.choice.page == "map":
+            self.clear()
+        else:
+            self.visit("map")
+
+    # The step axis.
+
+    def axis(self) -> dict[str, Any]:
+        """What a figure takes that has it: `steps`, `crosshair`, `pinned`."""
+        return {"steps": self.steps, "crosshair": self.crosshair, "pinned": self.pinned}
+
+    def on_axis(self, *figures: look.Figure) -> None:
+        """Let a drag or the reset tool of these figures change the steps that all show."""
+        for figure in figures:
+            figure.on_event(RangesUpdate, self._zoomed)
+            figure.on_event(Reset, lambda _: self.later(self.show_all_steps))
+
+    def show_all_steps(self) -> None:
+        """Show all steps, and new ones as they come."""
+        self.choice.zoom = None
+
+    @property
+    def zoom(self) -> tuple[float, float] | None:
+        """The steps that the user zoomed to."""
+        zoom = self.choice.zoom
+        return None if zoom is None else (zoom[0], zoom[1])
+
+    def follow(self, left: float = inf, right: float = -inf) -> None:
+        """Make the steps visible that are zoomed to, else all, and as far as a page draws."""
+        self._all = whole = self._whole(left, right)
+        start, end = self.zoom or whole
+        if (self.steps.start, self.steps.end) != (start, end):
+            self.steps.update(start=start, end=end)
+        if (self.steps.reset_start, self.steps.reset_end) != whole:
+            self.steps.update(reset_start=whole[0], reset_end=whole[1])
+
+    def _whole(self, left: float, right: float) -> tuple[float, float]:
+        steps = self.recorded()
+        first, last = (float(steps[0]), float(steps[-1])) if len(steps) else (0.0, 0.0)
+        return min(first - 0.5, left), max(last + 0.5, right)
+
+    def _zoomed(self, event: RangesUpdate) -> None:
+        if event.x0 is None or event.x1 is None:
+            return
+        start, end = float(event.x0), float(event.x1)
+
+        def zoom() -> None:
+            left, right = self._all
+            covers = start <= left + 0.01 and end >= right - 0.01
+            self.choice.zoom = None if covers else (round(start, 2), round(end, 2))
+
+        self.later(zoom)
+
+    def _pin(self) -> None:
+        """Draw the line at the selected step."""
+        if self.choice.step is not None:
+            self.pinned.location = self.choice.step
+        self.pinned.visible = self.choice.step is not None

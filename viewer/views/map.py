@@ -1,0 +1,82 @@
+"""Where everything stands on the Map."""
+
+from __future__ import annotations
+
+import panel as pn
+
+from .. import markup, words
+from ..pages.map import Map
+from .selection import exponents_view, ranks_view, training_view
+from .widgets import WIDGET_CSS, button, card, cards, figure, select, text
+
+
+def map_view(page: Map) -> pn.FlexBox:
+    """Everything over steps, one axis below the other; beside it the selected cell."""
+    return cards(_left(page), _right(page))
+
+
+def _left(page: Map) -> pn.Column:
+    told = page.told
+    return card(
+        training_view(page.training),
+        pn.Spacer(height=8),
+        _controls(page),
+        pn.Row(
+            text(told.param.heatmap),
+            text(told.param.legend, sizing_mode=None, width=490),
+            margin=(10, 0, 2, 0),
+            sizing_mode="stretch_width",
+        ),
+        text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
+        figure(page.heatmap.figure),
+        text(told.param.heatmap_summary),
+        ranks_view(page.selection),
+        flex="4 1 640px",
+    )
+
+
+def _controls(page: Map) -> pn.FlexBox:
+    """What the heatmap shows."""
+    session = page.session
+    choice, options = session.choice, session.options.param
+    scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
+    return pn.FlexBox(
+        select(session, "kind", options.kinds, label="Kind", width=160, words=markup.kind_name),
+        select(session, "statistic", session.statistics, label="Statistic", width=125),
+        select(session, "view", options.views, label="View", width=170, words=words.view_name),
+        select(session, "scale", scales, label="Shading", width=125),
+        pn.widgets.TextInput.from_param(
+            choice.param.pattern,
+            label="Name matches",
+            placeholder="regular expression",
+            description=None,
+            width=150,
+            margin=0,
+            stylesheets=[WIDGET_CSS],
+        ),
+        button(
+            "All steps",
+            session.show_all_steps,
+            width=86,
+            disabled=choice.param.zoom.rx.is_(None),
+        ),
+        gap="10px",
+    )
+
+
+def _right(page: Map) -> pn.Column:
+    """The selected cell."""
+    session = page.session
+    deeper = button(
+        "Open the tensor",
+        lambda: session.visit("tensor"),
+        visible=session.choice.param.site.rx.bool(),
+        margin=(6, 0, 6, 0),
+    )
+    return card(
+        text(page.selection.told.param.cell),
+        deeper,
+        exponents_view(page.selection),
+        flex="1 1 420px",
+        min_width=400,
+    )

@@ -1,0 +1,83 @@
+"""What stands around the pages: the run's header, the links, the page that is visible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+from bokeh.document import Document
+from bokeh.models import Model
+from panel.io.notifications import NotificationAreaBase
+from panel.io.resources import LOCAL_DIST
+from panel.viewable import Viewable
+
+from .. import markup
+from ..pages import Visited
+from .contents import CONTENTS, Entry
+from .widgets import column, text
+
+BODY_CSS = """
+html, body { background: #f4f6f8; }
+body { padding: 14px 18px 24px; box-sizing: border-box; height: auto; min-height: 100%; }
+"""
+
+
+def prepare(document: Document) -> None:
+    """Set Panel up for a session, so that it fetches nothing from outside this machine."""
+    # Panel learns this from the first request; a session that a websocket makes anew has none,
+    # and would send the browser to a content delivery network for its style sheets.
+    document.template_variables["dist_url"] = LOCAL_DIST
+    pn.extension(notifications=True, reconnect=True, raw_css=[BODY_CSS])
+
+
+def forget(document: Document) -> None:
+    """Let go of what Panel and Bokeh keep of a session that ended before a browser had loaded it.
+
+    Panel's notification area would hold the whole page for ever (panel 1.9.4). A document that was
+    destroyed still holds the models it never sent (bokeh 3.9), and is itself held for a while by
+    the context of whatever ran last in it.
+    """
+    views: dict[str, Any] = pn.state._views  # pyright: ignore[reportPrivateUsage]  # no public door
+    for key, (view, _, owner, _) in list(views.items()):
+        if owner is document and isinstance(view, NotificationAreaBase):
+            views.pop(key, None)
+    document.models.flush_synced()
+
+
+class Shell:
+    """Shows the page that is chosen; one that was shown before is as it was left."""
+
+    def __init__(self, visited: Visited, *, hidden: Model) -> None:
+        """Put it together.
+
+        Args:
+            visited: the pages of the session.
+            hidden: a model to keep in the document that shows nothing.
+        """
+        self.visited = visited
+        self._entries: dict[str, Entry] = {entry.name: entry for entry in CONTENTS}
+        self._mounted: dict[str, Viewable] = {}
+        self._place = column()
+        told = visited.told
+        self.view = column(
+            pn.FlexBox(
+                text(told.param.header, sizing_mode=None),
+                text(told.param.links, sizing_mode=None),
+                text(told.param.chips, sizing_mode=None, styles={"margin-left": "auto"}),
+                gap="4px 18px",
+                align_items="center",
+            ),
+            text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
+            self._place,
+            pn.pane.Bokeh(hidden, visible=False),
+        )
+        told.param.watch(lambda *_: self._mount(), ["page"])
+        self._mount()
+
+    def _mount(self) -> None:
+        name = self.visited.told.page
+        for other, view in self._mounted.items():
+            view.visible = other == name
+        if name not in self._mounted:
+            self._mounted[name] = self._entries[name].view(self.visited.made[name])
+            self._place.append(self._mounted[name])

@@ -1,0 +1,97 @@
+"""What pages are put together from: texts, figures, menus, cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+import param
+from panel.viewable import Viewable
+
+from ..session import Session
+
+CSS = (Path(__file__).parent.parent / "style.css").read_text(encoding="utf-8")
+
+CARD = {
+    "background": "#ffffff",
+    "border": "1px solid #e1e6eb",
+    "border-radius": "10px",
+    "padding": "12px 14px",
+    "box-sizing": "border-box",
+}
+WIDGET_CSS = """
+:host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
+.bk-input-group > label, label { color: #566370; font-size: 11.5px; }
+"""
+
+
+def text(content: param.Parameter | str, **settings: Any) -> pn.pane.HTML:
+    """One of the page's texts."""
+    settings = {"sizing_mode": "stretch_width", "margin": 0} | settings
+    return pn.pane.HTML(content, stylesheets=[CSS], **settings)
+
+
+def figure(model: object) -> pn.pane.Bokeh:
+    """A Bokeh figure in its place."""
+    return pn.pane.Bokeh(model, sizing_mode="stretch_width", margin=0)
+
+
+# `settings`: Panel's, of many types.
+def column(*parts: Viewable, **settings: Any) -> pn.Column:
+    """Parts one below the other, as wide as there is room."""
+    return pn.Column(*parts, **({"sizing_mode": "stretch_width", "margin": 0} | settings))
+
+
+def card(*parts: Viewable, flex: str = "1 1 100%", **settings: Any) -> pn.Column:
+    """Parts in a frame of their own.
+
+    Args:
+        parts: one below the other.
+        flex: how it grows and shrinks beside other cards: CSS's `flex`.
+        settings: Panel's.
+    """
+    styles = CARD | {"flex": flex, "min-width": "0"}
+    return pn.Column(*parts, styles=styles, **({"margin": 0} | settings))
+
+
+def cards(*parts: Viewable) -> pn.FlexBox:
+    """Cards beside one another, or one below the other where there is no room."""
+    return pn.FlexBox(*parts, gap="12px", align_items="flex-start", margin=(10, 0, 0, 0))
+
+
+# `options`: a list, a dict or a parameter that holds a list.
+def select(
+    session: Session,
+    attribute: str,
+    options: Any,
+    *,
+    label: str = "",
+    words: Callable[[str], str] = str,
+    **settings: Any,
+) -> pn.widgets.Select:
+    """A menu for one part of the choice, which keeps a value that it does not know."""
+    parameter = session.choice.param[attribute]
+
+    def named(known: Sequence[str] | dict[str, str], value: str) -> dict[str, str]:
+        menu = dict(known) if isinstance(known, dict) else {words(item): item for item in known}
+        return menu if value in menu.values() else menu | {words(value): value}
+
+    return pn.widgets.Select.from_param(
+        parameter,
+        label=label,
+        description=None,
+        options=param.bind(named, options, parameter),
+        stylesheets=[WIDGET_CSS],
+        **({"margin": 0} | settings),
+    )
+
+
+def button(label: str, clicked: Callable[[], None], **settings: Any) -> pn.widgets.Button:
+    """A button beside the menus."""
+    made = pn.widgets.Button(
+        label=label, stylesheets=[WIDGET_CSS], **({"margin": (19, 0, 0, 0)} | settings)
+    )
+    made.on_click(lambda *_: clicked())
+    return made
