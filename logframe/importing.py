@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -28,21 +29,14 @@ from ..store.naming import holds_repository
 from ..store.place import Place, place_of
 from ..store.record import Event, RankInfo, Record, SiteInfo
 from ..store.writer import RunWriter
+from ..wire.messages import Kind
 from .schema import validate
 from .sketches import Sketches, sketches
 
 KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()} | {"Weight": "weight"}
 """By its tensor type the kind of a site."""
-OUR_KINDS = (
-    "input",
-    "local_activation",
-    "input_gradient",
-    "local_input_gradient",
-    "unsharded_weight",
-    "local_weight_gradient",
-    "tap",
-)
-"""Kinds that tandv has no name for; a LogFrame of rankscope has them under ours."""
+OUR_KINDS: tuple[str, ...] = get_args(Kind)
+"""Those that tandv has no name for are called so in a LogFrame of rankscope."""
 OF_A_MODULE = ("Activation", "Gradient")
 CLASS = re.compile(r"^<class '(?:.*\.)?([^'.]+)'>$")
 PLACE = re.compile(r"(.*?)(?:\[([^\[\]]*)\])?(?:#(\d{1,9}))?", re.DOTALL)
@@ -188,7 +182,7 @@ def kind_of(tensor_type: str, row: int) -> tuple[str, str]:
     if base == OPTIMIZER_STATE:
         return "optimizer_state", key
     kind = KINDS.get(tensor_type, tensor_type)
-    if kind not in (*KINDS.values(), *OUR_KINDS):
+    if kind not in OUR_KINDS:
         known = ", ".join((*KINDS, f"{OPTIMIZER_STATE}.<key>", *OUR_KINDS))
         raise LogFrameError(
             f"Column metadata.tensor_type must hold one of {known}, row {row}: {tensor_type!r}."

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "relay": {"merge", "sketch", "wire"},
     "rules": {"sketch", "store"},
     "sinks": {"sketch", "store", "wire"},
-    "logframe": {"rules", "sketch", "store"},
+    "logframe": {"rules", "sketch", "store", "wire"},
     "viewer": {"rules", "sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
