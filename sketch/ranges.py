@@ -156,6 +156,8 @@ def _nonzero(table: SketchTable) -> Floats:
 
 def _share_from(table: SketchTable, threshold: float) -> Bounded:
     """Share of the non-zero elements with |x| >= threshold."""
+    if np.isinf(threshold):  # of which float64 has none that are finite
+        return Bounded(*np.zeros((3, len(table))))
     exponent = frexp(threshold)[1] - 1
     found = _share_of_bins(table, threshold, exponent)
     foreign = table.lacks_moments()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
-ASIDE_NAMES = ("zero", "below bins", "above bins", "−∞", "+∞", "NaN")
+ASIDE_NAMES = ("zero", "below", "above", "−∞", "+∞", "NaN")
 NOT_FINITE = ("neg_inf", "pos_inf", "nan")
 
 

@@ -41,7 +41,7 @@ HISTOGRAMS = [
     if case["op"] == "exponent_histogram" and isinstance(case["input"], list) and case["input"]
     if isinstance(case["seed"], dict)
 ]
-FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+FORMATS = ("float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
 NARROW = slice(-17 - FIRST_EXPONENT, 16 - FIRST_EXPONENT)
 
 
