@@ -66,8 +66,9 @@ def _read(path: Path, *, trust_pickle: bool) -> pd.DataFrame:
 
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame, if the text in it lies where it says: a pickle can claim anything."""
-    for at in range(frame.shape[1]):
-        column = frame.iloc[:, at]
-        if hasattr(column.array, "__arrow_array__"):
-            parquet_library().array(column.array).validate(full=True)
+    arrays = [frame.iloc[:, at].array for at in range(frame.shape[1])]
+    arrays += [level.array for level in getattr(frame.columns, "levels", [])]
+    for array in arrays:
+        if isinstance(array, pd.arrays.ArrowStringArray | pd.arrays.ArrowExtensionArray):
+            parquet_library().array(array).validate(full=True)
     return frame
