@@ -61,6 +61,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="List stored runs.",
     ),
+    "compare": LazyCommand(
+        target="store.command:compare",
+        extra="collector",
+        summary="Say where two runs part: in which step, at which tensor, how far.",
+    ),
     "export": LazyCommand(
         target="store.command:export",
         extra="collector",

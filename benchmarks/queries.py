@@ -16,8 +16,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rankscope.sketch import MAIN, SketchTable, sketch_array
+from rankscope.sketch import SketchTable, main_statistics, sketch_array
+from rankscope.sketch.table import Floats
 from rankscope.store import RankInfo, Record, Run, RunWriter, SiteInfo, columns, open_run
 
 COMMIT = 64
@@ -45,7 +47,7 @@ def write(path: Path, sites: int, steps: int) -> None:
         )
         for _ in range(TABLES)
     ]
-    spread = rng.standard_normal((sites, len(MAIN), 4)).astype(np.float32)
+    spreads = [spread_of_one(main_statistics(table)) for table in tables]
     with RunWriter.open(path, run="bench") as writer:
         attempt = writer.catalog.attempt_of("launch")
         writer.catalog.set_attempt(attempt, 1, {"dp": 1}, [RankInfo(rank=0)])
@@ -65,7 +67,7 @@ def write(path: Path, sites: int, steps: int) -> None:
                     final=False,
                     sites=np.arange(sites),
                     merged=tables[step % TABLES],
-                    spread=spread,
+                    spread=spreads[step % TABLES],
                     by_rank={},
                     training={0: {"loss": 1.0}},
                     health={},
@@ -74,6 +76,12 @@ def write(path: Path, sites: int, steps: int) -> None:
             ]
             writer.commit(records, streams={"s": first})
             writer.compact_if_due()
+
+
+def spread_of_one(numbers: Floats) -> NDArray[np.float32]:
+    """float32 [sites, len(MAIN), 4]: what one rank makes of extremes over ranks."""
+    ranks = np.where(np.isnan(numbers), np.nan, 0.0)
+    return np.stack([numbers, numbers, ranks, ranks], axis=-1).astype(np.float32)
 
 
 def ask(path: Path, name: str, dense: bool, repeats: int = 5) -> tuple[float, float, float]:

@@ -18,6 +18,7 @@ from ..sketch.errors import LogFrameError, StoreError
 from ..store.implied import spread_of_one
 from ..store.logframe import (
     COUNTED,
+    IMPORTED,
     MORE_SCALARS,
     OF_PARAMETERS,
     OPTIMIZER_STATE,
@@ -94,7 +95,7 @@ def import_logframe(
         raise StoreError(f"There is a run at {place} already; choose another name for this one.")
     told = list(not_observed(frame, found))
     with RunWriter.open(path, run=run) as writer:
-        attempt = writer.catalog.attempt_of("import")
+        attempt = writer.catalog.attempt_of(IMPORTED)
         writer.catalog.set_attempt(attempt, 1, {}, [RankInfo(rank=0)])
         writer.catalog.add_sites(sites)
         watch = Watch(attempt, sites.__getitem__, rule_book() if book is None else book)

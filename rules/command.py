@@ -150,7 +150,8 @@ def _bars(found: Exponents) -> str:
     shown = range(max(low, high - MOST_BARS + 1), high + 1)
     heights = [counts.get(n, 0) * (len(BARS) - 1) / most for n in shown]
     bars = "".join(BARS[ceil(height)] for height in heights)
-    return f"{head}2^{shown[0]} {bars} 2^{high}{beside}."
+    end = f" 2^{high}" if len(shown) > 1 else ""
+    return f"{head}2^{shown[0]} {bars}{end}{beside}."
 
 
 def _indented(text: str) -> str:

@@ -1,9 +1,9 @@
-"""`rankscope runs`, `export` and `prune`: what runs a folder holds, and what to do with one."""
+"""`rankscope runs`, `compare`, `export`, `prune`: what runs there are, and what to do with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..sketch.table import FIRST_EXPONENT, LAST_EXPONENT
+from .compare import Comparison
 from .export import export_zarr
 from .logframe_file import check_ending, write_logframe
 from .query import open_run
@@ -21,6 +22,8 @@ from .retention import doomed
 from .runs import RunSummary, list_runs
 from .selection import STEP
 from .writer import RunWriter
+
+MOST_PARTED = 12
 
 
 @click.command()
@@ -73,6 +76,51 @@ def export(
 
 
 @click.command()
+@click.argument("one")
+@click.argument("other")
+@click.option("--statistic", default="rms", show_default=True, help="Whose numbers are compared.")
+@click.option("--kind", help="Only sites of this kind.")
+@click.option("--name", help="Only sites in whose name this regular expression is found.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.01,
+    show_default=True,
+    help="By which share of the larger number they may differ.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(
+    one: str,
+    other: str,
+    statistic: str,
+    kind: str | None,
+    name: str | None,
+    tolerance: float,
+    as_json: bool,
+) -> None:
+    """Say where the runs ONE and OTHER (folders or URLs) part: step, site, and how far.
+
+    Ends with 1 if their numbers differ by more than the tolerance, else with 0.
+    """
+    found = open_run(one).compare(
+        open_run(other), statistic, kind=kind, name=name, tolerance=tolerance
+    )
+    if as_json:
+        sites = json.loads(found.sites.reset_index().to_json(None, orient="records") or "[]")
+        partings = {
+            part: asdict(where) if (where := getattr(found, part)) else None
+            for part in ("bits", "numbers")
+        }
+        rest = ("statistic", "tolerance", "steps", "first_step", "last_step", "bits_unknown")
+        told = {key: getattr(found, key) for key in (*rest, "only_one", "only_other", "text")}
+        click.echo(json.dumps(told | partings | {"sites": sites}, indent=2))
+    else:
+        click.echo("\n".join(comparison_lines(found)))
+    if found.numbers is not None:
+        raise SystemExit(1)
+
+
+@click.command()
 @click.argument("run")
 @click.option("--keep-steps", type=click.IntRange(min=1), required=True, help="How many to keep.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
@@ -95,6 +143,20 @@ def prune(run: str, keep_steps: int, dry_run: bool) -> None:
         f"{'Would delete' if dry_run else 'Deleted'} the detail of {len(steps)} records, of steps "
         f"{steps.min()} to {steps.max()}: {found.size_bytes} bytes."
     )
+
+
+def comparison_lines(found: Comparison) -> Iterator[str]:
+    """Where two runs part, for a terminal: the answer, and the sites that part first."""
+    yield found.text
+    parted = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
+    if len(parted):
+        yield f"{len(parted):,} of {len(found.sites):,} sites part; the first:"
+    for site, row in parted.head(MOST_PARTED).iterrows():
+        times = f"{2.0 ** row['largest']:.3g} times as large in step {row['largest_step']}"
+        yield f"  step {row['numbers_step']:>8}  {site}: {times}"
+    for run, labels in (("first", found.only_one), ("second", found.only_other)):
+        if labels:
+            yield f"Only the {run} run has {len(labels):,} sites: {', '.join(labels[:3])}, …"
 
 
 def table_of(found: Sequence[RunSummary]) -> Table:

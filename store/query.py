@@ -20,6 +20,7 @@ from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
 from .badness import Badness
 from .columns import in_columns
+from .compare import Comparison, compare, ratios
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
@@ -493,6 +494,76 @@ class Run:
             sizes=(width, height),
             pool=pool,
             kind=kind if isinstance(kind, str) else None,
+        )
+
+    def compare(
+        self,
+        other: Run,
+        statistic: str = "rms",
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        steps: Steps = None,
+        tolerance: float = 0.01,
+    ) -> Comparison:
+        """Where this run and another part: in which step, at which site, and how far.
+
+        Sites are matched by label, steps by number, each as its last attempt recorded it. Bits are
+        compared by checksums, where both trained on the same mesh.
+
+        Args:
+            other: the run to compare with.
+            statistic: a main statistic, whose numbers are compared over all ranks.
+            kind: only sites of this kind.
+            name: only sites in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            tolerance: by which share of the larger number they may differ.
+
+        Raises:
+            SettingError: there is no such statistic, or nothing that both runs have.
+        """
+        return compare(
+            self._reader,
+            other._reader,
+            statistic=statistic,
+            kind=kind,
+            name=name,
+            steps=steps,
+            tolerance=tolerance,
+        )
+
+    def ratios(
+        self,
+        other: Run,
+        statistic: str = "rms",
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        steps: Steps = None,
+        width: int | None = None,
+        height: int | None = None,
+    ) -> Heatmap:
+        """log2 of a statistic of another run over that of this one, over sites and steps.
+
+        Of several in one cell the one that is farthest from 0 is kept; `nonfinite` is of either.
+
+        Args:
+            other: the run to compare with.
+            statistic, kind, name, steps: see `compare`.
+            width, height: at most so many columns and rows.
+
+        Raises:
+            SettingError: there is no such statistic, nothing that both runs have, or more than
+                2^26 numbers of each would have to be read.
+        """
+        return ratios(
+            self._reader,
+            other._reader,
+            statistic=statistic,
+            kind=kind,
+            name=name,
+            steps=steps,
+            sizes=(width, height),
         )
 
     def training(self, *, steps: Steps = None, attempt: int | None = None) -> xr.DataArray:

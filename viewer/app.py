@@ -21,6 +21,8 @@ from .views import CONTENTS, Shell
 
 PAUSE_MS = 150
 """How long a zoom or a resize must rest before the store is asked."""
+GATHER_MS = 15
+"""How long the places of a slider that is dragged are gathered: the last one is shown."""
 
 LISTEN = """
 document.title = title;
@@ -31,11 +33,13 @@ window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
   const writes = /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
   if (event.ctrlKey || event.altKey || event.metaKey || writes) return;
-  if (["ArrowLeft", "ArrowRight", "Escape"].includes(event.key)) {
+  if (keys.includes(event.key)) {
     ask("key", event.key);
     event.preventDefault();
+    // A slider that has the focus would move a second time.
+    event.stopPropagation();
   }
-});
+}, true);
 window.addEventListener("click", (event) => {
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -77,7 +81,12 @@ class App:
         self.told_already = False
         self.choice, self.problems = Choice.from_query(query)
         self.session = Session(
-            follower, self.choice, now=time.time, later=self.later, index=bool(run_key)
+            follower,
+            self.choice,
+            now=time.time,
+            later=self.later,
+            gather=self.gather,
+            index=bool(run_key),
         )
         self.visited = Visited(self.session, {entry.name: entry.model for entry in CONTENTS})
         self.leave: Callable[[], None] = lambda: None
@@ -97,7 +106,7 @@ class App:
 
     def start(self) -> None:
         """Follow the run; called once the browser shows the page."""
-        self.leave = self.session.follower.listen(self._told)
+        self.leave = self.session.live.listen(self._told)
         self._write_address()
         notifications = pn.state.notifications
         if notifications is not None:
@@ -129,22 +138,27 @@ class App:
         name = getattr(call, "__qualname__", repr(call))
         if name in self.waiting:
             self.document.remove_timeout_callback(self.waiting.pop(name))
+        self._run_in(PAUSE_MS, name, call)
 
+    def gather(self, call: Callable[[], None]) -> None:
+        """Run `call` soon; the same call that waits already is enough."""
+        name = getattr(call, "__qualname__", repr(call))
+        if name not in self.waiting:
+            self._run_in(GATHER_MS, name, call)
+
+    def _run_in(self, wait_ms: int, name: str, call: Callable[[], None]) -> None:
         def run() -> None:
             self.waiting.pop(name, None)
             with set_curdoc(self.document):
                 call()
 
-        self.waiting[name] = self.document.add_timeout_callback(run, PAUSE_MS)
+        self.waiting[name] = self.document.add_timeout_callback(run, wait_ms)
 
     # The address.
 
-    def _search(self, page: str = "") -> str:
-        """The address of what is chosen, or of the same on another page."""
-        query = self.choice.query() | ({"page": page} if page else {})
-        if query.get("page") == self.choice.param["page"].default:
-            del query["page"]
-        query = ({"run": self.run_key} if self.run_key else {}) | query
+    def _search(self, **other: str) -> str:
+        """The address of what is chosen, or of that with some other parts."""
+        query = ({"run": self.run_key} if self.run_key else {}) | self.choice.query(**other)
         return "?" + urlencode(query, safe=":.,[]", quote_via=quote) if query else ""
 
     def _place(self) -> tuple[str, str]:
@@ -157,8 +171,9 @@ class App:
         self._tell_links()
 
     def _tell_links(self) -> None:
-        pages = [(one.name, one.title, self._search(one.name)) for one in CONTENTS]
-        self.visited.tell_links(pages)
+        pages = [(one.name, one.title, self._search(page=one.name)) for one in CONTENTS]
+        other = "light" if self.choice.theme == "dark" else "dark"
+        self.visited.tell_links(pages, other=(other.title(), self._search(theme=other)))
 
     def _read_address(self, search: str) -> None:
         """Show what the browser's Back or Forward has gone to."""
@@ -170,15 +185,15 @@ class App:
 
     def _listener(self) -> Div:
         title = f"{self.session.run.name} – rankscope"
-        self.document.js_on_event(
-            "document_ready", CustomJS(args={"asked": self._asked, "title": title}, code=LISTEN)
-        )
         self._address.js_on_change("data", CustomJS(args={"address": self._address}, code=WRITE))
         keys: dict[str, Callable[[], None]] = {
             "ArrowLeft": partial(self.session.move, -1),
             "ArrowRight": partial(self.session.move, 1),
             "Escape": self.session.back,
+            "p": self.visited.pause_or_resume,
         }
+        args = {"asked": self._asked, "title": title, "keys": list(keys)}
+        self.document.js_on_event("document_ready", CustomJS(args=args, code=LISTEN))
         actions: dict[str, Callable[[str], None]] = {
             "key": lambda key: keys[key](),
             "page": self.session.visit,

@@ -35,6 +35,20 @@ class Card:
     """In which it began."""
     ranks: tuple[int, ...]
     """Those to blame, as far as they are known."""
+    now: bool
+    """Whether it goes on, or did so lately."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """From where on a run is called now."""
+
+    attempt: int
+    step: int
+
+    def holds(self, attempt: int, last_step: int | None) -> bool:
+        """Whether what was last found there is of now; None where it goes on."""
+        return attempt == self.attempt and (last_step is None or last_step >= self.step)
 
 
 def state(found: Why, *, looked: str) -> str:
@@ -68,28 +82,29 @@ def _state(mood: str, text: str) -> str:
     )
 
 
-def cards(found: Why, *, attempts: int) -> list[Card]:
-    """The findings, what goes on and is worst first, of a job that had so many starts."""
-    return [_card(one, attempts) for one in found.findings]
+def cards(found: Why, *, since: Since) -> list[Card]:
+    """The findings, what goes on and is worst first; `since` is from where on it is called now."""
+    return [_card(one, since) for one in found.findings]
 
 
-def _card(one: Finding, attempts: int) -> Card:
+def _card(one: Finding, since: Since) -> Card:
     return Card(
         severity=one.severity,
         text=one.what,
-        facts=_facts(one, attempts),
+        facts=_facts(one, since),
         advice=_advice(one),
         site=one.site,
         step=one.first_step,
         ranks=tuple(at.rank for at in one.ranks),
+        now=since.holds(one.attempt, one.last_step),
     )
 
 
-def _facts(one: Finding, attempts: int) -> str:
+def _facts(one: Finding, since: Since) -> str:
     site = f"{one.site} ({one.module})" if one.module else one.site
     also = f", also {', '.join(one.others)}" if one.others else ""
     rows = [
-        ("attempt", str(one.attempt) if attempts > 1 else ""),
+        ("attempt", str(one.attempt) if since.attempt > 0 else ""),
         ("steps", _steps(one)),
         ("site", site),
         ("ranks", _places(one)),
@@ -135,6 +150,31 @@ def _advice(one: Finding) -> str:
 
 def _number(value: float) -> str:
     return words.thousands(int(value)) if value.is_integer() else words.number(value)
+
+
+def now_title(told: Sequence[Card], *, recent: str) -> str:
+    """The heading of what is wrong now; where nothing is, what that says nothing about.
+
+    Args:
+        told: all findings.
+        recent: the steps that are called recent, in words; empty where there are none.
+    """
+    if not told or not recent:
+        return ""
+    if any(one.now for one in told):
+        return _list_title("Now", f"goes on, or was so in {recent}")
+    return _list_title("Now", f"nothing: no rule found anything in {recent}")
+
+
+def earlier_title(told: Sequence[Card]) -> str:
+    """The heading of what was wrong before."""
+    if not told or all(one.now for one in told):
+        return ""
+    return _list_title("Earlier in the run", "is over, or of an earlier attempt")
+
+
+def _list_title(name: str, detail: str) -> str:
+    return f'<h3>{name}<span class="detail">{escape(detail)}</span></h3>'
 
 
 def grounds(found: Why) -> str:

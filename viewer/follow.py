@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,6 +62,14 @@ class Follower:
                     self._end()
 
         return leave
+
+    def standing(self) -> Follower:
+        """One that stays at the present snapshot, and answers as this one does now."""
+        with self.lock:
+            # A run is a handle on one snapshot; only `refresh` moves it.
+            standing = Follower(copy(self.run), interval_s=self.interval_s)
+            standing.version, standing._answers = self.version, self._answers
+        return standing
 
     def why(self) -> Why:
         """What is wrong with the run, or that nothing is: `rules.why`."""

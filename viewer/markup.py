@@ -22,7 +22,7 @@ LOGO = (
     '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
     '<rect x="0" y="13" width="4" height="9"/><rect x="6" y="7" width="4" height="15"/>'
     '<rect x="12" y="0" width="4" height="22"/><rect x="18" y="5" width="4" height="17"/>'
-    f'<rect x="24" y="10" width="4" height="12" fill="{colours.NONFINITE}"/></svg>'
+    f'<rect x="24" y="10" width="4" height="12" fill="{colours.LIGHT.nonfinite}"/></svg>'
 )
 
 
@@ -42,32 +42,50 @@ def header(run: str, *, index: bool) -> str:
     return f'<header>{home}<span class="run">{escape(run)}</span></header>'
 
 
-def links(pages: Sequence[tuple[str, str, str]], *, shown: str) -> str:
-    """Links to the pages.
+def links(pages: Sequence[tuple[str, str, str]], *, shown: str, other: tuple[str, str]) -> str:
+    """Links to the pages, and to the same in the other theme.
 
     Args:
         pages: name, title and address of each.
         shown: the name of the one that is visible.
+        other: name of the other theme, and the address of the same in it.
     """
     told = "".join(
         f'<a href="{escape(address)}" data-page="{escape(name)}"'
         f"{' aria-current=page' if name == shown else ''}>{escape(title)}</a>"
         for name, title, address in pages
     )
-    return f'<nav aria-label="Pages">{told}</nav>'
+    theme = f'<a class="theme" href="{escape(other[1])}">{escape(other[0])}</a>'
+    return f'<span class="links"><nav aria-label="Pages">{told}</nav>{theme}</span>'
 
 
 def chips(
     *,
     attempt: int,
     finished: bool,
+    waiting: int | None,
     step: int | None,
     age_s: float,
+    late: bool,
     present: int,
     missing: Sequence[int],
 ) -> str:
-    """How a run is doing, in one line."""
+    """How a run is doing, in one line.
+
+    Args:
+        attempt: its number.
+        finished: whether its writer ended it.
+        waiting: how many records are newer than what is shown; None where that follows the run.
+        step: the newest one.
+        age_s: seconds since then.
+        late: whether that is longer than is usual.
+        present: how many ranks that has.
+        missing: those that it lacks.
+    """
     state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
+    if waiting is not None:
+        newer = f", {words.count(waiting, 'newer record')}" if waiting else ""
+        state = ("warn", f"❚❚ paused{newer}")
     told = [
         f'<span class="chip {state[0]}">{state[1]}</span>',
         f'<span class="chip">attempt {attempt}</span>',
@@ -75,7 +93,9 @@ def chips(
     if step is None:
         told.append('<span class="chip">no step recorded yet</span>')
     else:
-        told.append(f'<span class="chip">step <b>{step}</b>, {words.age(age_s)}</span>')
+        mood, mark = (" warn", "▲ late: ") if late else ("", "")
+        age = f"step <b>{step}</b>, {words.age(age_s)}"
+        told.append(f'<span class="chip{mood}">{mark}{age}</span>')
         total = present + len(missing)
         text = f"{present} of {words.count(total, 'rank')}"
         if missing:

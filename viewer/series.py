@@ -51,6 +51,16 @@ class Lines:
         return [*others, self.worst]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that began at a step."""
+
+    step: int
+    text: str
+    """What, in a sentence."""
+    severe: bool
+
+
 def training_names(run: Run) -> list[str]:
     """The training statistics of a run, the loss first."""
     names = [str(name) for name in run.training()["name"].values]

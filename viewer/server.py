@@ -107,8 +107,8 @@ class Server:
     def _session(self) -> pn.viewable.Viewable:
         """What a browser gets that opens the address."""
         document = curdoc()
-        prepare(document)
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
+        prepare(document, query.get("theme", ""))
         name = query.get("run", "")
         follower = self.runs.find(name)
         if follower is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import param
@@ -17,10 +17,18 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from . import findings, grid, series, words
-from .figures import look
+from .figures import colours, look
 from .findings import Card
 from .follow import Follower
+from .pipeline import intervals
 from .state import Choice
+
+if TYPE_CHECKING:
+    from ..store import Run
+
+
+RECENT = 50
+"""What was found in as many of the last records is called now."""
 
 
 class Options(param.Parameterized):
@@ -41,6 +49,7 @@ class Session:
         *,
         now: Callable[[], float],
         later: Callable[[Callable[[], None]], None] = lambda call: call(),
+        gather: Callable[[Callable[[], None]], None] = lambda call: call(),
         index: bool = False,
     ) -> None:
         """Fill what the choice left open.
@@ -50,15 +59,20 @@ class Session:
             choice: what to look at; empty parts get their defaults here.
             now: seconds since 1970.
             later: runs a call when the user has paused, in place of one that waits already.
+            gather: runs a call soon, once however often it is asked for until then.
             index: whether there is a list of runs to go back to.
         """
-        self.follower, self.run, self.choice = follower, follower.run, choice
+        self.live = self.follower = follower
+        """What follows the run, and what answers: another one while the session stands still."""
+        self.choice = choice
         self.now, self.later, self.index = now, later, index
+        self._gather, self._scrubbed = gather, 0
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
         self._all = (0.0, 1.0)
-        self.crosshair, self.pinned = look.crosshair(), look.pinned()
+        self.theme = colours.THEMES[choice.theme]
+        self.crosshair, self.pinned = look.crosshair(self.theme), look.pinned(self.theme)
         with follower.lock:
             self.defaults()
         self._pin()
@@ -92,6 +106,24 @@ class Session:
     # The run.
 
     @property
+    def run(self) -> Run:
+        """The run, as of the snapshot that is shown."""
+        return self.follower.run
+
+    @property
+    def paused(self) -> bool:
+        """Whether the session stands still, at the snapshot at which it was told to."""
+        return self.follower is not self.live
+
+    def pause(self) -> None:
+        """Stand still: all that is shown or asked from now on is of the present snapshot."""
+        self.follower = self.live.standing()
+
+    def resume(self) -> None:
+        """Follow the run again."""
+        self.follower = self.live
+
+    @property
     def statistics(self) -> list[str]:
         """The statistics that the store keeps ready."""
         return list(MAIN)
@@ -121,7 +153,24 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        return findings.cards(self.follower.why(), attempts=len(self.follower.attempts()))
+        return findings.cards(self.follower.why(), since=self.since())
+
+    def interval_s(self) -> float | None:
+        """What usually is between two records of the run, as it is live; None if nobody can say."""
+        between = intervals(self.live.records())
+        return float(np.median(between)) if len(between) else None
+
+    def recent(self) -> NDArray[np.int64]:
+        """int64 [steps]: those of the last attempt's last records, in the order of recording."""
+        records = self.follower.records().sort_index()
+        last = records[records["attempt"] == len(self.follower.attempts()) - 1]
+        return np.asarray(last["step"], np.int64)[-RECENT:]
+
+    def since(self) -> findings.Since:
+        """From where on the run is called now."""
+        recent = self.recent()
+        attempt = len(self.follower.attempts()) - 1
+        return findings.Since(attempt=attempt, step=int(recent.min()) if len(recent) else 0)
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""
@@ -142,6 +191,14 @@ class Session:
         """Select the nearest of some steps."""
         if len(steps):
             self.choice.step = int(steps[np.abs(steps - x).argmin()])
+
+    def scrub(self, step: int) -> None:
+        """Select a step while a slider is dragged: of many in a short time the last."""
+        self._scrubbed = step
+        self._gather(self._select_scrubbed)
+
+    def _select_scrubbed(self) -> None:
+        self.choice.step = self._scrubbed
 
     def move(self, by: int) -> None:
         """Select the next step that has the statistic, or the one before."""
@@ -168,8 +225,13 @@ class Session:
     # The step axis.
 
     def axis(self) -> dict[str, Any]:
-        """What a figure takes that has it: `steps`, `crosshair`, `pinned`."""
-        return {"steps": self.steps, "crosshair": self.crosshair, "pinned": self.pinned}
+        """What a figure takes that has it: `steps`, `crosshair`, `pinned`, `theme`."""
+        return {
+            "steps": self.steps,
+            "crosshair": self.crosshair,
+            "pinned": self.pinned,
+            "theme": self.theme,
+        }
 
     def on_axis(self, *figures: look.Figure) -> None:
         """Let a drag or the reset tool of these figures change the steps that all show."""

@@ -9,6 +9,7 @@ import param
 
 KEYS: Mapping[str, str] = {
     "page": "page",
+    "theme": "theme",
     "kind": "kind",
     "statistic": "stat",
     "view": "view",
@@ -27,6 +28,7 @@ class Choice(param.Parameterized):
     """What is looked at. An empty string or None means: the natural default."""
 
     page = param.String("triage", doc="Which page is open.")
+    theme = param.Selector(default="light", objects=["light", "dark"], doc="The colours.")
     kind = param.String("", doc="Which kind of site the heatmap shows.")
     statistic = param.String("rms", doc="Which statistic the heatmap and the rank lines show.")
     view = param.String(
@@ -45,11 +47,15 @@ class Choice(param.Parameterized):
     )
     training = param.String("", doc="Which training statistic is drawn.")
 
-    def query(self) -> dict[str, str]:
-        """What differs from the defaults, by the keys of the address."""
+    def query(self, **other: str) -> dict[str, str]:
+        """What differs from the defaults, by the keys of the address.
+
+        Args:
+            other: values to write instead of those that are chosen, by attribute.
+        """
         found: dict[str, str] = {}
         for attribute, key in KEYS.items():
-            value = getattr(self, attribute)
+            value = other.get(attribute, getattr(self, attribute))
             if value != self.param[attribute].default:
                 found[key] = _write(value)
         return found

@@ -95,6 +95,15 @@ def age(seconds: float) -> str:
     return f"{count(int(seconds // 86400), 'day')} ago"
 
 
+def seconds(duration: float) -> str:
+    """How long: `12 ms`, `2.1 s`, `3 min`."""
+    if duration < 0.9995:
+        return f"{duration * 1000:.3g} ms"
+    if duration < 99.5:
+        return f"{duration:.2g} s"
+    return f"{duration / 60:.2g} min" if duration < 5970 else f"{duration / 3600:.3g} h"
+
+
 def steps(first: int, last: int) -> str:
     """`step 40`, or `steps 40–47`."""
     return f"step {first}" if first == last else f"steps {first}–{last}"

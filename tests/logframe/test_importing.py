@@ -289,3 +289,17 @@ def test_the_writer_still_refuses_counts_below_zero(log: pd.DataFrame, tmp_path:
         pytest.raises(StoreError, match="has a negative count"),
     ):
         writer.commit([record], streams={})
+
+
+def test_nothing_is_said_of_bits_that_a_log_does_not_keep(
+    log: pd.DataFrame, tmp_path: Path
+) -> None:
+    one = imported(log, tmp_path)
+    import_logframe(log, tmp_path / "other", run="other")
+
+    told = one.compare(open_run(tmp_path / "other"))
+
+    assert told.bits is None
+    assert "bits of a run made of one are not known" in told.text
+    assert "not a bit differs" not in told.text
+    assert told.numbers is None

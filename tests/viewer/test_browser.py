@@ -290,6 +290,65 @@ def test_each_page_fits_the_width_of_the_screen(visit: Callable, size: tuple[int
         assert page.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
+def test_the_other_theme_is_a_link_that_keeps_what_is_chosen(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=map&step=40")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.page.evaluate(ground) == "rgb(244, 246, 248)"
+
+    page.page.get_by_role("link", name="Dark").click()
+
+    page.page.wait_for_url("**/?page=map&theme=dark&*step=40*")
+    page.settle()
+    assert page.page.evaluate(ground) == "rgb(14, 19, 24)"
+    assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xE8, 0x20, 0x7F]
+    page.page.get_by_role("link", name="Light").click()
+    page.page.wait_for_url("**/?page=map&kind*step=40*")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_slider_and_the_keys_move_by_recorded_steps(
+    visit: Callable, start: Callable, new_job: Callable, size: tuple[int, int]
+) -> None:
+    job = new_job(bad_step=None, every=10)
+    job.commit(range(45))
+    page = visit(start(job.path).address, size)
+    page.open("?page=tensor&site=activation:blocks.0.norm1&step=20")
+    page.sees("step 20 · 3 of 5")
+
+    slider = page.page.get_by_role("slider")
+    slider.focus()
+    page.page.keyboard.press("ArrowRight")
+    page.sees("step 30 · 4 of 5")
+    page.settle()
+    assert slider.get_attribute("aria-valuenow") == "3.0"
+    box = slider.bounding_box()
+    assert box is not None
+    page.drag(
+        (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), (box["x"] - 2000, box["y"])
+    )
+    page.sees("step 0 · 1 of 5")
+
+
+def test_a_paused_page_waits_until_it_goes_on(
+    visit: Callable, start: Callable, new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+    page = visit(start(job.path, interval_s=0.1).address)
+    page.open("?page=map&kind=activation")
+    page.page.get_by_role("button", name="Pause").click()
+    page.sees("paused")
+
+    job.commit(range(5, 8))
+    page.sees("paused, 3 newer records")
+    page.settle()
+    assert page.page.evaluate(RANGE) == [-0.5, 4.5]
+
+    page.page.get_by_role("button", name="Go on").click()
+    page.page.wait_for_function(f"String(({RANGE})()) === '-0.5,7.5'")
+
+
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
     page = visit()
     page.open("?page=map")

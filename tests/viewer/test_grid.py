@@ -159,11 +159,47 @@ def test_one_spike_does_not_wash_out_the_colours() -> None:
     assert colours.limits(values).high < 2
 
 
-def test_no_ramp_comes_near_the_reserved_magenta() -> None:
-    def rgb(colour: str) -> np.ndarray:
-        return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+def rgb(colour: str) -> np.ndarray:
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 
-    near = [
-        np.linalg.norm(rgb(c) - rgb(colours.NONFINITE)) for c in colours.RAMP + colours.DIVERGING
-    ]
-    assert min(near) > 120
+
+def lab(colour: str) -> np.ndarray:
+    """CIELAB, in which a distance of 2 can just be seen side by side."""
+    part = rgb(colour) / 255
+    light = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    x, y, z = np.cbrt(np.maximum(to_xyz @ light / [0.9505, 1, 1.089], 0.0012))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("theme", colours.THEMES.values(), ids=lambda theme: theme.name)
+def test_no_ramp_comes_near_the_reserved_magenta(theme: colours.Theme) -> None:
+    near = [np.linalg.norm(rgb(c) - rgb(theme.nonfinite)) for c in theme.ramp + theme.diverging]
+
+    assert min(near) > 100
+
+
+@pytest.mark.parametrize("theme", colours.THEMES.values(), ids=lambda theme: theme.name)
+def test_what_is_no_number_looks_like_no_number_and_like_nothing_else(
+    theme: colours.Theme,
+) -> None:
+    ramp = [lab(colour) for colour in theme.ramp]
+    special = [lab(one) for one in (theme.nonfinite, theme.zero, theme.undefined, theme.missing)]
+
+    apart = [np.linalg.norm(one - shade) for one in special[:3] for shade in ramp]
+    assert min(apart) > 20
+    among = [np.linalg.norm(a - b) for i, a in enumerate(special) for b in special[:i]]
+    assert min(among) > 25
+
+
+@pytest.mark.parametrize("theme", colours.THEMES.values(), ids=lambda theme: theme.name)
+def test_texts_can_be_read_on_the_surface(theme: colours.Theme) -> None:
+    def luminance(colour: str) -> float:
+        return ((lab(colour)[0] + 16) / 116) ** 3
+
+    ground = luminance(theme.surface)
+    for ink in (theme.ink, theme.muted):
+        low, high = sorted([ground, luminance(ink)])
+        assert (high + 0.05) / (low + 0.05) >= 4.5

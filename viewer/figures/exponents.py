@@ -52,8 +52,8 @@ return tick >= 0.9e-7 ? part(tick * 1e6, "ppm") : part(tick * 1e9, "ppb");
 class ExponentsFigure:
     """Bars by exponent, coloured by their zone of the format; what has no exponent stands aside."""
 
-    def __init__(self, name: str = "exponents") -> None:
-        self.name = name
+    def __init__(self, name: str = "exponents", *, theme: colours.Theme = colours.LIGHT) -> None:
+        self.name, self.theme = name, theme
         self.bars = ColumnDataSource(
             {
                 name: []
@@ -71,6 +71,7 @@ class ExponentsFigure:
     def _build(self) -> look.Figure:
         fig = look.plot(
             self.name,
+            theme=self.theme,
             x_range=Range1d(start=-10, end=10),
             y_range=self.shares,
             height=HEIGHT,
@@ -85,7 +86,7 @@ class ExponentsFigure:
         self._annotate(fig)
         bars = fig.quad(
             "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
-            line_color="#ffffff", line_width=0.6,
+            line_color=self.theme.surface, line_width=0.6,
         )  # fmt: skip
         tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
         fig.add_tools(
@@ -114,7 +115,7 @@ class ExponentsFigure:
         self.names = [
             Label(
                 x=0, y=0, text="", angle=pi / 2, x_offset=-2, y_offset=-4, text_font=look.FONT,
-                text_font_size="10.5px", text_color=colours.INK, text_align="right",
+                text_font_size="10.5px", text_color=self.theme.ink, text_align="right",
                 text_baseline="bottom",
             )
             for _ in self.edges
@@ -122,7 +123,7 @@ class ExponentsFigure:
         self.away = [
             Label(
                 x=0, y=y, text="", text_align=align, text_baseline="top", text_font=look.FONT,
-                text_font_size="10.5px", text_color=colours.MUTED,
+                text_font_size="10.5px", text_color=self.theme.muted,
             )
             for align, y in AWAY
         ]  # fmt: skip
@@ -131,7 +132,12 @@ class ExponentsFigure:
 
     def _build_aside(self) -> look.Figure:
         fig = look.plot(
-            "aside", x_range=FactorRange(), y_range=self.shares, height=HEIGHT, y_axis_type="log"
+            f"{self.name}_aside",
+            theme=self.theme,
+            x_range=FactorRange(),
+            y_range=self.shares,
+            height=HEIGHT,
+            y_axis_type="log",
         )
         fig.sizing_mode = "fixed"
         fig.width = 128
@@ -150,7 +156,7 @@ class ExponentsFigure:
         fig.add_layout(
             LabelSet(
                 x="name", y="share", text="text", source=self.aside, y_offset=2,
-                text_align="center", text_baseline="bottom", text_color=colours.INK,
+                text_align="center", text_baseline="bottom", text_color=self.theme.ink,
                 text_font=value(look.FONT), text_font_size="10px",
             )
         )  # fmt: skip
@@ -196,7 +202,7 @@ class ExponentsFigure:
             "name": [names[name] for name in shown],
             "share": [part or self.shares.start for part in shares],
             "colour": [
-                colours.NONFINITE if name in NOT_FINITE else colours.ASIDE for name in shown
+                self.theme.nonfinite if name in NOT_FINITE else colours.ASIDE for name in shown
             ],
             "count": [spectrum.aside[name] for name in shown],
             "text": [words.share(part).replace(" ", "") if part else "" for part in shares],

@@ -24,9 +24,6 @@ from ..grid import MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO, Grid
 from . import colours, look
 
 CLEAR = "#00000000"
-STATE_PALETTE = [CLEAR, colours.ZERO, colours.UNDEFINED, colours.NONFINITE, CLEAR]
-"""In the order NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING."""
-assert list(range(len(STATE_PALETTE))) == [NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING]
 
 LABEL_WIDTH = 190
 """Left border in pixels; the plots above and below have the same, so that their steps line up."""
@@ -68,10 +65,24 @@ TOOLTIPS = """<div style="font: 12px {font}; color: {ink}; max-width: 460px; pad
 <div style="color: {muted}">step $x{{steps}}</div></div>"""
 
 
+def state_palette(theme: colours.Theme) -> list[str]:
+    """The colour of each state of a cell; clear where what is below is to be seen."""
+    special = {ZERO: theme.zero, UNDEFINED: theme.undefined, NONFINITE: theme.nonfinite}
+    return [special.get(state, CLEAR) for state in (NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING)]
+
+
 class HeatmapFigure:
     """Two images, one of shades and one of states, above a hatch that shows where neither is."""
 
-    def __init__(self, *, steps: Range1d, crosshair: Span, pinned: Span) -> None:
+    def __init__(
+        self,
+        *,
+        steps: Range1d,
+        crosshair: Span,
+        pinned: Span,
+        theme: colours.Theme = colours.LIGHT,
+    ) -> None:
+        self.theme = theme
         self.grid: Grid | None = None
         nothing: look.Data = {
             "shade": [np.full((1, 1), np.nan, np.float32)],
@@ -83,29 +94,31 @@ class HeatmapFigure:
         self.rows = ColumnDataSource({"sites": []})
         self.columns = ColumnDataSource({"first": [], "last": []})
         self.chosen = ColumnDataSource({"left": [], "right": [], "top": [], "bottom": []})
-        self.mapper = LinearColorMapper(palette=colours.RAMP, low=0, high=1, nan_color=CLEAR)
+        self.mapper = LinearColorMapper(palette=theme.ramp, low=0, high=1, nan_color=CLEAR)
         self.figure = self._build(steps, crosshair, pinned)
 
     def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
-        fig = look.plot("heatmap", x_range=steps, y_range=Range1d(start=1, end=0), height=420)
+        rows = Range1d(start=1, end=0)
+        fig = look.plot("heatmap", theme=self.theme, x_range=steps, y_range=rows, height=420)
         fig.min_border_left = LABEL_WIDTH
         fig.xaxis.axis_label = "step"
         fig.grid.visible = False
         fig.yaxis.major_tick_line_color = None
         self.hatch = BoxAnnotation(
             left=0, right=0, top=0, bottom=0, level="image", line_color=None, fill_alpha=1,
-            fill_color="#f4f5f7", hatch_pattern="/", hatch_color=colours.HATCH, hatch_weight=0.8,
-            hatch_scale=7,
+            fill_color=self.theme.missing, hatch_pattern="/", hatch_color=self.theme.hatch,
+            hatch_weight=0.8, hatch_scale=7,
         )  # fmt: skip
         fig.add_layout(self.hatch)
         place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh", "source": self.cells}
         fig.image("shade", color_mapper=self.mapper, **place)
-        states = LinearColorMapper(palette=STATE_PALETTE, low=-0.5, high=len(STATE_PALETTE) - 0.5)
+        palette = state_palette(self.theme)
+        states = LinearColorMapper(palette=palette, low=-0.5, high=len(palette) - 0.5)
         top = fig.image("state", color_mapper=states, **place)
-        for width, colour in ((4, "#ffffff"), (2, colours.CHOSEN)):
+        for width, colour in ((4, self.theme.surface), (2, self.theme.ink)):
             fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
-        across = Span(dimension="width", line_color=colours.MUTED, line_width=1, line_alpha=0.35)
+        across = Span(dimension="width", line_color=self.theme.muted, line_width=1, line_alpha=0.35)
         fig.add_tools(CrosshairTool(overlay=across, visible=False), self._hover(top))
         return fig
 
@@ -117,7 +130,7 @@ class HeatmapFigure:
         return HoverTool(
             renderers=[renderer],
             tooltips=TOOLTIPS.format(
-                font=look.FONT.replace("'", ""), ink=colours.INK, muted=colours.MUTED
+                font=look.FONT.replace("'", ""), ink=colours.LIGHT.ink, muted=colours.LIGHT.muted
             ),
             formatters={
                 "@shade": CustomJSHover(args=sources, code=code),

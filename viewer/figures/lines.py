@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Label, Range1d, Span
 from numpy.typing import NDArray
 
-from ..series import Lines, thin
+from ..series import Lines, Mark, thin
 from . import colours, look
 from .heatmap import LABEL_WIDTH
 
@@ -26,8 +26,10 @@ class LinesFigure:
         crosshair: Span,
         pinned: Span,
         height: int,
+        theme: colours.Theme = colours.LIGHT,
     ) -> None:
-        fig = look.plot(name, x_range=steps, y_range=DataRange1d(range_padding=0.2), height=height)
+        values = DataRange1d(range_padding=0.2)
+        fig = look.plot(name, theme=theme, x_range=steps, y_range=values, height=height)
         fig.y_range.only_visible = True
         fig.xgrid.visible = False
         fig.yaxis.major_tick_line_color = None
@@ -43,7 +45,21 @@ class LinesFigure:
             "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
         )
         self.marks = fig.scatter(
-            "step", "y", source=self.bad, marker="diamond", size=8, color=colours.NONFINITE
+            "step", "y", source=self.bad, marker="diamond", size=8, color=theme.nonfinite
+        )
+        # On an axis of their own, so that they stand at the frame's foot whatever the values are.
+        fig.extra_y_ranges = {"foot": Range1d(start=0, end=1)}
+        self.events = ColumnDataSource({"step": [], "y": [], "text": [], "fill": []})
+        self.began = fig.scatter(
+            "step",
+            "y",
+            source=self.events,
+            y_range_name="foot",
+            marker="triangle",
+            size=11,
+            line_color=theme.ink,
+            fill_color=theme.ink,
+            fill_alpha="fill",
         )
         self.label = Label(
             x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,
@@ -53,10 +69,22 @@ class LinesFigure:
         self.hover: Any = HoverTool(
             renderers=[], tooltips="$name · step @step · @$name{0.[0000]}", mode="mouse"
         )
-        fig.add_tools(self.hover)
+        told = HoverTool(renderers=[self.began], tooltips="step @step: @text", mode="mouse")
+        fig.add_tools(self.hover, told)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         self.plain = fig.yaxis[0].formatter
         self.powers = look.powers()
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Show where something began: filled where it is severe."""
+        data: look.Data = {
+            "step": [one.step for one in marks],
+            "y": [0.06] * len(marks),
+            "text": [one.text for one in marks],
+            "fill": [1.0 if one.severe else 0.0 for one in marks],
+        }
+        if dict(self.events.data) != data:
+            self.events.data = data
 
     def show(self, lines: Lines, *, logarithmic: bool = False) -> None:
         """Draw the lines, sending no more than the new steps where that is enough."""
@@ -101,8 +129,10 @@ class LinesFigure:
             self.drawn[rank].glyph.update(**style, line_alpha=1.0 if worst else 0.75)
         # The worst line comes last and so lies above the others, and the marks above all lines.
         order = [self.band, *(self.drawn[rank] for rank in lines.drawn), self.marks]
-        if self.figure.renderers != order:
-            self.figure.renderers = order
+        if self.figure.renderers != [*order, self.began]:
+            self.figure.renderers = [*order, self.began]
+            # Not the marks at the foot, which have an axis of their own.
+            self.figure.y_range.renderers = order
         self.hover.renderers = list(self.drawn.values())
 
     def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:

@@ -17,7 +17,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from .colours import INK, MUTED, RULE, SURFACE
+from .colours import LIGHT, Theme
 
 FONT = "'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, system-ui, sans-serif"
 SMALL = "11px"
@@ -35,7 +35,7 @@ return "2" + Array.from(String(Math.round(tick * 100) / 100), (c) => digits[c]).
 """
 
 
-def plot(name: str, **settings: Any) -> Figure:
+def plot(name: str, *, theme: Theme = LIGHT, **settings: Any) -> Figure:
     """An empty figure of the house's look."""
     fig: Figure = figure(
         name=name,
@@ -43,8 +43,8 @@ def plot(name: str, **settings: Any) -> Figure:
         toolbar_location="right",
         sizing_mode="stretch_width",
         outline_line_color=None,
-        background_fill_color=SURFACE,
-        border_fill_color=SURFACE,
+        background_fill_color=theme.surface,
+        border_fill_color=theme.surface,
         # WebGL without a GPU takes seconds a frame.
         output_backend="canvas",
         min_border_right=8,
@@ -54,17 +54,17 @@ def plot(name: str, **settings: Any) -> Figure:
     fig.toolbar.autohide = True
     for axis in fig.axis:
         axis.axis_line_color = None
-        axis.major_tick_line_color = RULE
+        axis.major_tick_line_color = theme.rule
         axis.minor_tick_line_color = None
-        axis.major_label_text_color = MUTED
+        axis.major_label_text_color = theme.muted
         axis.major_label_text_font = FONT
         axis.major_label_text_font_size = SMALL
-        axis.axis_label_text_color = MUTED
+        axis.axis_label_text_color = theme.muted
         axis.axis_label_text_font = FONT
         axis.axis_label_text_font_size = SMALL
         axis.axis_label_text_font_style = "normal"
     for grid in fig.grid:
-        grid.grid_line_color = RULE
+        grid.grid_line_color = theme.rule
     return fig
 
 
@@ -85,17 +85,17 @@ def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
     fig.add_layout(pinned)
 
 
-def crosshair() -> Span:
+def crosshair(theme: Theme = LIGHT) -> Span:
     """The vertical line that follows the mouse through all figures that share it."""
-    return Span(dimension="height", line_color=MUTED, line_width=1, line_alpha=0.6)
+    return Span(dimension="height", line_color=theme.muted, line_width=1, line_alpha=0.6)
 
 
-def pinned() -> Span:
+def pinned(theme: Theme = LIGHT) -> Span:
     """The line at the selected step."""
     return Span(
         dimension="height",
         location=0,
-        line_color=INK,
+        line_color=theme.ink,
         line_width=1.5,
         line_dash=[4, 3],
         visible=False,

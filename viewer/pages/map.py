@@ -158,9 +158,10 @@ class Map:
         """Limits that stay while the same thing is looked at."""
         choice = self.session.choice
         key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
-        new = colours.limits(shown.usual(), diverging=shown.signed)
+        new = colours.limits(shown.usual(), diverging=shown.signed, theme=self.session.theme)
         if choice.view in grid.RANK_VIEWS:
-            new = colours.Limits(low=0, high=max(1, self.session.world_size - 1), ranks=True)
+            highest = max(1, self.session.world_size - 1)
+            new = colours.Limits(low=0, high=highest, ranks=True, theme=self.session.theme)
         old = self._limits[1] if self._limits is not None and self._limits[0] == key else None
         limits = colours.stick(old, new)
         self._limits = (key, limits)

@@ -31,7 +31,7 @@ class Selection:
     def __init__(self, session: Session, ranks: LinesFigure, *, name: str = "exponents") -> None:
         """Make the figure of exponents, to be called `name`; that of ranks is given."""
         self.session, self.told = session, Told()
-        self.exponents = ExponentsFigure(name)
+        self.exponents = ExponentsFigure(name, theme=session.theme)
         self.ranks = ranks
         self._drawn = Drawn()
 

@@ -48,4 +48,13 @@ class Training:
         lines = series.load_training(session.run, session.choice.training)
         lines = replace(lines, worst=session.blamed())
         self.lines.show(lines)
-        self.told.summary = markup.summary(series.describe(lines))
+        marks = [
+            series.Mark(step=card.step, text=card.text, severe=card.severity == "error")
+            for card in session.cards()
+        ]
+        self.lines.mark(marks)
+        told = series.describe(lines)
+        if marks:
+            steps = ", ".join(str(step) for step in sorted({one.step for one in marks}))
+            told += f" ▲: findings began at {steps}."
+        self.told.summary = markup.summary(told)

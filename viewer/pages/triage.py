@@ -9,6 +9,9 @@ import param
 
 from .. import findings, markup, words
 from ..findings import Card
+from ..mesh import load_mesh, mesh
+from ..pipeline import attempts as attempts_table
+from ..pipeline import load_pipeline, pipeline
 from ..session import Session
 from .page import Drawn
 from .training import Training
@@ -19,8 +22,13 @@ class Told(param.Parameterized):
 
     state = param.String(doc="In one line whether anything is wrong.")
     cards = param.List(item_type=Card, doc="One for each finding.")
+    now = param.String(doc="Heading of the findings that go on, or did so lately.")
+    earlier = param.String(doc="Heading of the others.")
     grounds = param.String(doc="What was checked, and what was not observed.")
     events = param.String()
+    pipeline = param.String()
+    mesh = param.String()
+    attempts = param.String()
 
 
 class Triage:
@@ -40,6 +48,8 @@ class Triage:
         session, version = self.session, self.session.follower.version
         if self._drawn.due("findings", version):
             self._tell_findings()
+            self._tell_pipeline()
+            self._tell_ranks()
         self.training.show()
         session.follow()
 
@@ -64,10 +74,40 @@ class Triage:
         why = session.follower.why()
         self.told.param.update(
             state=findings.state(why, looked=self._looked()),
-            cards=session.cards(),
+            cards=(cards := session.cards()),
+            now=findings.now_title(cards, recent=self._recent()),
+            earlier=findings.earlier_title(cards),
             grounds=findings.grounds(why),
             events=markup.events(session.run.events(), now_s=session.now()),
         )
+
+    def _tell_pipeline(self) -> None:
+        session = self.session
+        found = load_pipeline(session.run, records=session.follower.records())
+        self.told.pipeline = pipeline(found)
+
+    def _tell_ranks(self) -> None:
+        session = self.session
+        attempts, records = session.follower.attempts(), session.follower.records()
+        self.told.attempts = attempts_table(attempts)
+        if not len(attempts):
+            return
+        last = records.loc[records.index.max()] if len(records) else None
+        found = load_mesh(
+            session.run,
+            attempt=len(attempts) - 1,
+            missing=() if last is None else last["missing"],
+            blamed={rank for card in session.cards() if card.now for rank in card.ranks},
+        )
+        self.told.mesh = mesh(found)
+
+    def _recent(self) -> str:
+        """The recent steps in words; empty if there are none."""
+        steps = self.session.recent()
+        if not len(steps):
+            return ""
+        span = words.steps(int(steps.min()), int(steps.max()))
+        return f"the last {words.count(len(steps), 'record')} ({span})"
 
     def _looked(self) -> str:
         """At how much of the run, in words; empty if nothing has been recorded."""

@@ -8,6 +8,7 @@ import param
 
 from ...sketch.errors import RankscopeError
 from .. import markup
+from ..pipeline import is_late
 from ..session import Session
 from .page import Page
 
@@ -22,6 +23,9 @@ class Told(param.Parameterized):
     header = param.String(doc="Which run this is.")
     chips = param.String(doc="How it is doing.")
     links = param.String(doc="To the pages.")
+    pause = param.String(
+        doc="Plain text: what the button does that stops and goes on; empty: none."
+    )
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
 
 
@@ -59,13 +63,22 @@ class Visited:
                 self._show()
             self._tell_header()
 
-    def tell_links(self, pages: Sequence[tuple[str, str, str]]) -> None:
+    def pause_or_resume(self) -> None:
+        """Stand still at the present snapshot, or follow the run again."""
+        if self.session.paused:
+            self.session.resume()
+        else:
+            self.session.pause()
+        self.tick()
+
+    def tell_links(self, pages: Sequence[tuple[str, str, str]], *, other: tuple[str, str]) -> None:
         """Tell where the pages are.
 
         Args:
             pages: name, title and address of each.
+            other: name of the other theme, and the address of the same in it.
         """
-        self.told.links = markup.links(pages, shown=self.session.choice.page)
+        self.told.links = markup.links(pages, shown=self.session.choice.page, other=other)
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         changed = {event.name for event in events}
@@ -85,16 +98,23 @@ class Visited:
 
     def _tell_header(self) -> None:
         session = self.session
-        records = session.follower.records()
+        records = session.live.records()
         # The one appended last: after a rewind that is not the highest step.
         last = records.loc[records.index.max()] if len(records) else None
-        attempts = len(session.follower.attempts())
+        age_s = 0.0 if last is None else max(session.now() - last["time"].timestamp(), 0.0)
+        attempts = len(session.live.attempts())
+        waiting = len(records) - len(session.follower.records())
+        finished = bool(session.live.run.finished)
+        pause = "Go on" if session.paused else "" if finished else "Pause"
+        self.told.pause = pause
         self.told.header = markup.header(session.run.name, index=session.index)
         self.told.chips = markup.chips(
             attempt=attempts - 1 if last is None else int(last["attempt"]),
-            finished=bool(session.run.finished),
+            finished=finished,
+            waiting=waiting if session.paused else None,
             step=None if last is None else int(last["step"]),
-            age_s=0.0 if last is None else max(session.now() - last["time"].timestamp(), 0.0),
+            age_s=age_s,
+            late=not finished and is_late(age_s, session.interval_s()),
             present=0 if last is None else int(last["ranks"]),
             missing=[] if last is None else last["missing"],
         )

@@ -54,12 +54,6 @@ def _controls(page: Map) -> pn.FlexBox:
             margin=0,
             stylesheets=[WIDGET_CSS],
         ),
-        button(
-            "All steps",
-            session.show_all_steps,
-            width=86,
-            disabled=choice.param.zoom.rx.is_(None),
-        ),
         gap="10px",
     )
 

@@ -12,22 +12,24 @@ from panel.io.resources import LOCAL_DIST
 from panel.viewable import Viewable
 
 from .. import markup
+from ..figures.colours import LIGHT, THEMES
 from ..pages import Visited
 from .contents import CONTENTS, Entry
-from .widgets import column, text
-
-BODY_CSS = """
-html, body { background: #f4f6f8; }
-body { padding: 14px 18px 24px; box-sizing: border-box; height: auto; min-height: 100%; }
-"""
+from .themes import root_css
+from .widgets import button, column, text
 
 
-def prepare(document: Document) -> None:
-    """Set Panel up for a session, so that it fetches nothing from outside this machine."""
+def prepare(document: Document, theme: str) -> None:
+    """Set Panel up for a session, so that it fetches nothing from outside this machine.
+
+    Args:
+        document: the session's document.
+        theme: a name of `THEMES`; light if it is none.
+    """
     # Panel learns this from the first request; a session that a websocket makes anew has none,
     # and would send the browser to a content delivery network for its style sheets.
     document.template_variables["dist_url"] = LOCAL_DIST
-    pn.extension(notifications=True, reconnect=True, raw_css=[BODY_CSS])
+    pn.extension(notifications=True, reconnect=True, raw_css=[root_css(THEMES.get(theme, LIGHT))])
 
 
 def forget(document: Document) -> None:
@@ -63,7 +65,14 @@ class Shell:
             pn.FlexBox(
                 text(told.param.header, sizing_mode=None),
                 text(told.param.links, sizing_mode=None),
+                self._steps(),
                 text(told.param.chips, sizing_mode=None, styles={"margin-left": "auto"}),
+                button(
+                    told.param.pause,
+                    visited.pause_or_resume,
+                    visible=told.param.pause.rx.bool(),
+                    margin=0,
+                ),
                 gap="4px 18px",
                 align_items="center",
             ),
@@ -73,6 +82,15 @@ class Shell:
         )
         told.param.watch(lambda *_: self._mount(), ["page"])
         self._mount()
+
+    def _steps(self) -> pn.widgets.Button:
+        """Where the steps are zoomed: which are visible, and the way back to all."""
+        session = self.visited.session
+        zoom = session.choice.param.zoom
+        label = zoom.rx.pipe(
+            lambda ends: f"All steps ({ends[0]:g} to {ends[1]:g} shown)" if ends else ""
+        )
+        return button(label, session.show_all_steps, visible=zoom.rx.is_not(None), margin=0)
 
     def _mount(self) -> None:
         name = self.visited.told.page

@@ -6,7 +6,33 @@ import panel as pn
 
 from ..pages.tensor import Tensor
 from .selection import exponents_view, ranks_view, training_view
-from .widgets import button, card, cards, select, text
+from .widgets import WIDGET_CSS, button, card, cards, select, text
+
+
+def _steps(page: Tensor) -> pn.Row:
+    """A slider over the recorded steps, and a button to the one before and after."""
+    told, session = page.told, page.session
+    slider = pn.widgets.IntSlider(
+        label="",
+        start=0,
+        # A slider needs two ends that differ.
+        end=told.param.last.rx.pipe(lambda last: max(last, 1)),
+        value=told.param.at,
+        disabled=told.param.last.rx() == 0,
+        show_value=False,
+        sizing_mode="stretch_width",
+        margin=(2, 8, 0, 8),
+        stylesheets=[WIDGET_CSS],
+    )
+    slider.param.watch(lambda event: page.go_to(int(event.new)), ["value"])
+    return pn.Row(
+        text(told.param.place, sizing_mode=None, width=170, margin=(6, 0, 0, 0)),
+        button("◀", lambda: session.move(-1), margin=0, width=38, description="step before"),
+        slider,
+        button("▶", lambda: session.move(1), margin=0, width=38, description="step after"),
+        sizing_mode="stretch_width",
+        margin=(0, 0, 8, 0),
+    )
 
 
 def tensor_view(page: Tensor) -> pn.FlexBox:
@@ -21,6 +47,7 @@ def tensor_view(page: Tensor) -> pn.FlexBox:
                 gap="10px",
                 margin=(8, 0, 8, 0),
             ),
+            _steps(page),
             training_view(page.training),
             ranks_view(page.selection),
             flex="4 1 640px",

@@ -15,15 +15,23 @@ from ..session import Session
 CSS = (Path(__file__).parent.parent / "style.css").read_text(encoding="utf-8")
 
 CARD = {
-    "background": "#ffffff",
-    "border": "1px solid #e1e6eb",
+    "background": "var(--surface)",
+    "border": "1px solid var(--rule)",
     "border-radius": "10px",
     "padding": "12px 14px",
     "box-sizing": "border-box",
 }
 WIDGET_CSS = """
 :host { font: 12.5px "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
-.bk-input-group > label, label { color: #566370; font-size: 11.5px; }
+.bk-input-group > label, label { color: var(--muted); font-size: 11.5px; }
+.bk-input { background-color: var(--field); color: var(--ink); border-color: var(--line); }
+.bk-input::placeholder { color: var(--muted); }
+.bk-btn.bk-btn-default { background: var(--field); color: var(--ink);
+  border: 1px solid var(--line); }
+.bk-btn.bk-btn-default:hover { background: var(--hover); }
+.noUi-target { background: var(--hover); border-color: var(--line); box-shadow: none; }
+.noUi-handle { background: var(--surface); border-color: var(--muted); box-shadow: none; }
+.bk-btn.bk-btn-default:disabled { color: var(--muted); }
 """
 
 
@@ -88,8 +96,8 @@ def select(
     )
 
 
-def button(label: str, clicked: Callable[[], None], **settings: Any) -> pn.widgets.Button:
-    """A button beside the menus."""
+def button(label: Any, clicked: Callable[[], None], **settings: Any) -> pn.widgets.Button:
+    """A button beside the menus; its label is a text, or a parameter that holds one."""
     made = pn.widgets.Button(
         label=label, stylesheets=[WIDGET_CSS], **({"margin": (19, 0, 0, 0)} | settings)
     )

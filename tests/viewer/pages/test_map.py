@@ -125,7 +125,7 @@ def test_nonfinite_is_painted_above_the_shades_in_the_reserved_colour(
     assert np.all(state[row, 40:60] == grid.NONFINITE)
     assert not np.any(state[:, :40] == grid.NONFINITE)
     top = page.heatmap.figure.renderers[1].glyph
-    assert top.color_mapper.palette[grid.NONFINITE] == colours.NONFINITE
+    assert top.color_mapper.palette[grid.NONFINITE] == colours.LIGHT.nonfinite
 
 
 def test_infinities_stand_beside_the_histogram(broken_job: Path, open_page: Callable) -> None:

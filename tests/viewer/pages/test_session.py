@@ -6,6 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from rankscope.viewer.columns import NONFINITE
+from rankscope.viewer.figures import colours
+
+NOW = 1_760_000_000.0 + 75
 ORIGIN = "activation:blocks.2.mlp.act"
 
 
@@ -37,8 +41,23 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Ca
     told = open_pages(job.path).told
 
     assert plain(told.header) == "rankscope gpt-small"
-    assert plain(told.chips).startswith("live attempt 0 step 4 , 1 min ago")
+    assert plain(told.chips).startswith("live attempt 0 ▲ late: step 4 , 1 min ago")
     assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
+
+
+def test_a_run_whose_records_come_rarely_is_not_late(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    for step in (0, 30, 60):
+        job.commit(range(step, step + 1))
+    pages = open_pages(job.path)
+    assert "late" not in pages.told.chips
+
+    pages.session.now = lambda: NOW + 1000
+    pages.tick()
+
+    assert "▲ late: step 60 , 16 min ago" in plain(pages.told.chips)
 
 
 def test_one_lands_on_triage_and_pages_are_made_when_they_are_visited(
@@ -136,10 +155,63 @@ def test_what_a_page_cannot_show_is_told_until_it_can(
 def test_links_hold_addresses_as_text(broken_job: Path, open_pages: Callable) -> None:
     pages = open_pages(broken_job)
 
-    pages.tell_links([("triage", "Triage", "?a=1&b=2"), ("map", "<b>", '?name="><script>')])
+    pages.tell_links(
+        [("triage", "Triage", "?a=1&b=2"), ("map", "<b>", '?name="><script>')],
+        other=("Dark", '?theme=dark&name="><script>'),
+    )
 
     assert (
         '<a href="?a=1&amp;b=2" data-page="triage" aria-current=page>Triage</a>' in pages.told.links
     )
     assert "<script>" not in pages.told.links
     assert "&lt;b&gt;" in pages.told.links
+
+
+def test_a_paused_session_stands_still_and_says_how_much_is_new(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+    pages = open_pages(job.path, page="map")
+    assert pages.told.pause == "Pause"
+    pages.pause_or_resume()
+    shown = pages.page.heatmap.grid
+
+    job.commit(range(5, 8))
+    pages.session.live.look()
+    pages.tick()
+    pages.session.choice.param.update(statistic="abs_max", site=ORIGIN, step=3)
+
+    assert pages.page.heatmap.grid is not shown
+    assert pages.page.heatmap.grid.last.tolist() == [0, 1, 2, 3, 4]
+    assert list(pages.page.selection.ranks.source.data["step"]) == [0, 1, 2, 3, 4]
+    assert (pages.session.steps.start, pages.session.steps.end) == (-0.5, 4.5)
+    assert "paused, 3 newer records" in plain(pages.told.chips)
+    assert "step 7" in plain(pages.told.chips)
+    assert pages.told.pause == "Go on"
+
+    pages.pause_or_resume()
+    assert pages.page.heatmap.grid.last.tolist() == list(range(8))
+    assert plain(pages.told.chips).startswith("live")
+
+
+def test_a_finished_run_cannot_be_paused(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(2))
+    job.writer.finish()
+
+    assert open_pages(job.path).told.pause == ""
+
+
+def test_figures_have_the_colours_of_the_theme(broken_job: Path, open_pages: Callable) -> None:
+    pages = open_pages(broken_job, page="map", theme="dark")
+
+    heatmap = pages.page.heatmap
+    assert heatmap.figure.background_fill_color == colours.DARK.surface
+    assert heatmap.mapper.palette == colours.DARK.ramp
+    assert heatmap.figure.renderers[1].glyph.color_mapper.palette[NONFINITE] == (
+        colours.DARK.nonfinite
+    )
+    assert colours.DARK.ramp[0] in pages.page.told.legend
+    pages.session.choice.statistic = "mean"
+    assert heatmap.mapper.palette == colours.DARK.diverging

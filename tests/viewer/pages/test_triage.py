@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.rules import why
-from rankscope.store import Alert, open_run
+from rankscope.store import Alert, Event, RankInfo, open_run
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
@@ -202,3 +202,102 @@ def test_an_empty_run_says_so_until_it_fills(new_job: Callable, open_pages: Call
 
     assert "over steps 0–2" in plain(pages.page.told.state)
     assert list(pages.page.training.lines.source.data["step"]) == [0, 1, 2]
+
+
+def test_what_is_over_is_told_below_what_goes_on(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    later = replace(HOSTILE, first_step=160, last_step=161, record=161)
+    job.commit(range(200), alerts=(HOSTILE, later))
+
+    page = open_page(job.path, page="triage")
+
+    assert [(card.step, card.now) for card in page.told.cards] == [(3, False), (160, True)]
+    recent = "the last 50 records (steps 150–199)"
+    assert plain(page.told.now) == f"Now goes on, or was so in {recent}"
+    assert plain(page.told.earlier) == "Earlier in the run is over, or of an earlier attempt"
+
+
+def test_where_nothing_is_wrong_now_it_says_how_far_it_looked(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(200), alerts=(HOSTILE,))
+
+    page = open_page(job.path, page="triage")
+
+    recent = "the last 50 records (steps 150–199)"
+    assert plain(page.told.now) == f"Now nothing: no rule found anything in {recent}"
+    assert [card.now for card in page.told.cards] == [False]
+
+
+def test_findings_are_marked_on_the_training_lines(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    grave = replace(HOSTILE, severity="error", first_step=160, last_step=None, record=161)
+    job.commit(range(200), alerts=(HOSTILE, grave))
+
+    page = open_page(job.path, page="triage")
+
+    marks = page.training.lines.events.data
+    assert (marks["step"], marks["fill"]) == ([160, 3], [1.0, 0.0])
+    assert marks["text"] == [HOSTILE.text] * 2
+    assert "▲: findings began at 3, 160." in plain(page.training.told.summary)
+
+
+def test_the_pipeline_tells_its_losses_and_its_cost(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    lost = Event(
+        kind="gap", attempt=0, rank=3, step=5, last_step=6, time_ns=1, frames=2,
+        cause="<i>dropped by the agent", text="Rank 3 dropped 2 frames.",
+    )  # fmt: skip
+    health = {"wall_seconds": 11.0, "hook_seconds": 1.0, "frames_dropped": 2.0, "stretch": 1.0}
+    costly = health | {"hook_seconds": 2.0}
+    first = job.record(0, 0, without=(), spike={})
+    told = {rank: costly if rank == 2 else health for rank in range(4)}
+    job.writer.commit([replace(first, health=told)], streams={}, events=(lost,))
+    job.commit(range(1, 9), without=(3,))
+
+    page = open_page(job.path, page="triage")
+
+    text = plain(page.told.pipeline)
+    assert "records 9, one every 1 s; the longest pause was 1 s" in text
+    assert "agent adds 10 % to a step; most on rank 2: 22 %" in text
+    assert "incomplete 8 of 9 records lack a rank" in text
+    assert "lost 2 frames of 1 rank: &lt;i&gt;dropped by the agent" in text
+    assert "agents 8 frames dropped for want of room" in text
+
+
+def test_ranks_are_laid_out_by_the_mesh_and_say_how_they_are(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None, ranks=6)
+    mesh = [
+        RankInfo(rank=rank, host="<b>", device="cpu", coordinates={"pp": rank // 3, "dp": rank % 3})
+        for rank in range(5)
+    ]
+    job.writer.catalog.set_attempt(job.attempt, 6, {"pp": 2, "dp": 3}, mesh)
+    alert = replace(HOSTILE, ranks=(2,), last_step=None)
+    job.commit(range(9), without=(4,), alerts=(alert,))
+
+    page = open_page(job.path, page="triage")
+
+    rows = re.findall("<tr>(.*?)</tr>", page.told.mesh)
+    states = [re.findall('td class="([a-z]+)"', row) for row in rows]
+    assert states == [["present", "present", "blamed"], ["present", "missing", "unknown"]]
+    assert [plain(row) for row in rows] == ["pp=0 0 1 2", "pp=1 3 4"]
+    assert 'title="rank 4 (pp=1, dp=1; &lt;b&gt;, cpu): missing there"' in page.told.mesh
+    assert "rank 4 missing there; rank 2 blamed by a finding" in plain(page.told.mesh)
+
+
+def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+    again = job.writer.catalog.attempt_of("launch-2")
+    job.writer.catalog.set_attempt(again, 8, {"dp": 8}, [])
+    job.attempt = again
+    job.commit(range(2, 5))
+
+    page = open_page(job.path, page="triage")
+
+    rows = re.findall("<tr>(.*?)</tr>", page.told.attempts)[1:]
+    assert plain(rows[0]).startswith("1 0 of 8 dp 8 3 2–4 2025-10-09 08:53:22")
+    assert plain(rows[1]).startswith("0 4 of 4 dp 4 3 0–2")

@@ -1,0 +1,346 @@
+"""Two runs side by side: where they part first, and how far apart they are.
+
+Sites are matched by label and steps by number. Two questions are answered apart: which bits differ,
+by the checksums, where both trained on the same mesh; and which numbers differ by more than a
+tolerance, by one statistic and by what is not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..sketch.derive import MAIN, SENTINEL
+from ..sketch.errors import SettingError
+from .cause import phase_of
+from .logframe import IMPORTED
+from .pooling import Heatmap, group_size, pool_sites, pool_steps
+from .reader import Reader
+from .selection import Chosen, Indices, Steps, choose_sites
+from .values import SKETCHED, main_column
+
+AT_ONCE = 1 << 20
+"""Numbers of one statistic of one run that are in memory at a time."""
+MOST_CELLS = 1 << 26
+"""Numbers of one statistic that are read for a heatmap, of each run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """Where two runs differ first: of the first such step the first site by cause and effect."""
+
+    step: int
+    site: str
+    one: float
+    """The statistic, in the run that was asked; NaN where it has none."""
+    other: float
+    """The same in the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """How two runs differ, at the steps and sites that both have."""
+
+    statistic: str
+    tolerance: float
+    steps: int
+    """How many steps both have."""
+    first_step: int | None
+    last_step: int | None
+    bits: Parting | None
+    """Where a bit differs first; None: nowhere, or `bits_unknown` says why nobody knows."""
+    bits_unknown: str
+    numbers: Parting | None
+    """Where numbers differ first by more than the tolerance; None: nowhere."""
+    sites: pd.DataFrame
+    """By label, in the order of execution: `bits_step` and `numbers_step`, the first in which they
+    differ (none: <NA>), `largest`, log2 of the largest ratio of other to one, and `largest_step`;
+    of those that both runs have."""
+    only_one: Sequence[str]
+    """Labels that the other run has not."""
+    only_other: Sequence[str]
+    """Labels that only the other run has."""
+    text: str
+    """The answer, in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What two runs have in common."""
+
+    readers: tuple[Reader, Reader]
+    records: tuple[Indices, Indices]
+    """Of each the records of the common steps."""
+    places: tuple[Indices, Indices]
+    """Of each the common sites."""
+    steps: NDArray[np.int64]
+    labels: Sequence[str]
+    statistic: str
+
+    def blocks(self) -> Iterator[slice]:
+        """Steps to read at a time."""
+        size = max(AT_ONCE // max(len(self.labels), 1), 1)
+        for start in range(0, len(self.steps), size):
+            yield slice(start, min(start + size, len(self.steps)))
+
+    def read(self, run: int, some: slice) -> _Block:
+        """Some steps of one of the two."""
+        reader, records, places = self.readers[run], self.records[run][some], self.places[run]
+        columns = [MAIN.index(name) for name in (self.statistic, "nonfinite", SKETCHED)]
+        asked = [("scalars", records, (places, column)) for column in columns]
+        numbers, bad, share, checksum = reader.read_all([*asked, ("checksum", records, (places,))])
+        sketched = ~np.isnan(share) | (bad > 0)
+        known = ~np.isnan(bad) if self.statistic in SENTINEL else sketched
+        return _Block(numbers.astype(np.float64), bad, known, sketched, checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """[steps, sites] of one run."""
+
+    numbers: NDArray[np.float64]
+    bad: NDArray[np.float32]
+    """How many elements are not finite; NaN where it was not observed."""
+    known: NDArray[np.bool_]
+    """Where the statistic is known, if there is any."""
+    sketched: NDArray[np.bool_]
+    checksum: NDArray[np.uint64]
+
+
+def compare(
+    one: Reader,
+    other: Reader,
+    *,
+    statistic: str,
+    kind: str | None,
+    name: str | None,
+    steps: Steps,
+    tolerance: float,
+) -> Comparison:
+    """See `Run.compare`.
+
+    Raises:
+        SettingError: there is no such statistic, or nothing that both runs have.
+    """
+    if not tolerance >= 0:
+        raise SettingError(f"`tolerance` is a share of the larger number, got {tolerance!r}.")
+    pair = _pair(one, other, statistic, kind, name, steps)
+    unknown = _why_bits_cannot_be_known(one, other)
+    found = _Found(pair, tolerance, bits=not unknown)
+    labels = [
+        {reader.label(int(at)) for at in _chosen(reader, kind, name)} for reader in (one, other)
+    ]
+    bits, numbers = found.parting(found.first_bits), found.parting(found.first_numbers)
+    return Comparison(
+        statistic=statistic,
+        tolerance=tolerance,
+        steps=len(pair.steps),
+        first_step=int(pair.steps[0]) if len(pair.steps) else None,
+        last_step=int(pair.steps[-1]) if len(pair.steps) else None,
+        bits=bits,
+        bits_unknown=unknown,
+        numbers=numbers,
+        sites=found.table(),
+        only_one=sorted(labels[0] - labels[1]),
+        only_other=sorted(labels[1] - labels[0]),
+        text=_text(pair, bits, unknown, numbers, tolerance),
+    )
+
+
+def ratios(
+    one: Reader,
+    other: Reader,
+    *,
+    statistic: str,
+    kind: str | None,
+    name: str | None,
+    steps: Steps,
+    sizes: tuple[int | None, int | None],
+) -> Heatmap:
+    """See `Run.ratios`.
+
+    Raises:
+        SettingError: there is no such statistic, nothing that both runs have, or too much of it.
+    """
+    pair = _pair(one, other, statistic, kind, name, steps)
+    count, sites = len(pair.steps), len(pair.labels)
+    if count * sites > MOST_CELLS:
+        raise SettingError(
+            f"{count:,} steps of {sites:,} sites are too many to compare at once: choose a kind, "
+            f"a name or a range of steps, of at most {MOST_CELLS:,} numbers together."
+        )
+    groups = np.array_split(np.arange(count), min(count, sizes[0] or count) or 1)
+    column = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    high, low, bad, seen = (np.full((len(groups), sites), np.nan, np.float32) for _ in range(4))
+    for some in pair.blocks():
+        first, second = (pair.read(run, some) for run in (0, 1))
+        both = first.known & second.known
+        ratio = np.where(both, _log2_ratio(first.numbers, second.numbers), np.nan)
+        pool_steps(ratio.astype(np.float32), column[some], high, "max")
+        pool_steps(ratio.astype(np.float32), column[some], low, "min")
+        pool_steps(np.fmax(first.bad, second.bad), column[some], bad, "max")
+        pool_steps(np.where(both, 1, np.nan).astype(np.float32), column[some], seen, "max")
+    group = group_size(sites, sizes[1])
+    above, worst, known = (pool_sites(part, group, "max") for part in (high, bad, seen))
+    below = pool_sites(low, group, "min")
+    return Heatmap(
+        statistic=f"log2 of {statistic}, other over one",
+        kind=kind,
+        view="merged",
+        values=np.where(np.abs(below) > np.abs(above), below, above),
+        nonfinite=worst > 0,
+        observed=~np.isnan(known),
+        row_sites=[list(pair.labels[start : start + group]) for start in range(0, sites, group)],
+        column_first=np.array([pair.steps[held[0]] for held in groups if len(held)], np.int64),
+        column_last=np.array([pair.steps[held[-1]] for held in groups if len(held)], np.int64),
+    )
+
+
+class _Found:
+    """What differs between a pair, by site."""
+
+    def __init__(self, pair: _Pair, tolerance: float, *, bits: bool) -> None:
+        self.pair = pair
+        sites = len(pair.labels)
+        self.first_bits = np.full(sites, -1)
+        """By site the first of the common steps in which a checksum differs, by its place."""
+        self.first_numbers = np.full(sites, -1)
+        self.largest = np.full(sites, np.nan)
+        self.largest_at = np.full(sites, -1)
+        for some in pair.blocks():
+            one, other = (pair.read(run, some) for run in (0, 1))
+            if bits:
+                differ = one.sketched & other.sketched & (one.checksum != other.checksum)
+                _note(self.first_bits, differ, some.start)
+            both = one.known & other.known
+            beyond = both & _differs(one.numbers, other.numbers, tolerance)
+            beyond |= (one.bad != other.bad) & ~np.isnan(one.bad) & ~np.isnan(other.bad)
+            _note(self.first_numbers, beyond, some.start)
+            self._note_largest(
+                np.where(both, _log2_ratio(one.numbers, other.numbers), np.nan), some
+            )
+
+    def _note_largest(self, ratio: NDArray[np.float64], some: slice) -> None:
+        size = np.where(np.isnan(ratio), -1.0, np.abs(ratio))
+        at = size.argmax(axis=0)
+        here = np.take_along_axis(size, at[None], 0)[0]
+        better = here > np.where(np.isnan(self.largest), -1.0, np.abs(self.largest))
+        self.largest[better] = np.take_along_axis(ratio, at[None], 0)[0][better]
+        self.largest_at[better] = at[better] + some.start
+
+    def parting(self, first: NDArray[np.int64]) -> Parting | None:
+        """The first of all, by step, then by cause and effect."""
+        differing = np.flatnonzero(first >= 0)
+        if not len(differing):
+            return None
+        pair = self.pair
+        known, places = pair.readers[0].meta.sites, pair.places[0]
+        site = min(differing.tolist(), key=lambda at: (first[at], phase_of(known[places[at]]), at))
+        at = int(first[site])
+        one, other = (pair.read(run, slice(at, at + 1)).numbers[0, site] for run in (0, 1))
+        return Parting(
+            step=int(pair.steps[at]), site=pair.labels[site], one=float(one), other=float(other)
+        )
+
+    def table(self) -> pd.DataFrame:
+        """See `Comparison.sites`."""
+        return pd.DataFrame(
+            {
+                "bits_step": self._steps(self.first_bits),
+                "numbers_step": self._steps(self.first_numbers),
+                "largest": self.largest,
+                "largest_step": self._steps(self.largest_at),
+            },
+            index=pd.Index(self.pair.labels, name="site", dtype=object),
+        )
+
+    def _steps(self, at: NDArray[np.int64]) -> pd.Series:
+        steps = self.pair.steps[np.maximum(at, 0)] if len(self.pair.steps) else np.zeros(len(at))
+        return pd.Series(steps, dtype="Int64").mask(at < 0).set_axis(self.pair.labels)
+
+
+def _note(first: NDArray[np.int64], differ: NDArray[np.bool_], start: int) -> None:
+    """Note where sites differ, of which nothing was known before."""
+    new = differ.any(axis=0) & (first < 0)
+    first[new] = differ.argmax(axis=0)[new] + start
+
+
+def _differs(
+    one: NDArray[np.float64], other: NDArray[np.float64], tolerance: float
+) -> NDArray[np.bool_]:
+    """bool: by more than so large a share of the larger; or only one of them is a number."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one - other) > tolerance * np.fmax(np.abs(one), np.abs(other))
+    return np.where(np.isnan(one) | np.isnan(other), np.isnan(one) != np.isnan(other), apart)
+
+
+def _log2_ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log2 of |other| over |one|: 0 where both are 0, infinite where one of them is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log2(np.abs(other)) - np.log2(np.abs(one))
+    return np.where((one == 0) & (other == 0), 0.0, ratio)
+
+
+def _pair(
+    one: Reader, other: Reader, statistic: str, kind: str | None, name: str | None, steps: Steps
+) -> _Pair:
+    main_column(statistic, "comparisons")
+    places = [_chosen(reader, kind, name) for reader in (one, other)]
+    theirs = {other.label(int(place)): int(place) for place in places[1]}
+    shared = [int(place) for place in places[0] if one.label(int(place)) in theirs]
+    labels = [one.label(place) for place in shared]
+    if not shared:
+        raise SettingError("The two runs have no site in common, of those that were asked for.")
+    chosen: list[Chosen] = [
+        reader.choose(steps=steps, sketched=statistic not in SENTINEL) for reader in (one, other)
+    ]
+    common, mine, others = np.intersect1d(chosen[0].steps, chosen[1].steps, return_indices=True)
+    if not len(common):
+        raise SettingError("The two runs have no step in common, of those that were asked for.")
+    return _Pair(
+        (one, other),
+        (chosen[0].records[mine], chosen[1].records[others]),
+        (np.array(shared, np.int64), np.array([theirs[label] for label in labels], np.int64)),
+        common,
+        labels,
+        statistic,
+    )
+
+
+def _chosen(reader: Reader, kind: str | None, name: str | None) -> Indices:
+    return choose_sites(reader.meta.sites, kind=kind, name=name)
+
+
+def _why_bits_cannot_be_known(one: Reader, other: Reader) -> str:
+    """A sentence; empty where checksums can be compared."""
+    attempts = (attempt for reader in (one, other) for attempt in reader.meta.attempts)
+    if any(attempt.launch == IMPORTED for attempt in attempts):
+        return "A LogFrame keeps no checksums, so that bits of a run made of one are not known."
+    meshes = [
+        {str(sorted(attempt.mesh.items())) for attempt in reader.meta.attempts}
+        for reader in (one, other)
+    ]
+    if meshes[0] == meshes[1] and len(meshes[0]) == 1:
+        return ""
+    return "They trained on different meshes, so that their bits cannot be compared."
+
+
+def _text(
+    pair: _Pair, bits: Parting | None, unknown: str, numbers: Parting | None, tolerance: float
+) -> str:
+    both = f"{len(pair.steps):,} steps and {len(pair.labels):,} sites"
+    told = unknown or (
+        f"Over {both} that both have, not a bit differs."
+        if bits is None
+        else f"The first bit differs in step {bits.step} at {bits.site}."
+    )
+    if numbers is None:
+        return f"{told} No {pair.statistic} differs by more than {tolerance:.3g} of its size."
+    return (
+        f"{told} Numbers part in step {numbers.step} at {numbers.site}: {pair.statistic} "
+        f"{numbers.one:.6g} against {numbers.other:.6g}."
+    )
