@@ -76,6 +76,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Make a run of a LogFrame, a log of Track & Visualize.",
     ),
+    "formats": LazyCommand(
+        target="store.formats_command:formats",
+        extra="collector",
+        summary="Say which tensors would break in which number formats.",
+    ),
     "prune": LazyCommand(
         target="store.command:prune",
         extra="collector",

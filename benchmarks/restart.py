@@ -35,6 +35,9 @@ from rankscope.wire import (
     pack_frame,
 )
 
+MOST_HELD = 32 << 20
+"""Bytes that the collector may have in memory while the run is made."""
+
 
 def hello(stream: str) -> Hello:
     """Of the only rank."""
@@ -74,9 +77,18 @@ def make_run(store: Path, sites: list[Site], steps: int) -> None:
         parts = encode_frame(frame(step, len(sites)), schema.hash)
         collector.receive(b"peer", parts, time.monotonic())
         collector.tick(time.monotonic())
-    time.sleep(CollectorSettings().commit_s)
-    collector.tick(time.monotonic())
+        # A stream that goes on without credit is dismissed, and what it sends is in no run.
+        while collector.statistics().held_bytes > MOST_HELD:
+            time.sleep(0.002)
+            collector.tick(time.monotonic())
+    until = time.monotonic() + 60
+    while collector.statistics().records < steps and time.monotonic() < until:
+        time.sleep(0.01)
+        collector.tick(time.monotonic())
+    stored = collector.statistics().records
     writers[0].close()
+    if stored != steps:
+        raise SystemExit(f"The run was to have {steps} records, and has {stored}.")
 
 
 def restart(store: Path, sites: list[Site], step: int) -> tuple[float, float, float]:

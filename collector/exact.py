@@ -82,8 +82,9 @@ class Exact:
         if merged.observed.is_of_several:
             found.add(-1, 0.0, 0.0, lambda: Told(text=""))  # copies were looked at
         differing = {one.site: one for one in merged.divergences}
-        compared = set(merged.sites[merged.table.has_checksum()].tolist())
-        settled = {site for rule, site in firing if rule == COPIES.name and site in compared}
+        settled = {site for rule, site in firing if rule == COPIES.name}
+        if settled:
+            settled &= set(merged.sites[merged.table.has_checksum()].tolist())
         for site in sorted(settled | differing.keys()):
             if not self._may_compare(site, merged):
                 continue

@@ -57,6 +57,8 @@ NOTICE_STEPS = 8
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
 made, but for those of one commit."""
+RECALLED, RECALLED_ROWS = 64, 1 << 15
+"""Records that rules are shown again when an attempt goes on after a restart, and rows of these."""
 LAYOUT_BYTES = 64
 """What a site takes of each stream's memory, beside the schema."""
 
@@ -323,6 +325,10 @@ class Run:
         """Whether a commit is under way."""
         return self._commits.is_busy
 
+    def is_behind(self, now: float) -> bool:
+        """Whether there is something to gather at once."""
+        return self._due(now) > 0
+
     @property
     def commit_s(self) -> float:
         """How long the last commit took."""
@@ -338,8 +344,9 @@ class Run:
         stored = self._commits.take(now)
         if stored is not None:
             self._release(stored)
-        if self._is_due(now):
-            self._gather(now)
+        most = self._due(now)
+        if most:
+            self._gather(now, most)
         if self._ready is not None and self._commits.is_free:
             self._begin_commit(self._ready)
         return stored is not None
@@ -402,10 +409,10 @@ class Run:
         """
         try:
             self._wait_for_commit(now)
-            self._gather(now, everything=True)
+            self._gather(now, self._most_records(), everything=True)
             while self._ready is not None and self._begin_commit(self._ready):
                 self._wait_for_commit(now)
-                self._gather(now, everything=True)
+                self._gather(now, self._most_records(), everything=True)
             self._writer.finish()
         except StoreError:
             raise
@@ -516,6 +523,8 @@ class Run:
         )
         place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
         last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
+        if last_step is not None:
+            self._recall(attempt, world_size)
         self._joiners[attempt].watch.resume(
             self._writer.alerts(attempt), place.__getitem__, last_step
         )
@@ -526,6 +535,16 @@ class Run:
         self._started[attempt] = now
         self._meshes[attempt] = mesh
         self._ranks[attempt] = {}
+
+    def _recall(self, attempt: int, world_size: int) -> None:
+        """Let rules remember the last records of an attempt that an earlier collector began."""
+        most = min(RECALLED, RECALLED_ROWS // max(len(self._catalog.meta.sites), 1))
+        try:
+            records = self._writer.replay(attempt, most)
+            self._joiners[attempt].watch.recall(records, world_size=world_size)
+        except Exception as error:  # whatever the store's engine raises: no frame waits for it
+            text = "Rules remember nothing of run %r from before: %r"
+            logger.warning(text, self.name, error)
 
     def _introduce(self, attempt: int, hello: Hello) -> None:
         self._ranks[attempt][hello.rank] = RankInfo(
@@ -565,32 +584,33 @@ class Run:
             self._catalog.set_attempt(attempt, world_size, self._meshes[attempt], ranks)
         self._unwritten.clear()
 
-    def _is_due(self, now: float) -> bool:
-        """Whether it is time to gather."""
+    def _due(self, now: float) -> int:
+        """How many records are to be gathered now, at most; 0: it is not time yet."""
         if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
-            return False
+            return 0
         if now - self._gathered_at >= self.settings.commit_s:
-            return True
-        most = self._most_records()
-        ready = sum(joiner.ready(most) for joiner in self._joiners.values())
-        return ready >= most and (self._ready is None or not self._ready.records)
+            return _up_to_a_chunk(self._next_record, self._most_records())
+        most, waiting = self._most_records(), self._ready.records if self._ready else ()
+        # One chunk of the store at a time: messages are answered in between.
+        some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
+        ready = sum(joiner.ready(some) for joiner in self._joiners.values())
+        return some if ready >= some <= most - len(waiting) else 0
 
     def _record_bytes(self) -> int:
         """What the records take that are not durable yet."""
         return self._commits.held_bytes + (0 if self._ready is None else self._ready.size_bytes)
 
     def _most_records(self) -> int:
-        """How many records are gathered at a time."""
+        """How many records a commit has, at most."""
         room = self.settings.held_bytes // RECORDS_SHARE // max(self._usual_bytes, 1)
         return max(min(self.settings.commit_records, room), 1)
 
-    def _gather(self, now: float, *, everything: bool = False) -> None:
-        """Add what is ready to what the next commit is to store."""
+    def _gather(self, now: float, most: int, *, everything: bool = False) -> None:
+        """Add what is ready, at most so many records, to what the next commit is to store."""
         self._gathered_at = now
         self._take_farewells()
         self._ready = gathered = self._ready or Batch()
         for attempt in sorted(self._joiners):
-            most = _up_to_a_chunk(self._next_record, self._most_records())
             batch = self._joiners[attempt].tick(
                 now, self._next_record, most=most, everything=everything
             )

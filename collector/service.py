@@ -99,8 +99,11 @@ class Service:
         next_trim = time.monotonic() + TRIM_S
         leave_at = 0.0
         while not stop():
-            if self._listener.wait(BUSY_MS if self._collector.is_storing else wait_ms):
+            if self._listener.wait(self._wait_ms(wait_ms)):
                 self._take_in()
+                # What comes next may take a while: agents go on sending meanwhile.
+                self._collector.acknowledge()
+                self._send_out()
             now = time.monotonic()
             self._collector.tick(now)
             self._send_out()
@@ -132,6 +135,12 @@ class Service:
         self._send_out()
         # The last acknowledgements are small; a peer that does not take them is not waited for.
         self._listener.close(linger_ms=200)
+
+    def _wait_ms(self, idle_ms: int) -> int:
+        """How long to wait for messages before going on."""
+        if self._collector.is_behind(time.monotonic()):
+            return 0
+        return BUSY_MS if self._collector.is_storing else idle_ms
 
     def _look(self, now: float) -> Health:
         health = Health(

@@ -168,13 +168,17 @@ class Collector:
         """Commit what is due, and acknowledge what arrived and what is durable."""
         for run in list(self._runs.values()):
             self._advance(run, now)
-        self._acknowledge()
+        self.acknowledge()
         if now >= self._next_steer:
             self._next_steer = now + STEER_S
             self._steer(now)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_S
             self._prune(now)
+
+    def is_behind(self, now: float) -> bool:
+        """Whether `tick` has something to do at once."""
+        return any(run.is_behind(now) for run in self._runs.values())
 
     def is_done(self, now: float) -> bool:
         """Whether there is nothing left to do: see `--until-done`."""
@@ -489,7 +493,8 @@ class Collector:
             self._counts.faults += 1
             self._complaints.say("fault", "Agents could not be steered.", now, format_exc())
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Say what has arrived, and what is durable, where that is not known; `tick` does, too."""
         generous = not self.is_full
         for stream in self._touched.values():
             cursor = stream.cursor
@@ -522,7 +527,7 @@ class Collector:
         self._counts.lost_frames += run.lost_frames
         self._counts.lag_s, self._counts.commit_s = run.lag_s, run.commit_s
         self._touched |= run.streams
-        self._acknowledge()
+        self.acknowledge()
         for stream in run.streams.values():
             self._peers.pop(stream.peer, None)
         del self._runs[run.name]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, main_statistics
+from ..sketch.derive import MAIN, narrow_statistics
 from ..sketch.distribution import RANKED, SPREAD, RankDistribution
 from ..sketch.table import SketchTable
 from ..wire.codec import PackedFrame
@@ -44,7 +44,7 @@ class Observed:
         first = sorted(contributions)
         parts = [contributions[rank] for rank in first]
         rows = _thin(parts)
-        numbers = main_statistics(rows).astype(np.float32)
+        numbers = narrow_statistics(rows)
         ranks = [part.members or (rank,) for rank, part in zip(first, parts, strict=True)]
         return cls(ranks, parts, plans.of(parts, first), rows, numbers)
 
@@ -117,7 +117,11 @@ def over_ranks(
     over = OverRanks(
         spread=spread,
         distributions=_distributions(observed, dense, known),
-        by_rank=_stacked([numbers[rank] for rank in sorted(numbers)], len(spread)),
+        by_rank=(
+            dense
+            if len(known) == len(numbers)
+            else _stacked([numbers[rank] for rank in sorted(numbers)], len(spread))
+        ),
         by_group=_stacked(list(by_group.values()), len(spread)),
     )
     return over, sorted(numbers), list(by_group)
@@ -156,10 +160,10 @@ def _stacked(some: Sequence[Numbers], sites: int) -> Numbers:
 
 def _thin(parts: Sequence[Contribution]) -> SketchTable:
     """All rows of all contributions, one below the other, without their histograms."""
-    counts = np.concatenate([part.frame.counts for part in parts])
+    # Columns side by side in memory, as all arithmetic wants them.
+    counts = np.concatenate([part.frame.counts.T for part in parts], axis=1).T
     return SketchTable(
         counts,
-        # Columns side by side in memory, as all arithmetic on moments wants them.
         np.concatenate([part.frame.moments.T for part in parts], axis=1).T,
         np.concatenate([part.frame.checksum for part in parts]),
         np.empty((len(counts), 0), np.int64),
@@ -229,5 +233,5 @@ def _of_group(observed: Observed, some: list[int], name: str, plans: Plans) -> N
     own = plans.of_group(name, [observed.parts[number] for number in some], first)
     rows = united(own, observed.rows.take(np.flatnonzero(np.isin(plan.part, some))))
     numbers = np.full((len(plan.sites), len(MAIN)), np.nan, np.float32)
-    numbers[np.searchsorted(plan.sites, own.sites)] = main_statistics(rows)
+    numbers[np.searchsorted(plan.sites, own.sites)] = narrow_statistics(rows)
     return numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..sketch.table import BINS
+from ..sketch.table import BINS, Floats, Ints, without_copies
 from .past import WARM_UP
 from .rule import Memory, Rule, Told, Verdict, of_rows
 from .seen import Seen
@@ -23,21 +23,26 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
     between their cumulative shares.
     """
     rows, sites = seen.rows("activation", "weight", "tap"), seen.record.sites
-    histogram = seen.record.merged.histogram[rows]
-    padded = np.zeros((len(rows), LEVELS * EVERY))
-    padded[:, :BINS] = histogram
-    counts = padded.reshape(len(rows), LEVELS, EVERY).sum(-1)
-    total = counts.sum(-1)
-    told = total > 0
-    shares = np.cumsum(counts[told], axis=-1) / total[told, None]
-    past, seen_before = memory.table("past", seen.size, LEVELS), memory.column("n", seen.size, 0.0)
-    at = sites[rows[told]]
-    octaves = EVERY * np.abs(shares - past[at]).sum(-1)
+    first, upto = cumulated(seen.record.merged.histogram[without_copies(rows)])
+    told = upto[:, -1] > 0
+    if not told.all():
+        rows, upto = rows[told], upto[told]
     value = np.full(len(sites), np.nan)
-    value[rows[told]] = np.where(seen_before[at] >= WARM_UP, octaves, np.nan)
+    past, seen_before = memory.table("past", seen.size, LEVELS), memory.column("n", seen.size, 0.0)
+    at = without_copies(sites[rows])
+    levels = _in_use(
+        memory, first, first + upto.shape[1], everything=bool((seen_before[at] == 0).any())
+    )
+    moved = np.zeros((len(rows), levels.stop - levels.start))
+    begin, end = first - levels.start, first - levels.start + upto.shape[1]
+    np.divide(upto, upto[:, -1:], out=moved[:, begin:end])
+    moved[:, end:] = 1.0
+    moved -= past[at, levels]
+    octaves = EVERY * np.abs(moved).sum(-1)
+    value[rows] = np.where(seen_before[at] >= WARM_UP, octaves, np.nan)
     seen_before[at] += 1
-    rate = np.maximum(RATE, 1 / seen_before[at])[:, None]
-    past[at] += rate * (shares - past[at])
+    moved *= np.maximum(RATE, 1 / seen_before[at])[:, None]
+    past[at, levels] += moved
 
     def tell(row: int) -> Told:
         text = (
@@ -47,6 +52,28 @@ def drift(seen: Seen, memory: Memory) -> Verdict:
         return Told(text=text, evidence={"octaves": float(value[row])})
 
     return of_rows(seen, rows, value, tell)
+
+
+def _in_use(memory: Memory, first: int, stop: int, *, everything: bool) -> slice:
+    """The levels at which sites may have moved: those that any record has had so far.
+
+    Below these the share of every site is 0, and above them 1: as it was, but for new sites.
+    """
+    lowest, highest = memory.column("lowest", 1, LEVELS), memory.column("highest", 1, 0.0)
+    lowest[0], highest[0] = min(lowest[0], first), max(highest[0], stop)
+    return slice(0, LEVELS) if everything else slice(int(lowest[0]), int(highest[0]))
+
+
+def cumulated(histogram: Ints) -> tuple[int, Floats]:
+    """The first level in use, and float64 [rows, levels in use]: how many are there or below."""
+    used = np.flatnonzero(np.bitwise_or.reduce(histogram, axis=0))
+    first, last = (int(used[0]) // EVERY, int(used[-1]) // EVERY) if len(used) else (0, 0)
+    some = histogram[:, first * EVERY : (last + 1) * EVERY]
+    upto = np.zeros((len(histogram), last + 1 - first))
+    for place in range(EVERY):  # sums along so short an axis would be slow
+        own = some[:, place::EVERY]
+        upto[:, : own.shape[1]] += own
+    return first, np.cumsum(upto, axis=1, out=upto)
 
 
 DRIFT = (

@@ -15,7 +15,7 @@ EARLY = 2.0
 RISEN = 0.5
 """Octaves above the largest of the past from which on a site counts as growing."""
 MOST_BACK = 16
-"""Records by which the begin of slow growth is sought before that, at most."""
+"""So many records before that, at most, is the begin of slow growth sought."""
 LEAST_SHARE = 0.02
 """Of the loss itself: what moves less is as it was."""
 MANY = 8
@@ -51,14 +51,16 @@ def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
         count[at] == 1, new, np.maximum(top[at] - FORGET, np.minimum(new, top[at] + follow))
     )
 
-    rise = memory.column("rise", seen.size)
+    rise, at_rise = memory.column("rise", seen.size), memory.column("count at rise", seen.size)
     rise[sites[rows[value[rows] <= RISEN]]] = np.nan
     rising = sites[rows[value[rows] > RISEN]]
-    rise[rising] = np.where(np.isnan(rise[rising]), seen.record.step, rise[rising])
+    new = rising[np.isnan(rise[rising])]
+    rise[new], at_rise[new] = seen.record.step, count[new]
 
     def tell(row: int) -> Told:
         info, was = seen.site(row), float(rms[row] / 2 ** value[row])
-        since = _began(float(rise[sites[row]]), seen.record.step, float(value[row]))
+        risen, records = float(rise[sites[row]]), float(count[sites[row]] - at_rise[sites[row]])
+        since = _began(risen, seen.record.step, records, float(value[row]))
         text = (
             f"The rms of {info.label} is {rms[row]:.3g}, {figures(2 ** value[row])} times the "
             f"largest of the records before ({was:.3g})."
@@ -70,11 +72,16 @@ def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
     return of_rows(seen, rows, value, tell)
 
 
-def _began(rise: float, step: int, octaves: float) -> int:
-    """When growth began that reached `RISEN` in step `rise`, if it was always as fast as since."""
-    steps = step - rise
-    back = RISEN * steps / (octaves - RISEN) if octaves > RISEN else 0.0
-    return int(rise - min(round(back), MOST_BACK))
+def _began(rise: float, step: int, records: float, octaves: float) -> int:
+    """When growth began that reached `RISEN` in step `rise`, if it was always as fast as since.
+
+    Args:
+        records: from that step to `step`.
+    """
+    if records <= 0 or octaves <= RISEN:
+        return int(rise)
+    back = min(round(RISEN * records / (octaves - RISEN)), MOST_BACK)
+    return int(rise - back * max(step - rise, 0) / records)
 
 
 def vanishing(seen: Seen, _: Memory) -> Verdict | None:

@@ -39,13 +39,11 @@ def losses(seen: Seen, memory: Memory) -> Verdict | None:
     if not now:
         return None
     before = memory.column("dropped", max(now) + 1)
-    new = {
-        rank: count - float(np.nan_to_num(before[rank], nan=count)) for rank, count in now.items()
-    }
-    for rank, count in now.items():
-        before[rank] = count
-    worse = tuple(sorted(rank for rank, count in new.items() if count > 0))
-    lost = sum(new[rank] for rank in worse)
+    ranks, count = np.array(list(now)), np.array(list(now.values()))
+    new = np.nan_to_num(count - before[ranks])
+    before[ranks] = count
+    worse = tuple(sorted(ranks[new > 0].tolist()))
+    lost = float(new[new > 0].sum())
 
     def tell() -> Told:
         text = f"Agents dropped {lost:.0f} steps or frames since the record before."

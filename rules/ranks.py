@@ -23,6 +23,16 @@ from .seen import Seen
 FEWEST = 4
 """Of fewer ranks none has a majority to be unlike."""
 RMS = RANKED.index("rms")
+TELLING = (
+    RANKS,
+    MEDIAN,
+    DEVIATION,
+    MAGNITUDES.start,
+    MAGNITUDES.start + EXTREMES,
+    NAMES.start,
+    NAMES.start + EXTREMES,
+)
+"""Of the summary: how many ranks there are, what is usual, the most extreme, whose they are."""
 LEAST_SPREAD = 0.03
 """Octaves between ranks that are nothing, however alike the others are."""
 LEAST_OCTAVES = 1.25
@@ -68,15 +78,14 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     rows = seen.rows(*LOCAL)
     if not len(summaries) or not len(rows):
         return None
-    own = summaries[:, rows, RMS].astype(np.float64)  # [peers, rows, summary]
-    ranks, middle = own[..., RANKS], own[..., MEDIAN]
-    sigma = np.maximum(1.4826 * own[..., DEVIATION], LEAST_SPREAD)
-    lowest, highest = MAGNITUDES.start, MAGNITUDES.start + EXTREMES
-    below = middle - log2_magnitude(own[..., lowest])
-    above = log2_magnitude(own[..., highest]) - middle
+    ranks, middle, deviation, lowest, highest, low_name, high_name = (
+        summaries[:, rows, RMS, column].astype(np.float64) for column in TELLING
+    )  # [peers, rows] each
+    sigma = np.maximum(1.4826 * deviation, LEAST_SPREAD)
+    below, above = middle - log2_magnitude(lowest), log2_magnitude(highest) - middle
     side = above >= below
     away = np.where(side, above, below)
-    names = np.where(side, own[..., NAMES.start + EXTREMES], own[..., NAMES.start])
+    names = np.where(side, high_name, low_name)
     score = np.where(ranks >= FEWEST, away / sigma, np.nan)
     is_far = (away >= LEAST_OCTAVES) | ((away >= CLEAR_OCTAVES) & (score >= CLEAR))
     score[~is_far & (ranks >= FEWEST)] = 0.0
@@ -90,10 +99,9 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     chance = math.sqrt(2 * math.log(max(len(rows) * float(np.nanmax(ranks)), 2.0)))
     value = np.full(len(seen.record.sites), np.nan)
     value[rows] = best - chance
-    place = {int(row): at for at, row in enumerate(rows)}
 
     def tell(row: int) -> Told:
-        at = place[row]
+        at = int(np.searchsorted(rows, row))
         rank, factor = int(who[at]), 2 ** float(octaves[at])
         larger = "larger" if side[peer[at], at] else "smaller"
         text = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, derive
+from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.table import Floats
 from ..store.record import Record, SiteInfo
@@ -28,6 +28,12 @@ class Sites:
     def __init__(self, site: Callable[[int], SiteInfo]) -> None:
         self._site = site
         self._columns: dict[object, Floats] = {}
+        self._of: Rows = np.empty(0, np.intp)
+        """The sites of the last record: most have those of the one before."""
+        self._known: dict[object, Floats] = {}
+        """By name the numbers of these."""
+        self._rows: dict[object, Rows] = {}
+        """By kinds the rows of that record that are of one of them."""
 
     def __getitem__(self, index: int) -> SiteInfo:
         return self._site(index)
@@ -45,6 +51,29 @@ class Sites:
             known = self._columns[name] = np.concatenate([known, new])
         return known
 
+    def known(self, sites: Rows, name: object, of: Callable[[SiteInfo], float]) -> Floats:
+        """float64 [sites]: a number of each of a record's sites; it cannot be written to."""
+        self._look_at(sites)
+        known = self._known.get(name)
+        if known is None:
+            upto = int(sites[-1]) + 1 if len(sites) else 0
+            known = self._known[name] = self.column(name, upto, of)[sites]
+            known.flags.writeable = False
+        return known
+
+    def rows(self, sites: Rows, kinds: tuple[str, ...]) -> Rows:
+        """Which of a record's rows are of one of these kinds; it cannot be written to."""
+        known = self.known(sites, kinds, lambda site: float(site.kind in kinds))
+        rows = self._rows.get(kinds)
+        if rows is None:
+            rows = self._rows[kinds] = np.flatnonzero(known)
+            rows.flags.writeable = False
+        return rows
+
+    def _look_at(self, sites: Rows) -> None:
+        if sites is not self._of:
+            self._of, self._known, self._rows = sites, {}, {}
+
 
 @dataclass(slots=True)
 class Seen:
@@ -55,19 +84,13 @@ class Seen:
     world_size: int
     is_resumed: bool = False
     """Whether memories begin in the middle of the attempt: the collector was started again."""
-    _statistics: dict[str, Floats] = field(default_factory=dict[str, Floats])
 
     def statistic(self, name: str) -> Floats:
-        """float64 [rows]: a statistic of what all ranks make up; NaN where it is not known."""
-        if name not in self._statistics:
-            self._statistics[name] = self._derived(name)
-        return self._statistics[name]
+        """float64 [rows]: a statistic of what all ranks make up; NaN where it is not known.
 
-    def _derived(self, name: str) -> Floats:
-        found, told = derive(self.record.merged, name), self.record.told
-        if not len(told) or name not in MAIN:
-            return found
-        return np.where(self.record.merged.lacks_moments(), told[:, MAIN.index(name)], found)
+        It is the record's, and cannot be written to; so it is with `known` and `rows`.
+        """
+        return self.record.statistics[name]
 
     @property
     def size(self) -> int:
@@ -76,11 +99,11 @@ class Seen:
 
     def known(self, name: object, of: Callable[[SiteInfo], float]) -> Floats:
         """float64 [rows]: a number of each site that does not change, see `Sites.column`."""
-        return self.sites.column(name, self.size, of)[self.record.sites]
+        return self.sites.known(self.record.sites, name, of)
 
     def rows(self, *kinds: str) -> Rows:
         """Which rows of the record are of one of these kinds."""
-        return np.flatnonzero(self.known(kinds, lambda site: float(site.kind in kinds)))
+        return self.sites.rows(self.record.sites, kinds)
 
     def site(self, row: int) -> SiteInfo:
         """What is known of the site of a row."""

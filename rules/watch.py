@@ -6,8 +6,8 @@ begins, and once more when it has ended.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +32,8 @@ class _Streaks:
 
     def __init__(self) -> None:
         self.memory = Memory()
+        self.is_quiet = True
+        """Whether no site has been above the lower bound since it was last at most that."""
 
     def wrong(self, sites: int) -> NDArray[np.float64]:
         return self.memory.column("wrong", sites, 0.0)
@@ -68,7 +70,10 @@ class Watch:
     """By rule how many records it could judge something of."""
     broken: dict[str, str] = field(default_factory=dict[str, str])
     """By rule why it failed, since when it is not asked."""
-    _firing: dict[Key, _Firing] = field(default_factory=dict[Key, _Firing])
+    _firing: defaultdict[str, dict[int, _Firing]] = field(
+        default_factory=lambda: defaultdict(dict[int, _Firing])
+    )
+    """By rule and index of the site."""
     _streaks: dict[str, _Streaks] = field(default_factory=dict[str, _Streaks])
     _memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
     _sites: Sites = field(init=False)
@@ -80,7 +85,22 @@ class Watch:
     @property
     def firing(self) -> set[Key]:
         """What is wrong at the moment."""
-        return set(self._firing)
+        return {(rule, site) for rule, found in self._firing.items() for site in found}
+
+    def recall(self, records: Iterable[Record], *, world_size: int) -> None:
+        """Remember an attempt's last records, which an earlier collector has judged.
+
+        Nothing is told of them, nor counted. To be called before `resume`.
+        """
+        self._is_resumed = True
+        try:
+            for record in records:
+                self.judge(record, {}, world_size=world_size, patched=record.kept)
+        finally:
+            # What was found, and what goes on, the earlier collector has told.
+            self._firing.clear()
+            self.broken.clear()
+            self.judged, self.told = Counter[str](), 0
 
     def resume(
         self, alerts: Sequence[Alert], place: Callable[[str], int], last_step: int | None
@@ -95,9 +115,9 @@ class Watch:
         self.told, self._is_resumed = len(alerts), last_step is not None
         for alert in alerts:
             if alert.last_step is None:
-                key = alert.rule, place(alert.site) if alert.site else -1
+                site = place(alert.site) if alert.site else -1
                 last = max(alert.first_step, last_step or alert.first_step)
-                self._firing[key] = _Firing(alert, last)
+                self._firing[alert.rule][site] = _Firing(alert, last)
 
     def judge(
         self,
@@ -148,17 +168,21 @@ class Watch:
             self.judged[rule.name] += 1
         threshold = rule.threshold if verdict.threshold is None else verdict.threshold
         clear = rule.clear if verdict.threshold is None else verdict.threshold
+        streaks = self._streaks.setdefault(rule.name, _Streaks())
+        above, firing = value > clear, self._firing[rule.name]
+        if streaks.is_quiet and not firing and not above.any():
+            return []  # as in nearly all records: nothing is wrong, and nothing can end
         wrong, right = value > threshold, value <= clear
-        streaks, size = self._streaks.setdefault(rule.name, _Streaks()), int(place.max()) + 1
+        size = int(place.max()) + 1
         in_a_row, calm = streaks.wrong(size), streaks.right(size)
         since = streaks.since(size)
-        above = value > clear
         since[place[above & np.isnan(since[place])]] = record.step
         since[place[right]] = np.nan
         in_a_row[place[wrong]] += 1
         in_a_row[place[~wrong & ~np.isnan(value)]] = 0
         calm[place[wrong]] = 0
         calm[place[right]] += 1
+        streaks.is_quiet = not in_a_row.any() and bool(np.isnan(since).all())
         begun = np.flatnonzero(wrong & (in_a_row[place] >= rule.records))
         alerts = self._begin(rule, verdict, begun, since, record)
         if not (patched or record.partial) and (record.complete or not rule.alone):
@@ -176,7 +200,7 @@ class Watch:
         told = list[Alert]()
         for entry in self._by_execution(verdict.sites, begun):
             site = int(verdict.sites[entry])
-            going_on = self._firing.get((rule.name, site))
+            going_on = self._firing[rule.name].get(site)
             if going_on is not None:
                 going_on.last_step = max(record.step, going_on.last_step)
                 continue
@@ -200,7 +224,7 @@ class Watch:
                 evidence=dict(said.evidence),
                 time_ns=record.time_ns,
             )
-            self._firing[rule.name, site] = _Firing(alert, record.step)
+            self._firing[rule.name][site] = _Firing(alert, record.step)
             self.told += 1
             told.append(alert)
         return told
@@ -214,7 +238,7 @@ class Watch:
         return sorted(entries.tolist(), key=lambda entry: order.get(int(sites[entry]), -1))
 
     def _end(self, rule: Rule, right: Rows) -> list[Alert]:
-        firing = [site for name, site in self._firing if name == rule.name]
-        ended = right[np.isin(right, firing)].tolist() if firing else []
-        found = [self._firing.pop((rule.name, site)) for site in ended]
+        firing = self._firing[rule.name]
+        ended = right[np.isin(right, list(firing))].tolist() if firing else []
+        found = [firing.pop(site) for site in ended]
         return [replace(one.alert, last_step=one.last_step) for one in found]

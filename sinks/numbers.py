@@ -12,7 +12,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, derive, main_statistics
+from ..sketch.derive import MAIN, Statistics, derive
 from ..sketch.formats import number_format
 from ..sketch.ranges import overflow, underflow
 from ..sketch.table import Floats, Ints, SketchTable
@@ -44,7 +44,7 @@ def numbers_of(
     groups, of_row = _groups(record, sites)
     wholes = _united(record.merged, of_row)
     columns = {
-        **_averages(record.merged, of_row, len(groups)),
+        **_averages(record.statistics, of_row, len(groups)),
         **{f"all/{name}": derive(wholes, name) for name in WHOLE},
         **_rates(wholes, formats or FORMATS),
     }
@@ -74,7 +74,7 @@ def table_of(record: Record, sites: Sequence[SiteInfo]) -> Table:
     return Table(
         sites=tuple(sites[place].label for place in record.sites.tolist()),
         statistics=DESCRIBED,
-        values=np.stack([derive(record.merged, name) for name in DESCRIBED], axis=1),
+        values=np.stack([record.statistics[name] for name in DESCRIBED], axis=1),
     )
 
 
@@ -92,9 +92,9 @@ def _groups(record: Record, sites: Sequence[SiteInfo]) -> tuple[list[str], Place
     return groups, np.array([places[group] for group in of_row], np.intp)
 
 
-def _averages(table: SketchTable, of_row: Places, groups: int) -> dict[str, Floats]:
+def _averages(statistics: Statistics, of_row: Places, groups: int) -> dict[str, Floats]:
     """Main statistics averaged over the sites that have them; what is not finite is added up."""
-    values = main_statistics(table)
+    values = statistics.main()
     sums, known = np.zeros((groups, len(MAIN))), np.zeros((groups, len(MAIN)))
     np.add.at(sums, of_row, np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
     np.add.at(known, of_row, ~np.isnan(values))

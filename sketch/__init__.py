@@ -25,9 +25,11 @@ from .quantities import (
     Quantity,
     quantity_named,
 )
-from .ranges import Bounded, fit, overflow, quantile, subnormal, underflow
+from .ranges import fit, overflow, quantile, subnormal, underflow
 from .reference import sketch_array
+from .scaling import best_shift
 from .table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS, SketchTable
+from .tally import Bounded, Tally
 
 __all__ = [
     "BINS",
@@ -56,6 +58,8 @@ __all__ = [
     "SettingError",
     "SketchTable",
     "StoreError",
+    "Tally",
+    "best_shift",
     "derive",
     "element_hash",
     "fit",

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import SettingError
 from .table import (
@@ -37,6 +38,7 @@ from .table import (
     SketchTable,
     magnitude,
     scale_exponent,
+    side_by_side,
 )
 
 
@@ -63,8 +65,7 @@ class Columns:
 
     def __init__(self, table: SketchTable) -> None:
         self._table = table
-        # Columns side by side in memory: arithmetic on them is several times as fast.
-        self._moments = np.ascontiguousarray(table.moments.T)
+        self._moments = side_by_side(table.moments)
 
     def count(self, column: int) -> Floats:
         """A count, by its place in `COUNTS`; exact up to 2^53."""
@@ -288,6 +289,62 @@ MAIN = (
 
 def main_statistics(table: SketchTable) -> Floats:
     """float64 [rows, len(MAIN)]: the main statistics, in their order."""
+    found = np.empty((len(MAIN), len(table)))
+    _fill_main(table, found)
+    return found.T
+
+
+def narrow_statistics(table: SketchTable) -> NDArray[np.float32]:
+    """float32 [rows, len(MAIN)]: the same; what lies beyond float32 is infinite."""
+    found = np.empty((len(MAIN), len(table)), np.float32)
+    _fill_main(table, found)
+    return found.T
+
+
+def _fill_main(table: SketchTable, into: NDArray[np.floating]) -> None:
+    """Fill [len(MAIN), rows]; of float64 there is never more than one statistic of all rows."""
     columns = Columns(table)
     with np.errstate(all="ignore"):
-        return np.stack([STATISTICS[name](columns) for name in MAIN]).T
+        for place, name in enumerate(MAIN):
+            into[place] = STATISTICS[name](columns)
+
+
+class Statistics:
+    """The statistics of a table that does not change any more, each derived once.
+
+    What it gives is shared by all who ask, and cannot be written to.
+    """
+
+    def __init__(self, table: SketchTable, told: NDArray[np.float32]) -> None:
+        """Of a table.
+
+        Args:
+            table: the sketches.
+            told: float32 [rows, len(MAIN)], which count where moments are lacking; or no rows.
+        """
+        self._table, self._told = table, told
+        self._columns: Columns | None = None
+        self._known: dict[str, Floats] = {}
+
+    def __getitem__(self, statistic: str) -> Floats:
+        """float64 [rows]: the statistic of that name, see `STATISTICS`.
+
+        Raises:
+            SettingError: there is no such statistic; the message lists near names.
+        """
+        known = self._known.get(statistic)
+        if known is None:
+            check_statistic(statistic)
+            columns = self._columns = self._columns or Columns(self._table)
+            with np.errstate(all="ignore"):
+                known = STATISTICS[statistic](columns)
+            if len(self._told) and statistic in MAIN:
+                told = self._told[:, MAIN.index(statistic)]
+                known = np.where(self._table.lacks_moments(), told, known)
+            known.flags.writeable = False
+            self._known[statistic] = known
+        return known
+
+    def main(self) -> Floats:
+        """float64 [rows, len(MAIN)]: the main statistics, in their order."""
+        return np.stack([self[name] for name in MAIN]).T

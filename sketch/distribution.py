@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .table import Floats, Ints
+from .table import Floats, Ints, Words
 
 SPREAD = ("min", "max", "argmin", "argmax")
 """The extremes over ranks of a main statistic, and whose they are."""
@@ -23,6 +23,8 @@ EXTREMES = 4
 """Ranks that are kept by name on each side: of up to twice as many ranks, all."""
 LEVELS_PER_OCTAVE = 64
 """Magnitudes that differ by less than 1.1 % count as equal in the median and in the deviation."""
+SIDE_BY_SIDE = 64
+"""Of so many ranks, if all have a number, the medians are found in a table of them all."""
 SMALLEST = 2.0**-200
 """Stands for 0, of which there is no logarithm, and for what is smaller."""
 LARGEST = 2.0**200
@@ -50,6 +52,8 @@ _SPAN = 2 * _HALF + 1
 _SIDES = np.array([0, 0xFFFF_FFFF], np.uint32)[None, :, None]
 """What turns the bits of each side's magnitudes into numbers of which the smallest are kept."""
 _NOBODY = np.iinfo(np.int32).max
+_BITS = np.uint64(0xFFFF_FFFF << 32)
+"""The part of a key that is of the magnitude."""
 _LAST = np.uint64(0xFFFF_FFFF << 32 | _NOBODY)
 """Comes after all that somebody has."""
 
@@ -79,13 +83,14 @@ class RankDistribution:
         own = np.ascontiguousarray(np.abs(values.T))
         known = ~np.isnan(own)
         level = np.rint(log2_magnitude(own[known]) * LEVELS_PER_OCTAVE).astype(np.int64) + _HALF
-        levels = np.repeat(np.arange(len(own)), known.sum(axis=1)) * _SPAN + level
-        sides = np.broadcast_to(own[:, None], (len(own), 2, len(ranks)))
-        names = np.where(known, np.asarray(ranks, np.int32), _NOBODY)
+        level += np.repeat(np.arange(len(own)) * _SPAN, np.count_nonzero(known, axis=1))
+        level.sort()
+        first = _first_of_each(level)
+        counts = np.diff(np.append(first, len(level)))
+        lowest = _keys(own, np.asarray(ranks, np.int32))
+        highest = np.where(known, lowest ^ _BITS, _LAST)
         return cls(
-            len(own),
-            *_counted(levels, np.ones(len(levels), np.int64)),
-            *_most_extreme(sides, np.broadcast_to(names[:, None], sides.shape)),
+            len(own), level[first], counts, *_most_extreme(np.stack([lowest, highest], axis=1))
         )
 
     def merge(self, other: Self) -> Self:
@@ -96,10 +101,7 @@ class RankDistribution:
                 np.concatenate([self.levels, other.levels]),
                 np.concatenate([self.counts, other.counts]),
             ),
-            *_most_extreme(
-                np.concatenate([self.magnitudes, other.magnitudes], axis=2),
-                np.concatenate([self.names, other.names], axis=2),
-            ),
+            *_most_extreme(np.concatenate([self._keys(), other._keys()], axis=2)),
         )
 
     def at(self, rows: int, places: NDArray[np.intp]) -> Self:
@@ -123,19 +125,33 @@ class RankDistribution:
 
     def summary(self) -> NDArray[np.float32]:
         """float32 [rows, len(SUMMARY)]; NaN where there is no rank to tell of."""
-        row, level = np.divmod(self.levels, _SPAN)
-        middle = weighted_medians(row, level - _HALF, self.counts, self.rows)
-        away = np.abs(2 * (level - _HALF) - 2 * middle[row]).astype(np.int64)
-        order = np.argsort(row * (4 * _SPAN) + away)
-        deviation = weighted_medians(row, away[order] / 2, self.counts[order], self.rows)
+        row = self.levels // _SPAN
+        level = self.levels - row * _SPAN - _HALF
+        ranks = np.bincount(row, self.counts, self.rows).astype(np.int64)
+        every = int(ranks.max(initial=0))
+        if 0 < every <= SIDE_BY_SIDE and (ranks == every).all():
+            middle, deviation = _side_by_side(
+                np.repeat(level, self.counts).reshape(self.rows, every)
+            )
+        else:
+            middle = weighted_medians(row, level, self.counts, self.rows)
+            away = np.abs(2 * level - 2 * middle[row]).astype(np.int64)
+            order = np.argsort(row * (4 * _SPAN) + away)
+            deviation = weighted_medians(row, away[order] / 2, self.counts[order], self.rows)
         found = np.empty((self.rows, len(SUMMARY)), np.float32)
-        found[:, RANKS] = np.bincount(row, self.counts, self.rows)
+        found[:, RANKS] = ranks
         found[:, MEDIAN] = middle / LEVELS_PER_OCTAVE
         found[:, DEVIATION] = deviation / LEVELS_PER_OCTAVE
         found[:, MAGNITUDES] = self.magnitudes.reshape(self.rows, 2 * EXTREMES)
         names = self.names.reshape(self.rows, 2 * EXTREMES)
         found[:, NAMES] = np.where(names == _NOBODY, np.nan, names)
         return found
+
+    def _keys(self) -> Words:
+        """uint64 [rows, 2, EXTREMES]: what the most extreme are found by, see `_keys`."""
+        keys = _keys(self.magnitudes, self.names)
+        keys[:, 1] ^= np.where(keys[:, 1] == _LAST, np.uint64(0), _BITS)
+        return keys
 
 
 def weighted_medians(row: Ints, values: NDArray[np.number], weights: Ints, rows: int) -> Floats:
@@ -158,24 +174,47 @@ def weighted_medians(row: Ints, values: NDArray[np.number], weights: Ints, rows:
     return medians
 
 
+def _side_by_side(values: Ints) -> tuple[Floats, Floats]:
+    """float64 [rows] each: the median of [rows, values], increasing, and their deviation from it.
+
+    The same as by `weighted_medians`, where all rows have as many.
+    """
+    low, high = (values.shape[1] - 1) // 2, values.shape[1] // 2
+    twice = values[:, low] + values[:, high]
+    away = np.abs(2 * values - twice[:, None])
+    away.sort(axis=1)
+    return twice / 2, (away[:, low] + away[:, high]) / 4
+
+
 def _counted(levels: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Each level once, increasing, and its count."""
     order = np.argsort(levels)
     levels = levels[order]
-    first = np.flatnonzero(np.append(True, levels[1:] != levels[:-1])[: len(levels)])
+    first = _first_of_each(levels)
     return levels[first], np.add.reduceat(counts[order], first) if len(first) else counts
 
 
-def _most_extreme(
-    magnitudes: NDArray[np.float32], names: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+def _first_of_each(levels: Ints) -> NDArray[np.intp]:
+    """Where each level begins, of increasing ones."""
+    return np.flatnonzero(np.append(True, levels[1:] != levels[:-1])[: len(levels)])
+
+
+def _keys(magnitudes: NDArray[np.float32], names: NDArray[np.int32]) -> Words:
+    """uint64: magnitude and name as one number, which is the smaller the earlier it comes.
+
+    Of floats that are not negative the bits are in their order; with these turned the largest
+    comes first.
+    """
+    bits = np.ascontiguousarray(magnitudes).view(np.uint32).astype(np.uint64)
+    keys = bits << np.uint64(32) | names.astype(np.uint32)
+    return np.where(np.isnan(magnitudes), _LAST, keys)
+
+
+def _most_extreme(keys: Words) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Of [rows, 2, any] the `EXTREMES` that come first on each side; NaN and nobody where none."""
-    # Magnitude and name as one number: of floats that are not negative the bits are in their order.
-    lacking = max(0, EXTREMES - magnitudes.shape[2])
-    keys = np.full((*magnitudes.shape[:2], magnitudes.shape[2] + lacking), _LAST)
-    bits = np.ascontiguousarray(magnitudes).view(np.uint32) ^ _SIDES
-    own = bits.astype(np.uint64) << np.uint64(32) | names.astype(np.uint32)
-    np.copyto(keys[..., : magnitudes.shape[2]], own, where=~np.isnan(magnitudes))
+    lacking = EXTREMES - keys.shape[2]
+    if lacking > 0:
+        keys = np.concatenate([keys, np.full((*keys.shape[:2], lacking), _LAST)], axis=2)
     keys.sort(axis=2)
     first = keys[..., :EXTREMES]
     whose = first.astype(np.uint32).view(np.int32)

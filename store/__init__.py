@@ -20,20 +20,26 @@ from .record import (
 from .writer import RunWriter
 
 if TYPE_CHECKING:
+    from .compare import Comparison, Parting
     from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
+    from .rank_ratios import RankRatios
+    from .recipes import recipe
     from .runs import RunSummary, list_runs
 
 __all__ = [
     "Alert",
+    "Comparison",
     "Event",
     "FirstBad",
     "Heatmap",
+    "Parting",
     "QuantityInfo",
     "RankFrame",
     "RankFrames",
     "RankInfo",
+    "RankRatios",
     "Record",
     "Run",
     "RunSummary",
@@ -41,13 +47,18 @@ __all__ = [
     "SiteInfo",
     "list_runs",
     "open_run",
+    "recipe",
 ]
 
 _FOR_READERS = {
+    "Comparison": "compare",
+    "Parting": "compare",
     "FirstBad": "origin",
     "Heatmap": "pooling",
     "Run": "query",
     "open_run": "query",
+    "RankRatios": "rank_ratios",
+    "recipe": "recipes",
     "RunSummary": "runs",
     "list_runs": "runs",
 }

@@ -83,6 +83,8 @@ Request = tuple[zarr.Array[Any], Slices, Block]
 """An array, a region that lies within it, and a block of that region's shape."""
 Key = tuple[zarr.Array[Any], tuple[int, ...]]
 """An array and the place of a chunk in its grid."""
+Stored = bytes | NDArray[np.uint8]
+"""A chunk as it is stored."""
 Encoded = dict[str, bytes | None]
 """Chunks as they are stored, by their key in the store; None for one that holds nothing."""
 
@@ -106,7 +108,7 @@ def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Bloc
     parts = list(overlaps(region, array.shape, array.chunks))
     chunks = _get_all([(array, part.chunk) for part in parts])
 
-    def decode_and_use(part: Part, encoded: bytes | None) -> None:
+    def decode_and_use(part: Part, encoded: Stored | None) -> None:
         if encoded is None:
             chunk = np.full(array.chunks, array.fill_value, array.dtype)
         else:
@@ -131,7 +133,8 @@ def write_regions(requests: Iterable[Request], known: Encoded | None = None) -> 
     partial = [at for at, chunk in enumerate(works) if not chunk[0][2].whole]
     asked = [at for at in partial if names[at] not in known]
     found = zip(asked, _get_all([key_of(works[at]) for at in asked]), strict=True)
-    before = {at: known.get(names[at]) for at in partial} | dict(found)
+    before: dict[int, Stored | None] = {at: known.get(names[at]) for at in partial}
+    before |= dict(found)
     encoded = list(_threads.map(encode, works, [before.get(at) for at in range(len(works))]))
     sync(_set_all([key_of(chunk) for chunk in works], encoded))
     return {names[at]: encoded[at] for at in partial}
@@ -157,17 +160,17 @@ def parts_of(requests: Iterable[Request]) -> Iterator[Work]:
             yield array, block, part
 
 
-def _get_all(keys: Sequence[Key]) -> list[bytes | None]:
+def _get_all(keys: Sequence[Key]) -> list[Stored | None]:
     return sync(_gather(keys)) if keys else []
 
 
-async def _gather(keys: Sequence[Key]) -> list[bytes | None]:
+async def _gather(keys: Sequence[Key]) -> list[Stored | None]:
     return await asyncio.gather(*(_get(*key) for key in keys))
 
 
-async def _get(array: zarr.Array[Any], chunk: tuple[int, ...]) -> bytes | None:
+async def _get(array: zarr.Array[Any], chunk: tuple[int, ...]) -> Stored | None:
     found = await array.store.get(name_of(array, chunk), default_buffer_prototype())
-    return None if found is None else found.to_bytes()
+    return None if found is None else found.as_numpy_array()
 
 
 async def _set_all(keys: Iterable[Key], values: Iterable[bytes | None]) -> None:
@@ -187,7 +190,7 @@ def name_of(array: zarr.Array[Any], chunk: tuple[int, ...]) -> str:
     return f"{array.path}/{array.metadata.encode_chunk_key(chunk)}"
 
 
-def place(works: Sequence[Work], encoded: bytes | None) -> None:
+def place(works: Sequence[Work], encoded: Stored | None) -> None:
     """Copy what is asked for of one chunk into the blocks of its regions."""
     array = works[0][0]
     chunk = None if encoded is None else decode(array, encoded)
@@ -204,7 +207,7 @@ def _room(array: zarr.Array[Any]) -> Block:
     return memory[:size]
 
 
-def decode(array: zarr.Array[Any], encoded: bytes, room: Block | None = None) -> Block:
+def decode(array: zarr.Array[Any], encoded: Stored, room: Block | None = None) -> Block:
     """The elements of one chunk."""
     flat = np.frombuffer(Blosc().decode(encoded, out=room), array.dtype)
     order = order_of(array)
@@ -223,7 +226,7 @@ def delete_chunks(array: zarr.Array[Any]) -> None:
     sync(array.store.delete_dir(f"{array.path}/c"))
 
 
-def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
+def encode(works: Sequence[Work], before: Stored | None) -> bytes | None:
     """A chunk with the parts of regions' blocks put into it, over what it held.
 
     None where all of it is the fill value: then nothing is stored, as Zarr has it.
@@ -231,9 +234,13 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
     array, block, part = works[0]
     chunk = block[part.outside]
     if chunk.shape != array.chunks:
-        chunk = np.full(array.chunks, array.fill_value, array.dtype)
+        chunk = np.empty(array.chunks, array.dtype)
         if before is not None:
             chunk[...] = decode(array, before)
+        elif len(works) == 1:
+            fill_around(chunk, part.inside, array.fill_value)
+        else:
+            chunk.fill(array.fill_value)
         for _, block, part in works:
             chunk[part.inside] = block[part.outside]
     chunk = np.ascontiguousarray(chunk.transpose(order_of(array)))
@@ -242,7 +249,18 @@ def encode(works: Sequence[Work], before: bytes | None) -> bytes | None:
     [codec] = (one for one in codecs_of(array) if isinstance(one, BloscCodec))
     is_bitwise = codec.shuffle is BloscShuffle.bitshuffle
     shuffle = Blosc.BITSHUFFLE if is_bitwise else Blosc.SHUFFLE
-    return Blosc(codec.cname.value, LEVEL, shuffle, typesize=chunk.itemsize).encode(chunk)
+    blosc = Blosc(
+        codec.cname.value, LEVEL, shuffle, blocksize=codec.blocksize, typesize=chunk.itemsize
+    )
+    return blosc.encode(chunk)
+
+
+def fill_around(chunk: Block, inside: Slices, fill: Any) -> None:
+    """Fill all of a chunk but a part."""
+    for axis, where in enumerate(inside):
+        along = inside[:axis]
+        chunk[(*along, slice(None, where.start))] = fill
+        chunk[(*along, slice(where.stop, None))] = fill
 
 
 def codecs_of(array: zarr.Array[Any]) -> tuple[object, ...]:

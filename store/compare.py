@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from .cause import phase_of
-from .logframe import IMPORTED
 from .pooling import Heatmap, group_size, pool_sites, pool_steps
 from .reader import Reader
 from .selection import Chosen, Indices, Steps, choose_sites
@@ -317,8 +316,7 @@ def _chosen(reader: Reader, kind: str | None, name: str | None) -> Indices:
 
 def _why_bits_cannot_be_known(one: Reader, other: Reader) -> str:
     """A sentence; empty where checksums can be compared."""
-    attempts = (attempt for reader in (one, other) for attempt in reader.meta.attempts)
-    if any(attempt.launch == IMPORTED for attempt in attempts):
+    if one.is_imported or other.is_imported:
         return "A LogFrame keeps no checksums, so that bits of a run made of one are not known."
     meshes = [
         {str(sorted(attempt.mesh.items())) for attempt in reader.meta.attempts}

@@ -63,9 +63,16 @@ def _row(
     }
 
 
-def counted_of(quantity: Quantity, counts: Ints) -> int:
-    """Of how many finite elements that are not zero counts tell."""
-    return int(counts[NONZERO] if isinstance(quantity, CastCounts) else counts.sum())
+def counted_of(quantity: Quantity, counts: Ints) -> Ints:
+    """int64: of how many finite elements that are not zero counts tell; of several rows, of each.
+
+    Args:
+        quantity: what was counted.
+        counts: int64 of its shape; of several rows with an axis in front.
+    """
+    if isinstance(quantity, CastCounts):
+        return counts[..., NONZERO]
+    return counts.sum(axis=(-3, -2, -1))
 
 
 def nonzero(table: SketchTable) -> int:

@@ -145,7 +145,8 @@ class IncidentLog:
 
     def __init__(self, alerts: Iterable[Alert], sites: Sequence[SiteInfo]) -> None:
         self._alerts = by_identity(alerts)
-        found = incidents_of(self._alerts.values(), sites)
+        self._order = order_of(sites)
+        found = ranked(group(self._alerts.values(), self._order))
         self._told = {_first(one): _state(one) for one in found}
 
     def add(self, alerts: Sequence[Alert], sites: Sequence[SiteInfo]) -> list[Incident]:
@@ -158,7 +159,10 @@ class IncidentLog:
         if not alerts:
             return []
         self._alerts |= by_identity(alerts)
-        found = incidents_of(self._alerts.values(), sites)
+        if len(sites) != len(self._order):  # they are never fewer than they were
+            self._order = order_of(sites)
+        # All are grouped again: an alert that has ended may have been what explained others.
+        found = ranked(group(self._alerts.values(), self._order))
         news = [one for one in found if self._told.get(_first(one)) != _state(one)]
         self._told = {_first(one): _state(one) for one in found}
         return news
@@ -231,8 +235,16 @@ def incidents_of(alerts: Iterable[Alert], sites: Sequence[SiteInfo]) -> list[Inc
     Args:
         sites: of the run, in the order of their index.
     """
-    order = {sites[place].label: number for number, place in enumerate(execution_order(sites))}
-    return ranked(group(alerts, order))
+    return ranked(group(alerts, order_of(sites)))
+
+
+def order_of(sites: Sequence[SiteInfo]) -> dict[str, int]:
+    """By label the place of each site in the order of execution.
+
+    Args:
+        sites: of the run, in the order of their index.
+    """
+    return {sites[place].label: number for number, place in enumerate(execution_order(sites))}
 
 
 def ranked(incidents: Iterable[Incident]) -> list[Incident]:

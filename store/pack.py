@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, main_statistics
+from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
-from ..sketch.table import BINS, SketchTable
+from ..sketch.table import BINS, SketchTable, without_copies
 from .implied import TELLING, digits_of, is_of_one
 from .layout import ARRAYS, COLUMNS, Dims, mask_words
 from .record import Record
@@ -59,8 +59,7 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
     apart = APART if wide else {*APART, "histogram_high"}
     blocks = {name: empty(name, len(records), dims) for name in ARRAYS if name not in apart}
     columns = all_rows([record.merged for record in records])
-    scalars = main_scalars(columns)
-    put_told(scalars, records)
+    scalars = np.concatenate([main_scalars(record) for record in records])
     digits = digits_of(columns.counts, columns.moments, scalars[:, SAID])
     start = 0
     for row, record in enumerate(records):
@@ -69,9 +68,10 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
         alone = is_of_one(record, own)
         blocks["records"][row] = facts(record, own, dims, alone=alone)
         rows = {name: block[row] for name, block in blocks.items()}
-        rows["scalars"][record.sites], rows["digits"][record.sites] = own, digits[start:stop]
+        sites = without_copies(record.sites)
+        rows["scalars"][sites], rows["digits"][sites] = own, digits[start:stop]
         if not alone:
-            rows["spread"][record.sites] = record.spread
+            rows["spread"][sites] = record.spread
         pack_sites(rows, record)
         pack_numbers(blocks["training"][row], record.training, meta.training)
         pack_numbers(blocks["health"][row], record.health, meta.health)
@@ -93,26 +93,15 @@ def all_rows(tables: Sequence[SketchTable]) -> SketchTable:
         np.concatenate([table.counts for table in tables]),
         np.concatenate([table.moments for table in tables]),
         np.concatenate([table.checksum for table in tables]),
-        # No main statistic reads the histogram; copying it would take longer than all of them.
+        # Nobody asks for their histograms, whose copy would take longer than all else.
         np.empty((0, BINS), np.int64),
     )
 
 
-def main_scalars(columns: SketchTable) -> NDArray[np.float32]:
+def main_scalars(record: Record) -> NDArray[np.float32]:
     """float32 [rows, len(MAIN)]; what lies beyond float32 is infinite there."""
     with np.errstate(over="ignore"):
-        return main_statistics(columns).astype(np.float32)
-
-
-def put_told(scalars: NDArray[np.float32], records: Sequence[Record]) -> None:
-    """Put what was told of rows without moments into the scalars of all rows, in place."""
-    start = 0
-    for record in records:
-        stop = start + len(record.sites)
-        if len(record.told):
-            lacking = record.merged.lacks_moments()
-            scalars[start:stop][lacking] = record.told[lacking]
-        start = stop
+        return record.statistics.main().astype(np.float32)
 
 
 def facts(
@@ -146,10 +135,10 @@ def facts(
 
 def pack_sites(rows: Blocks, record: Record) -> None:
     """Fill one record's rows [sites, …] with what was observed and follows from nothing else."""
-    sites, merged = record.sites, record.merged
+    sites, merged = without_copies(record.sites), record.merged
     rows["counts"][sites] = merged.counts
     rows["checksum"][sites] = merged.checksum
-    rows["histogram"][sites] = merged.histogram & LOW_BITS
+    rows["histogram"][sites] = merged.histogram  # what does not fit is cut off: the upper bits
     if len(record.distribution):
         rows["distribution"][: len(record.distribution), sites] = record.distribution
     if "histogram_high" in rows:
@@ -183,9 +172,10 @@ def pack_apart(
     """
     block = np.full((len(records), some.stop - some.start, sites, len(MAIN)), np.nan, np.float32)
     for row, (record, numbers_of) in enumerate(zip(records, apart, strict=True)):
+        rows = without_copies(record.sites)
         for index, numbers in numbers_of.items():
             if some.start <= index < some.stop:
-                block[row, index - some.start, record.sites] = numbers
+                block[row, index - some.start, rows] = numbers
     return block
 
 

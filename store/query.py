@@ -18,12 +18,14 @@ from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
+from .agreement import agreement_frame
 from .badness import Badness
 from .columns import in_columns
 from .compare import Comparison, compare, ratios
 from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
 from .describe import attributes
 from .fit import fit_formats
+from .format_table import Question, Scale, format_table
 from .frames import (
     alerts_frame,
     attempts_frame,
@@ -42,6 +44,7 @@ from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
 from .place import Place
 from .pooling import Heatmap, Pool
+from .rank_ratios import RankRatios, rank_ratios
 from .reader import Reader, open_reader
 from .record import Alert, Record, SiteInfo
 from .replay import replay
@@ -56,11 +59,14 @@ from .selection import (
     is_counted,
 )
 from .state import alert_from_json
+from .tallies import has_histogram
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
 Labels = str | Collection[str] | None
 
+NARROW_FORMATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+"""Those of which people ask first, the narrowest before the others."""
 ROWS_AT_ONCE = 1 << 15
 """Histograms that are read at a time for a LogFrame."""
 
@@ -128,6 +134,11 @@ class Run:
             SettingError: there is no such attempt.
         """
         return hosts_frame(self._reader.meta.attempts, attempt)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether it was made of a LogFrame, which does not hold all that a run does."""
+        return self._reader.is_imported
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -397,8 +408,69 @@ class Run:
                 f"{site} was left to the sentinel in step {step}, which takes no histogram; "
                 "`scalar` without NaN tells the steps in which it was sketched."
             )
+        if not has_histogram(table)[0]:
+            raise SettingError(
+                f"{site} is added up over ranks: what its addends come to has no histogram. Ask "
+                "for the sum's own site, or with `view` for a rank whose frames are kept."
+            )
         counts = counts_at(self._reader, site, step, attempt) if view == "merged" else {}
         return fit_formats(table, counts, formats)
+
+    def format_table(
+        self,
+        steps: Steps = None,
+        *,
+        kind: str | Collection[str] | None = None,
+        name: str | None = None,
+        sites: Labels = None,
+        formats: Sequence[str] = NARROW_FORMATS,
+        scale: Scale = 0,
+        most_overflow: float = 0.0,
+        most_underflow: float = 0.01,
+        width: int | None = None,
+        attempt: int | None = None,
+    ) -> xr.Dataset:
+        """How all sites would fit number formats, over (site, format): which ones would break.
+
+        `overflow`, `underflow` (to zero) and `subnormal` are shares of the finite elements that
+        are not zero, of several steps the worst one's, each with `_low` and `_high`, between which
+        it is sure to lie, and `_step`, where the estimate is largest. They meet where the answer
+        is exact. `verdict` is "fits", "breaks", "may break" where the bounds leave it open, or
+        "not known" where there is no histogram; of formats with a scale by block where no
+        `BlockExponents` were counted. `shift` is the power of two by which the tensor was taken
+        to be multiplied. By site there are `steps` with a histogram, `nonfinite`, `seen_share`.
+
+        Args:
+            steps: a step, or first and last; the worst of them counts.
+            kind, name, sites: which sites.
+            formats: names, as float8_e4m3fn, or e4m3; and those with a scale by block: mxfp8_e5m2,
+                mxfp8_e4m3, mxfp6_e3m2, mxfp6_e2m3, mxfp4_e2m1, nvfp4, which scale themselves.
+            scale: the exponent of a power of two by which all are multiplied, or one for each
+                kind; "site": the best of each site, or "kind": of each kind as a whole. The best
+                is one with which nothing overflows in any of the steps; of these one with which
+                fewest elements may become zero, then fewest are subnormal; of these the one
+                nearest to 0. Where it is not known how large elements are it is 0.
+            most_overflow: the share of a tensor that may overflow, or be clipped, where it fits.
+            most_underflow: the share that may become zero.
+            width: take neighbouring steps together, so that there are at most so many stretches:
+                of a long run quick, but a step that is bad may be lost among good ones. What was
+                counted beside the sketches is not asked then.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: there is no such site, format, scale or attempt.
+        """
+        reader = self._reader
+        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
+        asked = Question(
+            formats=formats,
+            scale=scale,
+            most_overflow=most_overflow,
+            most_underflow=most_underflow,
+            width=width,
+        )
+        return format_table(reader, chosen, places, asked)
 
     def quantities(
         self, kind: str | Collection[str] | None = None, name: str | None = None
@@ -659,6 +731,65 @@ class Run:
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_outliers(reader, statistic, chosen, places, by, worst=worst, most=most)
+
+    def rank_ratios(
+        self,
+        statistic: str = "rms",
+        *,
+        site: str,
+        steps: Steps = None,
+        width: int | None = None,
+        attempt: int | None = None,
+    ) -> RankRatios:
+        """How far each rank is from its peers, over steps: log2 of the ratio to their median.
+
+        Peers are the ranks that hold the same part of the model. They have other coordinates only
+        on mesh axes along which the site is not cut, or, of what ranks make of their own samples,
+        on axes other than `tp` and `pp`. Their numbers should be equal, or alike. Of two ranks both
+        are equally far from the median. Ranks come in the order of the mesh of the last attempt.
+
+        Args:
+            statistic: a main statistic.
+            site: label of the site.
+            steps: which steps, both ends included.
+            width: at most so many columns; of several steps in one the worst of each rank counts.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: it is no main statistic, or there is no such site or attempt.
+        """
+        reader = self._reader
+        [place] = choose_sites(reader.meta.sites, sites=site)
+        chosen = _records_with(reader, statistic, steps, attempt)
+        return rank_ratios(reader, statistic, chosen, int(place), width=width)
+
+    def gradient_agreement(
+        self,
+        *,
+        name: str | None = None,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> pd.DataFrame:
+        """Each rank's own gradients beside the reduced ones, by step and parameter.
+
+        `local` is the root of the mean square over ranks of the norms of their own gradients,
+        `reduced` the norm of what the optimizer took. `agreement` is the norm of the ranks' mean
+        over `local`: 1 where all ranks say the same, 1 over the root of their number where they
+        have nothing in common. `largest` is the largest own norm over `local`, of `largest_rank`.
+        NaN where `reductions` does not know the factor.
+
+        Args:
+            name: only parameters in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: the run has no gradients from before their reduction, or no such attempt.
+        """
+        reader = self._reader
+        places = choose_sites(reader.meta.sites, name=name)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
+        return agreement_frame(reader, chosen, places)
 
     def reductions(self, *, steps: Steps = None, attempt: int | None = None) -> pd.DataFrame:
         """What the reduction over ranks, the GradScaler and clipping did to gradients, by step.

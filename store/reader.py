@@ -18,6 +18,7 @@ from .chunks import read_regions
 from .deferred import Deferred, along
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
+from .logframe import IMPORTED
 from .naming import holds_repository, what_is_at
 from .pack import SAID
 from .place import Place, place_of
@@ -77,6 +78,8 @@ class Reader:
         is_same = before is not None and before.state.logs == self.state.logs
         self._known: dict[str, Any] = before._known if before is not None and is_same else {}
         """What some of the logs say, which a viewer asks with every snapshot."""
+        self.kept: dict[str, Any] = {}
+        """What a question leaves for the next one of the same snapshot."""
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts
@@ -94,6 +97,11 @@ class Reader:
     def sites(self, places: Indices) -> list[SiteInfo]:
         """The sites at these indices."""
         return [self.meta.sites[place] for place in places]
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the run was made of a LogFrame, or some attempt of it."""
+        return any(attempt.launch == IMPORTED for attempt in self.meta.attempts)
 
     @property
     def group(self) -> zarr.Group:

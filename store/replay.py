@@ -31,15 +31,19 @@ AT_ONCE = 16
 """Records that are read at a time."""
 
 
-def replay(reader: Reader, attempt: int) -> Iterator[Record]:
+def replay(reader: Reader, attempt: int, last: int | None = None) -> Iterator[Record]:
     """The records of an attempt, in the order in which they were made.
 
     Without what is kept apart from them: frames of single ranks, quantities, groups of ranks.
     Records of which retention has deleted the detail are left out.
+
+    Args:
+        last: only so many, the last; None: all.
     """
     facts = reader.facts()
     whole = np.flatnonzero(facts[:, ATTEMPT] == attempt)
     whole = whole[whole >= reader.state.deleted]
+    whole = whole if last is None else whole[max(len(whole) - last, 0) :]
     for first in range(0, len(whole), AT_ONCE):
         yield from _some(reader, whole[first : first + AT_ONCE])
 

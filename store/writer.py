@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,9 @@ from .pack import consecutive, dims_for
 from .place import ObjectUrl, Place, place_of
 from .rank_frames import SCHEMAS, read_schemas
 from .rank_frames import append as append_frames
+from .reader import Reader
 from .record import Alert, Event, RankFrames, Record
+from .replay import replay
 from .repository import (
     BRANCH,
     AttributeWriter,
@@ -164,6 +166,13 @@ class RunWriter:
     def alerts(self, attempt: int) -> list[Alert]:
         """The alerts of an attempt, as they were stored last."""
         return [alert for alert in self._alerts.values() if alert.attempt == attempt]
+
+    def replay(self, attempt: int, last: int) -> Iterator[Record]:
+        """The last records of an attempt as they are stored, see `Run.replay`.
+
+        It reads beside the commits, and may be called at any time.
+        """
+        return replay(Reader(self.path, self._repository), attempt, last)
 
     def newest(self) -> tuple[int, int] | None:
         """The attempt and the step of the newest record, if there is one."""

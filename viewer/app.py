@@ -15,7 +15,7 @@ from panel.io.state import set_curdoc
 
 from .follow import Follower
 from .pages import Visited
-from .session import Session
+from .session import Others, Session
 from .state import Choice
 from .views import CONTENTS, Shell
 
@@ -41,6 +41,8 @@ window.addEventListener("keydown", (event) => {
   }
 }, true);
 window.addEventListener("click", (event) => {
+  const row = event.composedPath().find((at) => at.dataset?.choose);
+  if (row !== undefined) return ask("choose", row.dataset.choose);
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
   ask("page", link.dataset.page);
@@ -66,6 +68,7 @@ class App:
         soon: Callable[[Callable[[], None]], object],
         run_key: str = "",
         query: dict[str, str],
+        others: Others | None = None,
     ) -> None:
         """Build the page that `query` asks for.
 
@@ -75,6 +78,7 @@ class App:
             soon: runs what it is given on the server's thread; may be called from any.
             run_key: the run's name in the address, where there are several.
             query: the address as it was opened.
+            others: the runs that it can be compared with.
         """
         self.document, self.soon, self.run_key = document, soon, run_key
         self.waiting: dict[str, TimeoutCallback] = {}
@@ -87,6 +91,7 @@ class App:
             later=self.later,
             gather=self.gather,
             index=bool(run_key),
+            others=others,
         )
         self.visited = Visited(self.session, {entry.name: entry.model for entry in CONTENTS})
         self.leave: Callable[[], None] = lambda: None
@@ -197,6 +202,7 @@ class App:
         actions: dict[str, Callable[[str], None]] = {
             "key": lambda key: keys[key](),
             "page": self.session.visit,
+            "choose": self.session.choose,
             "address": self._read_address,
         }
 

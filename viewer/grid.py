@@ -7,7 +7,7 @@ axis, again keeping the worst, and each cell gets a state. Nothing is computed f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,8 @@ class Grid:
     """What is written beside each row."""
     logarithmic: bool
     signed: bool
+    said: list[str] = field(default_factory=list[str])
+    """What is said of each row under the mouse, where it is not of sites."""
 
     @property
     def right(self) -> float:

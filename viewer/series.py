@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +40,12 @@ class Lines:
     """The rank to look at."""
     why: str = ""
     """Why that rank."""
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
+    """What to call a line that is of no rank."""
+
+    def label(self, rank: int) -> str:
+        """What to call the line of a rank."""
+        return self.names.get(rank, f"rank {rank}")
 
     @property
     def drawn(self) -> list[int]:
@@ -188,6 +194,8 @@ def thin(steps: NDArray[np.int64], values: Sequence[Floats], points: int) -> NDA
 def describe(lines: Lines) -> str:
     """The lines in one sentence, for those who do not see them."""
     if not len(lines.steps) or not lines.values:
+        if not lines.name:
+            return "No training statistic has been recorded."
         return f"No {lines.name} has been recorded yet."
     last = {rank: line[-1] for rank, line in lines.values.items() if np.isfinite(line[-1])}
     text = f"{lines.name} on {words.rank_words(list(lines.values))}"

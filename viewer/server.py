@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from ..store.runs import list_runs
 from . import markup, words
 from .app import App
 from .follow import INTERVAL_S, Follower
+from .session import Others
 from .views import forget, prepare, text
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ class Runs:
     def list(self) -> list[RunSummary]:
         """The runs in the directory, the latest first."""
         return list_runs(self.path)
+
+    def names(self) -> Sequence[str]:
+        """The names of their folders."""
+        return [run.path.name for run in self.list()]
 
     def stop(self) -> None:
         """End all pollers."""
@@ -115,7 +121,12 @@ class Server:
             return self._index(name)
         run_key = "" if self.runs.only is not None else name
         soon = IOLoop.current().add_callback
-        app = App(follower, document=document, soon=soon, run_key=run_key, query=query)
+        others = None
+        if self.runs.only is None:
+            others = Others(names=self.runs.names, find=self.runs.find)
+        app = App(
+            follower, document=document, soon=soon, run_key=run_key, query=query, others=others
+        )
         self.open.append(app)
 
         def gone(_: SessionContext) -> None:

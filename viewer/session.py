@@ -5,7 +5,9 @@ It knows no page, no Panel and no clock: page, user and time come from outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +33,21 @@ RECENT = 50
 """What was found in as many of the last records is called now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """The other runs that this reader may see."""
+
+    names: Callable[[], Sequence[str]] = lambda: ()
+    """Names of their folders, the latest first."""
+    find: Callable[[str], Follower | None] = lambda name: None
+    """What follows one of them."""
+
+
 class Options(param.Parameterized):
     """What can be chosen now."""
 
     kinds = param.List(item_type=str)
+    others = param.List(item_type=str, doc="Folders of the runs to compare with.")
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
 
@@ -51,6 +64,7 @@ class Session:
         later: Callable[[Callable[[], None]], None] = lambda call: call(),
         gather: Callable[[Callable[[], None]], None] = lambda call: call(),
         index: bool = False,
+        others: Others | None = None,
     ) -> None:
         """Fill what the choice left open.
 
@@ -61,7 +75,9 @@ class Session:
             later: runs a call when the user has paused, in place of one that waits already.
             gather: runs a call soon, once however often it is asked for until then.
             index: whether there is a list of runs to go back to.
+            others: what it can be compared with.
         """
+        self._others = others or Others()
         self.live = self.follower = follower
         """What follows the run, and what answers: another one while the session stands still."""
         self.choice = choice
@@ -109,6 +125,17 @@ class Session:
     def run(self) -> Run:
         """The run, as of the snapshot that is shown."""
         return self.follower.run
+
+    def tell_others(self) -> None:
+        """Tell which runs there are to compare with."""
+        own = self.run.path.name
+        self.options.others = [name for name in self._others.names() if name != own]
+
+    def other(self) -> Follower | None:
+        """The run to compare with: the chosen one, else the latest; None where there is none."""
+        names = self.options.others
+        chosen = self.choice.other or (names[0] if names else "")
+        return self._others.find(chosen) if chosen else None
 
     @property
     def paused(self) -> bool:
@@ -186,6 +213,17 @@ class Session:
         """Go to a tensor at a step, and make the map show its neighbours."""
         kind = site.partition(":")[0]
         self.choice.param.update(page="tensor", kind=kind, site=site, step=step)
+
+    def choose(self, row: str) -> None:
+        """Select what a row of a table is of, and stay on the page.
+
+        Args:
+            row: JSON, as `tables.name_of` wrote it: a site, and a step if there is one.
+        """
+        asked = json.loads(row)
+        site, step = asked.get("site"), asked.get("step", self.choice.step)
+        if isinstance(site, str) and (step is None or isinstance(step, int)):
+            self.choice.param.update(kind=site.partition(":")[0], site=site, step=step)
 
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""

@@ -20,6 +20,12 @@ KEYS: Mapping[str, str] = {
     "format": "format",
     "zoom": "zoom",
     "training": "train",
+    "of": "of",
+    "over": "over",
+    "formats": "formats",
+    "times": "times",
+    "most": "most",
+    "other": "with",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -46,6 +52,14 @@ class Choice(param.Parameterized):
         doc="The visible steps; None: all, and new ones as they come.",
     )
     training = param.String("", doc="Which training statistic is drawn.")
+    of = param.String("", doc="Which kind of site formats are asked for; empty: all.")
+    over = param.Selector(
+        default="", objects=["", "steps"], doc="Whether the worst of the visible steps counts."
+    )
+    formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
+    times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
+    most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
+    other = param.String("", doc="Folder of the run to compare with; empty: the latest other.")
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.

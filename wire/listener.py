@@ -146,10 +146,13 @@ class Listener:
                 return None
             parts, user = list[bytes](), ""
             while self._socket.getsockopt(zmq.RCVMORE):
-                part = self._socket.recv(zmq.NOBLOCK, copy=False)
+                if self._keys is None or user:
+                    part = self._socket.recv(zmq.NOBLOCK)
+                else:
+                    frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+                    user, part = str(frame.get("User-Id")), frame.bytes
                 if len(parts) <= MOST_PARTS:
-                    user = user or self._user_of(part)
-                    parts.append(part.bytes)
+                    parts.append(part)
             if self._keys is None or user in self._keys.agents:
                 return Message(*arrived(route, parts), user)
             # Connections that were let in before the key was taken off the list.
@@ -209,9 +212,6 @@ class Listener:
         self._socket.bind(self.address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._is_bound = True
-
-    def _user_of(self, part: zmq.Frame) -> str:
-        return str(part.get("User-Id")) if self._keys is not None else ""
 
     def _hear_monitor(self, now: float) -> None:
         """Count connections, and tell of those that failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -425,3 +426,21 @@ def test_streams_that_share_a_connection_are_answered_each(tmp_path: Path) -> No
     assert isinstance(said[0], Welcome)
     assert (said[9].code, said[None].code) == ("stream", "malformed")
     assert malformed == 1
+
+
+def test_rules_remember_after_a_restart_what_was_usual_and_tell_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    def train(stream: str, steps: Sequence[int], value: float) -> None:
+        with serving(tmp_path) as service:
+            box = outbox(service.address, stream=stream)
+            for step in steps:
+                send(box, [step], value * (1 + step % 3 / 10))
+            assert close_all([box]) == [True]
+
+    train("before", range(16), 1.0)
+    train("after", range(16, 19), 1000.0)
+    train("later", range(19, 22), 1000.0)
+
+    told = [(one.rule, one.first_step) for one in open_run(tmp_path / "demo").alert_log()]
+    assert told == [("exploding-activation", 16), ("drift", 16)]

@@ -113,6 +113,22 @@ def test_slow_growth_is_told_and_traced_to_its_begin(normal: Draw) -> None:
     assert abs(growth.first_step - 31) <= 2
 
 
+def test_growth_that_is_recorded_less_often_is_traced_back_as_many_records(normal: Draw) -> None:
+    tensor, begins = normal(), list[int]()
+    for every in (1, 10):
+        job = Job([FC])
+        told = [
+            alert
+            for record in range(80)
+            for alert in job.record(tensor * 1.2 ** max(record - 30, 0), step=record * every)
+        ]
+        begins += [one.first_step for one in told if one.rule == "exploding-activation"]
+
+    once, rarely = begins
+    assert abs(once - 31) <= 2
+    assert rarely == 10 * once
+
+
 def test_a_weight_with_a_gradient_that_stays_as_it_is_is_told(normal: Draw) -> None:
     job, still = Job([WEIGHT, BIAS, GRADIENT]), normal(0.02)
 

@@ -56,7 +56,7 @@ const far = (v) => v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5);
 const show = (v) => far(v) ? v.toExponential(3) : v.toPrecision(4);
 const number = logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
 const value = isNaN(shade) ? "" : number;
-const words = {1: "0", 2: "undefined (no finite elements, or no spread)", 4: "not observed",
+const words = {1: "0", 2: layout.data.undefined[0], 4: "not observed",
     3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
 return words[state] ?? `${statistic} ${value}`;
 """
@@ -76,13 +76,22 @@ class HeatmapFigure:
 
     def __init__(
         self,
+        name: str = "heatmap",
         *,
         steps: Range1d,
         crosshair: Span,
         pinned: Span,
         theme: colours.Theme = colours.LIGHT,
+        undefined: str = "undefined (no finite elements, or no spread)",
     ) -> None:
-        self.theme = theme
+        """Make the figure.
+
+        Args:
+            name: what to call it.
+            steps, crosshair, pinned, theme: as all figures of a session have them.
+            undefined: what is said of a cell that was observed and has no number.
+        """
+        self.name, self.theme, self.undefined = name, theme, undefined
         self.grid: Grid | None = None
         nothing: look.Data = {
             "shade": [np.full((1, 1), np.nan, np.float32)],
@@ -99,7 +108,7 @@ class HeatmapFigure:
 
     def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
         rows = Range1d(start=1, end=0)
-        fig = look.plot("heatmap", theme=self.theme, x_range=steps, y_range=rows, height=420)
+        fig = look.plot(self.name, theme=self.theme, x_range=steps, y_range=rows, height=420)
         fig.min_border_left = LABEL_WIDTH
         fig.xaxis.axis_label = "step"
         fig.grid.visible = False
@@ -146,8 +155,10 @@ class HeatmapFigure:
         self._set(self.layout, {
             "left": [grid.left], "stride": [grid.stride], "width": [self.capacity],
             "logarithmic": [grid.logarithmic], "statistic": [statistic],
+            "undefined": [self.undefined],
         })  # fmt: skip
-        self._set(self.rows, {"sites": [_row_words(sites) for sites in grid.row_sites]})
+        said = grid.said or [_row_words(sites) for sites in grid.row_sites]
+        self._set(self.rows, {"sites": said})
         self._set(self.columns, {"first": grid.first.tolist(), "last": grid.last.tolist()})
         if (self.mapper.low, self.mapper.high) != (limits.low, limits.high):
             self.mapper.update(low=limits.low, high=limits.high)

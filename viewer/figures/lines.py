@@ -111,7 +111,7 @@ class LinesFigure:
             "high": shape(lines.high[keep]),
         }
         for rank in lines.drawn:
-            data[f"rank {rank}"] = shape(lines.values[rank][keep])
+            data[lines.label(rank)] = shape(lines.values[rank][keep])
         return data
 
     def _draw(self, lines: Lines) -> None:
@@ -120,7 +120,7 @@ class LinesFigure:
             self.drawn.pop(rank)
         for rank in lines.drawn:
             if rank not in self.drawn:
-                column = f"rank {rank}"
+                column = lines.label(rank)
                 self.source.data.setdefault(column, [np.nan] * len(self.source.data["step"]))
                 self.drawn[rank] = self.figure.line("step", column, source=self.source, name=column)
             worst = rank == lines.worst
@@ -139,7 +139,7 @@ class LinesFigure:
         """A diamond where a rank is not finite, at the height of its nearest number."""
         heights = []
         for step, rank in lines.bad:
-            line = data.get(f"rank {rank}", data["high"])
+            line = data.get(lines.label(rank), data["high"])
             finite = np.flatnonzero(np.isfinite(line))
             if not finite.size:
                 heights.append(0.0)
@@ -154,7 +154,8 @@ class LinesFigure:
         update(self.bad, bad)
 
     def _name_worst(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
-        line = data.get(f"rank {lines.worst}")
+        name = "" if lines.worst is None else lines.label(lines.worst)
+        line = data.get(name)
         finite = np.flatnonzero(np.isfinite(line)) if line is not None else np.empty(0, int)
         if line is None or not finite.size:
             self.label.visible = False
@@ -167,7 +168,7 @@ class LinesFigure:
         self.label.update(
             x=float(data["step"][at]),
             y=float(line[at]),
-            text=f"rank {lines.worst}",
+            text=name,
             text_baseline="top" if high else "bottom",
             y_offset=-8 if high else 5,
             visible=True,

@@ -3,10 +3,24 @@
 They know no Panel. What a page is to others is in `page`; `rankscope.viewer.views` lists them.
 """
 
+from .compare import Compare
+from .formats import Formats
 from .map import Map
 from .page import Drawn, Page
+from .ranks import Ranks
 from .tensor import Tensor
 from .triage import Triage
 from .visited import Pages, Visited
 
-__all__ = ["Drawn", "Map", "Page", "Pages", "Tensor", "Triage", "Visited"]
+__all__ = [
+    "Compare",
+    "Drawn",
+    "Formats",
+    "Map",
+    "Page",
+    "Pages",
+    "Ranks",
+    "Tensor",
+    "Triage",
+    "Visited",
+]

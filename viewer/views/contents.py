@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from panel.viewable import Viewable
 
-from ..pages import Map, Page, Tensor, Triage
+from ..pages import Compare, Formats, Map, Page, Ranks, Tensor, Triage
 from ..session import Session
+from .compare import compare_view
+from .formats import formats_view
 from .map import map_view
+from .ranks import ranks_view
 from .tensor import tensor_view
 from .triage import triage_view
 
@@ -33,5 +36,8 @@ CONTENTS: tuple[Entry, ...] = (
     entry(Triage, triage_view),
     entry(Map, map_view),
     entry(Tensor, tensor_view),
+    entry(Ranks, ranks_view),
+    entry(Formats, formats_view),
+    entry(Compare, compare_view),
 )
 """A new page is one more line here. One lands on the first."""

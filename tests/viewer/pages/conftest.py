@@ -10,7 +10,7 @@ import pytest
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
 from rankscope.viewer.pages import Page, Visited
-from rankscope.viewer.session import Session
+from rankscope.viewer.session import Others, Session
 from rankscope.viewer.state import Choice
 from rankscope.viewer.views import CONTENTS
 
@@ -21,8 +21,10 @@ NOW = 1_760_000_000.0 + 75
 def open_pages() -> Callable[..., Visited]:
     """Opens a run as a browser would, at what is chosen."""
 
-    def open_(path: Path, **chosen: object) -> Visited:
-        session = Session(Follower(open_run(path)), Choice(**chosen), now=lambda: NOW)
+    def open_(path: Path, *, beside: Path | None = None, **chosen: object) -> Visited:
+        followers = {one.name: Follower(open_run(one)) for one in (path, beside) if one}
+        others = Others(names=lambda: list(followers), find=followers.get) if beside else None
+        session = Session(followers[path.name], Choice(**chosen), now=lambda: NOW, others=others)
         return Visited(session, {entry.name: entry.model for entry in CONTENTS})
 
     return open_

@@ -1,0 +1,83 @@
+"""Formats whose elements share a scale by block, by their usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from .errors import SettingError
+from .formats import FORMATS, NumberFormat, number_format
+from .quantities import BlockExponents, Quantity, Scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFormat:
+    """Elements of a number format, so many of which, along one axis, have a scale of their own."""
+
+    name: str
+    element: str
+    """Name of the elements' number format."""
+    size: int
+    scale: Scale
+    """Whether it is a power of two or the largest magnitude, see `BlockExponents`."""
+
+    @property
+    def target(self) -> NumberFormat:
+        """The format of the elements."""
+        return number_format(self.element)
+
+    def is_told_by(self, quantity: Quantity) -> bool:
+        """Whether a quantity was counted of such blocks, be they along the last axis or not."""
+        return (
+            isinstance(quantity, BlockExponents)
+            and quantity.scale == self.scale
+            and {quantity.rows, quantity.columns} == {1, self.size}
+        )
+
+
+def _mx(name: str, element: str) -> BlockFormat:
+    return BlockFormat(name=name, element=element, size=32, scale="power")
+
+
+BLOCK_FORMATS_BY_NAME: Mapping[str, BlockFormat] = {
+    one.name: one
+    for one in (
+        _mx("mxfp8_e5m2", "float8_e5m2"),
+        _mx("mxfp8_e4m3", "float8_e4m3fn"),
+        _mx("mxfp6_e3m2", "float6_e3m2fn"),
+        _mx("mxfp6_e2m3", "float6_e2m3fn"),
+        _mx("mxfp4_e2m1", "float4_e2m1fn"),
+        BlockFormat(name="nvfp4", element="float4_e2m1fn", size=16, scale="amax"),
+    )
+}
+"""Those of OCP Microscaling (MX v1.0), and NVFP4."""
+
+
+SHORT: Mapping[str, str] = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "e5m2": "float8_e5m2",
+    "e4m3": "float8_e4m3fn",
+    "e3m2": "float6_e3m2fn",
+    "e2m3": "float6_e2m3fn",
+    "e2m1": "float4_e2m1fn",
+}
+"""What people call some formats."""
+
+
+def format_named(name: str) -> NumberFormat | BlockFormat:
+    """The format of that name, or short name, with or without a scale by block.
+
+    Raises:
+        SettingError: there is none; the message lists near names.
+    """
+    whole = SHORT.get(name, name)
+    if whole in BLOCK_FORMATS_BY_NAME:
+        return BLOCK_FORMATS_BY_NAME[whole]
+    if whole in FORMATS:
+        return number_format(whole)
+    known = (*FORMATS, *BLOCK_FORMATS_BY_NAME, *SHORT)
+    near = get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(known)}."
+    raise SettingError(f"There is no number format {name!r}; {hint}")

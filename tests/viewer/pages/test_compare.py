@@ -1,0 +1,104 @@
+"""Compare: where two runs part."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.viewer.pages.compare import Compare
+
+SITE = "activation:blocks.1.mlp.up"
+
+
+@pytest.fixture
+def two_jobs(new_job: Callable) -> tuple[Path, Path]:
+    """The same, but for one site, which is 16 times as large in step 7 of the second."""
+    one, other = new_job("one", bad_step=None), new_job("other", bad_step=None)
+    one.commit(range(12))
+    other.commit(range(12), spike={(7, SITE): 16.0})
+    return one.path, other.path
+
+
+def plain(html: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", html).split())
+
+
+def test_it_says_in_which_step_and_where_they_part(
+    two_jobs: tuple[Path, Path], open_page: Callable
+) -> None:
+    page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare")
+    answer = plain(page.told.answer)
+
+    assert page.told.problem == ""
+    assert f"Numbers part in step 7 at {SITE}: rms " in answer
+    assert "blocks.1.mlp.up" in plain(page.told.sites)
+    assert json.dumps({"site": SITE, "step": 7}).replace('"', "&quot;") in page.told.sites
+
+
+def test_the_picture_shows_the_ratio_where_they_part(
+    two_jobs: tuple[Path, Path], open_page: Callable
+) -> None:
+    page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare", kind="activation")
+    shown = page.heatmap.grid
+    assert shown is not None
+    row, column = shown.row(SITE), shown.column(7)
+    assert row is not None
+    assert column is not None
+
+    largest = np.unravel_index(np.nanargmax(np.abs(shown.shade)), shown.shade.shape)
+    assert tuple(int(at) for at in largest) == (row, column)
+    assert shown.shade[row, column] == pytest.approx(4.0, abs=0.3)
+    assert "furthest apart is blocks.1.mlp.up from step 7" in plain(page.told.summary)
+    page.select(row, column)
+    assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
+
+
+def test_lines_of_both_bear_the_names_of_the_runs(
+    two_jobs: tuple[Path, Path], open_page: Callable
+) -> None:
+    page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare", site=SITE)
+
+    names = ["gpt-small", "gpt-small"]  # both jobs are called so: they are told apart
+    assert names[0] == names[1]
+    assert {"this run", "the other"} <= set(page.training.source.data)
+    assert {"this run", "the other"} <= set(page.site.source.data)
+
+
+def test_runs_that_are_alike_do_not_part(new_job: Callable, open_page: Callable) -> None:
+    one, same = new_job("one", bad_step=None), new_job("same", bad_step=None)
+    for job in (one, same):
+        job.commit(range(5))
+    page: Compare = open_page(one.path, beside=same.path, page="compare")
+
+    assert "not a bit differs" in plain(page.told.answer)
+    assert "None does." in plain(page.told.sites)
+
+
+def test_it_follows_the_run_that_it_is_compared_with(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    one, other = new_job("one", bad_step=None), new_job("other", bad_step=None)
+    one.commit(range(9))
+    other.commit(range(3))
+    pages = open_pages(one.path, beside=other.path, page="compare")
+    assert "Over 3 steps" in plain(pages.page.told.answer)
+
+    other.commit(range(3, 9))
+    one.commit(range(9, 12))
+    pages.session.live.look()
+    pages.tick()
+    assert "Over 9 steps" in plain(pages.page.told.answer)
+
+
+def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+    page: Compare = open_page(job.path, page="compare")
+
+    assert "`rankscope view rankscope-runs`" in page.told.problem
+    assert page.told.answer == ""

@@ -1,0 +1,223 @@
+"""The Ranks page without a browser: how far ranks are from their peers, and who stands out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.events import Tap
+
+from rankscope.store import Alert
+from rankscope.viewer import rank_map, tables
+from rankscope.viewer.columns import MISSING, NONFINITE, NUMBER
+from rankscope.viewer.pages import Ranks
+
+SITE = "activation:blocks.2.mlp.act"
+DIVERGED = Alert(
+    rule="replica-divergence",
+    attempt=0,
+    site="weight:<b>up",
+    ranks=(1, 2),
+    first_step=3,
+    last_step=None,
+    value=0.5,
+    threshold=0.0,
+    text="Copies of <i>up differ.",
+    time_ns=1,
+)
+
+
+@pytest.fixture
+def open_ranks(open_page: Callable[..., Any]) -> Callable[..., Ranks]:
+    def open_(path: Path, **chosen: object) -> Ranks:
+        return open_page(path, page="ranks", **chosen)
+
+    return open_
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def rows(html: str) -> list[str]:
+    body = html.partition("<tbody>")[2]
+    return [plain(row) for row in re.findall("<tr>(.*?)</tr>", body)]
+
+
+def test_each_rank_is_a_row_in_the_order_of_the_mesh(
+    open_ranks: Callable[..., Ranks], broken_job: Path
+) -> None:
+    page = open_ranks(broken_job, site=SITE)
+
+    grid = page.heatmap.grid
+    assert grid is not None
+    assert grid.names == ["dp=0", "dp=1", "dp=2", "dp=3"]
+    assert grid.shade.shape == grid.state.shape == (4, 60)
+    # Rank 2 grows from step 26 on by 0.9 powers of two a step.
+    assert np.abs(grid.shade[:, :26]).max() < 1
+    assert grid.shade[2, 36] == pytest.approx(9, abs=0.8)  # clipped to float16
+    assert np.abs(grid.shade[[0, 1, 3]]).max() < 1
+    assert (grid.state[2, 40:] == NONFINITE).all()
+    assert (grid.state[:, :40] == NUMBER).all()
+    limits: Any = page.heatmap.mapper
+    assert limits.low == -limits.high
+    said: Any = page.heatmap.rows.data["sites"]
+    assert said[2] == "rank 2 (dp=2)"
+
+
+def test_the_summary_names_the_rank_that_is_furthest(
+    open_ranks: Callable[..., Ranks], broken_job: Path
+) -> None:
+    page = open_ranks(broken_job, site=SITE, statistic="rms")
+
+    told = plain(page.told.summary)
+    assert told.startswith("4 ranks, steps 0–59; furthest from the median of its peers is rank 2 ")
+    assert told.endswith("not finite on rank 2, from step 40.")
+    assert "activation, rms over the median of its peers" in plain(page.told.title)
+
+
+def test_noise_is_not_magnified(open_ranks: Callable[..., Ranks], new_job: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+
+    page = open_ranks(job.path, site=SITE)
+
+    limits: Any = page.heatmap.mapper
+    assert 0.5 <= limits.high == -limits.low < 1
+    assert "NaN" not in page.told.summary
+
+
+def test_without_a_selected_site_it_shows_where_ranks_differ_most(
+    open_ranks: Callable[..., Ranks], tmp_path: Path, new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_ranks(job.path)
+
+    assert page.site == "activation:blocks.0.norm1"
+    assert plain(page.told.summary).startswith("No site is selected: this is where ranks differ")
+
+
+def test_a_rank_that_sent_nothing_is_missing_and_not_equal(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+    job.commit(range(3, 6), without=(1,))
+
+    page = open_ranks(job.path, site=SITE)
+
+    grid = page.heatmap.grid
+    assert grid is not None
+    assert (grid.state[1] == [NUMBER] * 3 + [MISSING] * 3).all()
+    assert "12 % of the cells not observed" in page.told.summary
+
+
+def test_one_rank_has_no_peers(open_ranks: Callable[..., Ranks], new_job: Callable) -> None:
+    job = new_job(bad_step=None, ranks=1)
+    job.commit(range(3))
+
+    page = open_ranks(job.path, site=SITE)
+
+    assert "nothing to compare" in page.told.summary
+    assert "no numbers of several ranks" in page.told.outliers
+    assert "no peer" in page.told.legend
+
+
+def test_a_click_on_a_cell_selects_its_step(
+    open_ranks: Callable[..., Ranks], broken_job: Path
+) -> None:
+    page = open_ranks(broken_job, site=SITE)
+    figure: Any = page.heatmap.figure
+
+    figure._trigger_event(Tap(figure, sx=0, sy=0, x=36, y=1.5))
+
+    assert page.session.choice.step == 36
+    assert list(page.heatmap.chosen.data["top"]) == [2]  # the rank that is furthest there
+
+
+def test_a_zoom_asks_for_the_visible_steps_alone(
+    open_ranks: Callable[..., Ranks], broken_job: Path
+) -> None:
+    page = open_ranks(broken_job, site=SITE, zoom=(10.0, 20.0))
+
+    grid = page.heatmap.grid
+    assert grid is not None
+    assert (int(grid.first[0]), int(grid.last[-1])) == (10, 20)
+    assert "steps 10–20" in page.told.summary
+
+
+def test_outliers_are_a_table_whose_rows_select() -> None:
+    found = rank_map.Outlier(
+        site="activation:<up>", rank=3, score=-7.5, ratio=0.25, worst_score=-30, worst_step=12
+    )
+
+    told = tables.outliers([found], "rms", why_none="")
+
+    assert rows(told) == ["&lt;up&gt; activation 3 0.25 × −7.5 −30 at step 12"]
+    assert "&quot;step&quot;: 12" in told
+    assert "<b>−7.5</b>" in told
+
+
+def test_agreement_is_told_with_what_it_means() -> None:
+    one = rank_map.Agreement(
+        site="local_weight_gradient:up.weight", agreement=0.75, largest=1.5, largest_rank=2
+    )
+
+    told = tables.agreements([one], step=9, ranks=4)
+
+    assert "step 9: 100 % is where all 4 say the same, 50 % where" in told
+    assert rows(told) == ["up.weight local weight gradient 75 % 1.5 × on rank 2"]
+
+
+def test_divergences_are_told_with_their_ranks_as_text(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(9), alerts=(DIVERGED,))
+
+    page = open_ranks(job.path)
+
+    [row] = rows(page.told.divergences)
+    assert row == "&lt;b&gt;up weight Copies of &lt;i&gt;up differ. 1–2 from 3, goes on"
+    [picked] = re.findall('data-choose="([^"]*)"', page.told.divergences)
+    asked = picked.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">")
+    assert json.loads(asked) == {"site": "weight:<b>up", "step": 3}
+    page.session.choose(asked)
+    assert (page.session.choice.site, page.session.choice.step) == ("weight:<b>up", 3)
+    assert "There is no site 'weight:<b>up'" in page.told.problem
+
+
+def test_without_divergences_it_says_whether_any_was_looked_for(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    told = plain(open_ranks(job.path).told.divergences)
+
+    assert told.startswith("Copies that differ, and sums that are none. No rule checked any")
+
+
+@pytest.mark.parametrize("row", ['{"site": 3}', '{"step": "x"}', "{}"])
+def test_what_is_no_row_selects_nothing(
+    open_ranks: Callable[..., Ranks], broken_job: Path, row: str
+) -> None:
+    page = open_ranks(broken_job, site=SITE, step=7)
+
+    page.session.choose(row)
+
+    assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
+
+
+def test_an_empty_run_says_so(open_ranks: Callable[..., Ranks], new_job: Callable) -> None:
+    page = open_ranks(new_job().path)
+
+    assert page.told.problem in ("No site has been recorded yet.", "")
+    assert rank_map.load_agreement(page.session.run, step=None) == ([], None, 0)

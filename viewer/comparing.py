@@ -1,0 +1,151 @@
+"""Two runs as data: where they part, how far they are apart, and lines of both."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import words
+from .columns import MISSING, NONFINITE, NUMBER, UNDEFINED, between, lay_out, span_of
+from .grid import Grid, recorded_steps, row_name
+from .rank_map import pool_furthest
+from .series import Lines, envelope
+
+if TYPE_CHECKING:
+    from ..store import Comparison, Heatmap, Run
+
+THIS, OTHER = 0, 1
+"""Numbers of the two lines of a figure."""
+SMALL = 1 << 20
+"""Up to so many numbers of a run it is compared again with each snapshot …"""
+GROWTH = 1.05
+"""… and above when it has grown by this factor."""
+FAR = 0.02
+"""In log2: 1.4 %; the ramp has at least this reach, so that noise is not magnified."""
+
+
+def size_class(steps: int, sites: int) -> int:
+    """A number that changes when a run that grows is to be compared again."""
+    return steps if steps * sites <= SMALL else -int(log(steps, GROWTH))
+
+
+def load_ratios(
+    run: Run,
+    other: Run,
+    statistic: str,
+    *,
+    kind: str,
+    pattern: str,
+    steps: tuple[float, float] | None,
+    width: int,
+    height: int,
+) -> Grid:
+    """log2 of the other run over this one, in at most `width` columns and `height` rows."""
+    recorded = between(recorded_steps(run.records(), statistic), steps)
+    found = run.ratios(
+        other,
+        statistic,
+        kind=kind,
+        name=pattern or None,
+        steps=span_of(recorded),
+        width=width,
+        height=height,
+    )
+    first, last, shade, state = found.column_first, found.column_last, found.values, _states(found)
+    left, stride, held = lay_out(first, last, width)
+    if held is not None:
+        shade, state = pool_furthest(shade, state, held)
+        first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
+        last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
+    return Grid(
+        shade=shade,
+        state=state,
+        left=left,
+        stride=stride,
+        first=first,
+        last=last,
+        row_sites=found.row_sites,
+        names=[row_name(sites) for sites in found.row_sites],
+        logarithmic=True,
+        signed=True,
+    )
+
+
+def _states(found: Heatmap) -> NDArray[np.uint8]:
+    """uint8 [rows, columns]: one state a cell; what is not finite goes above everything."""
+    state = np.where(np.isnan(found.values), UNDEFINED, NUMBER).astype(np.uint8)
+    state[~found.observed] = MISSING
+    state[found.nonfinite] = NONFINITE
+    return state
+
+
+def load_training(run: Run, other: Run, name: str) -> Lines:
+    """A training statistic of both, each on the first rank that told it."""
+    return _lines(name, (run, other), [_told(one, name) for one in (run, other)])
+
+
+def load_site(run: Run, other: Run, statistic: str, *, site: str) -> Lines:
+    """A statistic of a site in both, over all ranks; nothing where a run has no such site."""
+    found = list[tuple[NDArray[np.int64], NDArray[np.float64]]]()
+    for one in (run, other):
+        if site not in one.sites().index:
+            found.append((np.empty(0, np.int64), np.empty(0)))
+            continue
+        values = one.scalar(statistic, sites=[site]).isel(site=0)
+        found.append((values["step"].values, values.values.astype(np.float64)))
+    return _lines(statistic, (run, other), found)
+
+
+def _told(run: Run, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    told = run.training()
+    if name not in told["name"].values:
+        return np.empty(0, np.int64), np.empty(0)
+    table = told.sel(name=name).dropna("rank", how="all")
+    if not table.sizes["rank"]:
+        return np.empty(0, np.int64), np.empty(0)
+    return table["step"].values, table.isel(rank=0).values.astype(np.float64)
+
+
+def _lines(
+    name: str,
+    runs: tuple[Run, Run],
+    found: list[tuple[NDArray[np.int64], NDArray[np.float64]]],
+) -> Lines:
+    steps = np.unique(np.concatenate([steps for steps, _ in found]))
+    values = np.full((2, len(steps)), np.nan)
+    for line, (at, numbers) in zip(values, found, strict=True):
+        line[np.searchsorted(steps, at)] = numbers
+    bad = [(int(steps[at]), int(line)) for line, at in np.argwhere(np.isinf(values))]
+    values = np.where(np.isfinite(values), values, np.nan)
+    low, high = envelope(values)
+    titles = [words.shorten(run.name, 24) for run in runs]
+    if titles[0] == titles[1]:
+        titles = ["this run", "the other"]
+    return Lines(
+        name=name,
+        steps=steps,
+        values={THIS: values[THIS], OTHER: values[OTHER]},
+        low=low,
+        high=high,
+        bad=bad,
+        worst=OTHER,
+        names={THIS: titles[0], OTHER: titles[1]},
+    )
+
+
+def describe(found: Comparison, grid: Grid, *, statistic: str) -> str:
+    """The picture in one sentence, for those who do not see it."""
+    far = np.where(np.isfinite(grid.shade), np.abs(grid.shade), 0)
+    sites = sum(len(sites) for sites in grid.row_sites)
+    text = f"{words.count(sites, 'site')} over {words.count(found.steps, 'common step')}"
+    if not far.size or far.max() == 0:
+        return f"{text}; {statistic} is the same everywhere."
+    row, column = np.unravel_index(far.argmax(), far.shape)
+    ratio = words.number(2.0 ** float(grid.shade[row, column]))
+    return (
+        f"{text}; furthest apart is {grid.names[row]} from step {int(grid.first[column])}: "
+        f"{ratio} times the {statistic} of this run."
+    )

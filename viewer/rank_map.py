@@ -1,0 +1,227 @@
+"""The ranks page as data: how far each rank is from its peers, over steps, and who stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.distribution import RANKED
+from ..sketch.errors import SettingError
+from ..store.peers import OF_SAMPLES
+from . import words
+from .columns import (
+    MISSING,
+    NONFINITE,
+    NUMBER,
+    UNDEFINED,
+    between,
+    lay_out,
+    pool_columns,
+    span_of,
+)
+from .grid import Grid, recorded_steps
+
+if TYPE_CHECKING:
+    from ..store import Alert, RankRatios, Run
+
+DIVERGENCES = ("replica-divergence", "conservation")
+"""The rules that compare what ranks hold, bit by bit or in sum."""
+MOST = 12
+"""Rows of each table."""
+LAST = 3
+"""Steps among which the last is sought that has gradients: the state after training has none."""
+NEAR, NEAR_ONCE = 3.0, 12.0
+"""Scores below these, of all steps and of one among many, are what chance makes."""
+FAR = 0.5
+"""In log2: 1.4 times the median; what is nearer is not worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankMap:
+    """A row for each rank, in the order of the mesh, as a grid to be painted."""
+
+    grid: Grid
+    ranks: list[int]
+    alone: bool
+    """Whether no rank has a peer."""
+
+
+def load_rank_map(
+    run: Run,
+    statistic: str,
+    *,
+    site: str,
+    steps: tuple[float, float] | None = None,
+    width: int,
+) -> RankMap:
+    """How far each rank is from the median of its peers, in at most `width` columns."""
+    recorded = between(recorded_steps(run.records(), statistic), steps)
+    found = run.rank_ratios(statistic, site=site, steps=span_of(recorded), width=width)
+    first, last = found.column_first, found.column_last
+    shade, state = found.values, states(found)
+    left, stride, held = lay_out(first, last, width)
+    if held is not None:
+        shade, state = pool_furthest(shade, state, held)
+        first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
+        last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
+    names = [name.replace(",", " ") for name in found.names]
+    grid = Grid(
+        shade=shade,
+        state=state,
+        left=left,
+        stride=stride,
+        first=first,
+        last=last,
+        row_sites=[[name] for name in names],
+        names=names,
+        logarithmic=True,
+        signed=True,
+        said=[
+            name if name == f"rank {rank}" else f"rank {rank} ({name})"
+            for rank, name in zip(found.ranks, names, strict=True)
+        ],
+    )
+    sizes = np.bincount([group for group in found.group if group >= 0], minlength=1)
+    return RankMap(grid=grid, ranks=found.ranks, alone=bool(sizes.max(initial=0) < 2))
+
+
+def states(found: RankRatios) -> NDArray[np.uint8]:
+    """uint8 [ranks, columns]: one state a cell; non-finite goes above everything."""
+    state = np.full(found.values.shape, NUMBER, np.uint8)
+    state[np.isnan(found.values)] = UNDEFINED
+    state[~found.observed] = MISSING
+    state[found.nonfinite] = NONFINITE
+    return state
+
+
+def pool_furthest(
+    shade: NDArray[np.float32], state: NDArray[np.uint8], held: Sequence[NDArray[np.intp]]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Several columns in one, keeping what is furthest from 0."""
+    high, state_out = pool_columns(shade, state, held, "max")
+    low, _ = pool_columns(shade, state, held, "min")
+    return np.where(np.abs(low) > np.abs(high), low, high), state_out
+
+
+def describe(found: RankMap, *, statistic: str) -> str:
+    """The picture in one sentence, for those who do not see it."""
+    grid = found.grid
+    if not grid.shade.size or not (grid.first >= 0).any():
+        return "Nothing of this site has been recorded here."
+    first, last = int(grid.first[grid.first >= 0].min()), int(grid.last.max())
+    text = f"{words.count(len(grid.names), 'rank')}, {words.steps(first, last)}"
+    far = np.where(np.isnan(grid.shade), 0, np.abs(grid.shade))
+    if found.alone:
+        text += "; no rank holds the same part as another, so there is nothing to compare"
+    elif far.max() >= FAR:
+        row, column = np.unravel_index(far.argmax(), far.shape)
+        ratio = 2.0 ** float(grid.shade[row, column])
+        text += (
+            f"; furthest from the median of its peers is rank {found.ranks[row]} "
+            f"({grid.names[row]}) at step {int(grid.first[column])}: "
+            f"{words.number(ratio)} times the {statistic} of the median"
+        )
+    else:
+        most = words.number(2.0 ** float(far.max()))
+        near = "equal to" if most == "1" else f"within {most} times"
+        text += f"; all are {near} the median of their peers"
+    bad = grid.state == NONFINITE
+    if bad.any():
+        ranks = [found.ranks[row] for row in np.flatnonzero(bad.any(axis=1))]
+        step = int(grid.first[bad.any(axis=0)].min())
+        text += f"; not finite on {words.rank_words(ranks)}, from step {step}"
+    missing = int((grid.state == MISSING).sum())
+    if missing:
+        text += f"; {words.share(missing / grid.state.size)} of the cells not observed"
+    return text + "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A rank that differs from its peers at a site."""
+
+    site: str
+    rank: int
+    score: float
+    ratio: float
+    worst_score: float
+    worst_step: int
+
+
+def load_outliers(
+    run: Run, statistic: str, *, steps: tuple[float, float] | None, worst: bool = False
+) -> tuple[list[Outlier], str]:
+    """The ranks that differ most, and a sentence where there are none to tell of.
+
+    They are told of the statistics of which the distribution over ranks is kept: else of `rms`.
+    """
+    ranked = statistic if statistic in RANKED else RANKED[0]
+    span = span_of(between(recorded_steps(run.records(), ranked), steps))
+    kinds = [kind for kind in dict.fromkeys(run.sites()["kind"]) if kind in OF_SAMPLES]
+    if not kinds:
+        return [], "Nothing that ranks make of their own samples was recorded."
+    try:
+        frame = run.rank_outliers(ranked, kind=kinds, steps=span, worst=worst, most=MOST)
+    except SettingError as error:
+        return [], str(error)
+    usual, once = (np.abs(frame[name].to_numpy(float)) for name in ("score", "worst_score"))
+    frame = frame.loc[(usual >= NEAR) | (once >= NEAR_ONCE)]
+    if not len(frame):
+        most = words.number(float(usual.max(initial=0)))
+        return [], f"No rank stands out: the largest score is {most}, 5 would be worth a look."
+    names = ("site", "rank", "score", "ratio", "worst_score", "worst_step")
+    return [Outlier(**{name: row[name] for name in names}) for row in frame.to_dict("records")], ""
+
+
+def load_divergences(run: Run) -> list[Alert]:
+    """What rules found of copies that differ and of sums that are none; what goes on first."""
+    latest = dict[tuple[int, str, str, int], "Alert"]()
+    for one in run.alert_log():
+        if one.rule in DIVERGENCES:
+            latest[one.attempt, one.rule, one.site, one.first_step] = one
+    return sorted(latest.values(), key=lambda one: (one.last_step is not None, one.first_step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """A parameter's own gradients on the ranks, beside the reduced one."""
+
+    site: str
+    """Of the own gradients."""
+    agreement: float
+    largest: float
+    largest_rank: int
+
+
+def load_agreement(run: Run, *, step: int | None) -> tuple[list[Agreement], int | None, int]:
+    """Rank-local against reduced gradients at a step, or the last one that has some.
+
+    Returns:
+        The parameters whose ranks differ most, the step that they are of, how many ranks there are.
+    """
+    recorded = recorded_steps(run.records(), "rms")[-LAST:]
+    if step is None and not len(recorded):
+        return [], None, 0
+    try:
+        frame = run.gradient_agreement(steps=span_of(recorded) if step is None else step)
+    except SettingError:
+        return [], None, 0
+    frame = frame.dropna(subset=["largest", "agreement"])
+    if not len(frame):
+        return [], None, 0
+    last = int(frame["step"].to_numpy().max())
+    frame = frame.loc[frame["step"] == last].sort_values(by="largest", ascending=False)
+    rows = [
+        Agreement(
+            site=row["site"],
+            agreement=row["agreement"],
+            largest=row["largest"],
+            largest_rank=int(row["largest_rank"]),
+        )
+        for row in frame.head(MOST).to_dict("records")
+    ]
+    return rows, last, int(frame["ranks"].iloc[0])

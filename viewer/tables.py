@@ -1,0 +1,261 @@
+"""Tables of the ranks and formats pages as HTML; a click on a row's name selects what it is of.
+
+Pure functions; every name and sentence from a store is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
+from . import words
+from .figures import colours
+from .fitting import Fitting, when
+from .rank_map import NEAR_ONCE, Agreement, Outlier
+
+if TYPE_CHECKING:
+    from ..store import Alert, Comparison
+
+WORDS = {BREAKS: "breaks", MAY_BREAK: "may break", FITS: "fits", NOT_KNOWN: "not known"}
+CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown"}
+
+
+def name_of(site: str, *, step: int | None = None) -> str:
+    """The name of a site as a button that selects it, and a step if there is one to go to."""
+    asked = json.dumps({"site": site} | ({} if step is None else {"step": step}))
+    kind, _, name = site.partition(":")
+    return (
+        f'<button type="button" class="pick" data-choose="{escape(asked)}">{escape(name)} '
+        f'<span class="kind">{escape(kind.replace("_", " "))}</span></button>'
+    )
+
+
+def table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "rows"
+) -> str:
+    """Rows of cells that are HTML already; the first cell of each names the row."""
+    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    return (
+        f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
+    """Which ranks stand out, and where."""
+    caption = f"Ranks that differ most from their peers, by {statistic}"
+    if not rows:
+        return nothing(caption, why_none)
+    cells = [
+        (
+            name_of(one.site, step=one.worst_step),
+            str(one.rank),
+            f"{words.number(one.ratio)} ×",
+            _score(one.score, 5),
+            f"{_score(one.worst_score, NEAR_ONCE)} at step {one.worst_step}",
+        )
+        for one in rows
+    ]
+    heads = ("site", "rank", "usually", "score", "worst score")
+    return table(caption, heads, cells)
+
+
+def _score(score: float, far: float) -> str:
+    text = words.number(score)
+    return f"<b>{text}</b>" if abs(score) >= far else text
+
+
+def divergences(rows: Sequence[Alert], *, judged: int, most: int) -> str:
+    """What rules found of copies and sums."""
+    caption = "Copies that differ, and sums that are none"
+    if not rows:
+        how = f"Checked in {words.count(judged, 'record')}, and none was found." if judged else ""
+        return nothing(caption, how or "No rule checked any: one rank, or nothing is held twice.")
+    cells = [
+        (
+            (name_of(one.site, step=one.first_step) if one.site else "the run")
+            + f'<span class="told">{escape(one.text)}</span>',
+            words.ranks(one.ranks) if one.ranks else "not known",
+            f"from {one.first_step}, goes on"
+            if one.last_step is None
+            else words.steps(one.first_step, one.last_step).partition(" ")[2],
+        )
+        for one in rows[:most]
+    ]
+    more = f" (the first {most} of {len(rows)})" if len(rows) > most else ""
+    return table(caption + more, ("site", "ranks", "steps"), cells)
+
+
+def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> str:
+    """Rank-local against reduced gradients."""
+    caption = "Each rank's own gradients beside the reduced one"
+    if not rows or step is None:
+        return nothing(caption, "There are none at this step, or what they were scaled by.")
+    cells = [
+        (
+            name_of(one.site, step=step),
+            words.share(one.agreement),
+            f"{words.number(one.largest)} × on rank {one.largest_rank}",
+        )
+        for one in rows
+    ]
+    told = (
+        f"{caption}, step {step}: 100 % is where all {ranks} say the same, "
+        f"{words.share(ranks**-0.5)} where they have nothing in common"
+    )
+    return table(told, ("parameter", "agreement", "largest of them"), cells)
+
+
+def parted(found: Comparison) -> str:
+    """Where two runs part, in sentences."""
+    mood = "sound" if found.numbers is None else "wrong"
+    only = [
+        f"Only {whose} run has {words.count(len(labels), 'site')}."
+        for whose, labels in (("this", found.only_one), ("the other", found.only_other))
+        if labels
+    ]
+    return f'<p class="state {mood}" role="status">{escape(" ".join([found.text, *only]))}</p>'
+
+
+def parted_sites(found: Comparison, *, most: int = 20) -> str:
+    """The sites that part first."""
+    caption = "Sites that part first"
+    order = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
+    if not len(order):
+        return nothing(caption, "None does.")
+    rows = list[Sequence[str]]()
+    columns = order.head(most)[["numbers_step", "bits_step", "largest", "largest_step"]]
+    for site, step, bits, largest, at in columns.itertuples(name=None):
+        first = "not known" if pd.isna(bits) else str(bits)
+        ratio = f"{words.number(2.0 ** float(largest))} × at step {at}"
+        where = name_of(str(site), step=int(step))
+        rows.append((where, str(int(step)), first, ratio))
+    more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""
+    return table(caption + more, ("site", "from step", "first bit", "largest ratio"), rows)
+
+
+def nothing(caption: str, why: str) -> str:
+    """In the place of a table that has no rows."""
+    return f'<p class="summary"><b>{escape(caption)}.</b> {escape(why)}</p>'
+
+
+def answer(found: Fitting, *, most: tuple[float, float]) -> str:
+    """By format how many sites would break, as bars and numbers."""
+    total = max(found.table.sizes["site"], 1)
+    rows = list[Sequence[str]]()
+    for name in found.formats:
+        counts = found.counts(name)
+        bar = "".join(
+            f'<i class="{CLASSES[verdict]}" style="width:{100 * counts[verdict] / total:.1f}%"></i>'
+            for verdict in (BREAKS, MAY_BREAK, NOT_KNOWN, FITS)
+            if counts[verdict]
+        )
+        numbers = [
+            words.thousands(counts[verdict]) if counts[verdict] else "–"
+            for verdict in (BREAKS, MAY_BREAK, FITS, NOT_KNOWN)
+        ]
+        rows.append((escape(name), f'<span class="bar">{bar}</span>', *numbers))
+    overflow, underflow = (words.share(share) for share in most)
+    caption = (
+        f"Of {words.count(found.table.sizes['site'], 'site')}, {when(found)}: a tensor fits where "
+        f"at most {overflow} overflows and {underflow} becomes zero"
+    )
+    heads = ("format", "", *WORDS.values())
+    return table(caption, heads, rows, kind="answer")
+
+
+def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
+    """Some rows of the table of sites and formats, from `first` on."""
+    some = found.order[first : first + rows]
+    labels = found.table["site"].values
+    body = "".join(_fitting_row(found, int(place), str(labels[place]), chosen) for place in some)
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in found.formats)
+    total = len(found.order)
+    caption = (
+        f"Sites {first + 1}–{first + len(some)} of {words.thousands(total)}, what breaks first. "
+        "↑ overflows, ↓ becomes zero; ≈ is an estimate, whose bounds the mouse shows"
+    )
+    return (
+        f'<table class="fitting"><caption>{escape(caption)}</caption><thead><tr>'
+        f'<th scope="col">site</th>{heads}</tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+def _fitting_row(found: Fitting, place: int, label: str, chosen: str) -> str:
+    marks = ' class="chosen" aria-selected="true"' if label == chosen else ""
+    cells = "".join(_fitting_cells(found, place))
+    return f'<tr{marks}><th scope="row">{name_of(label)}</th>{cells}</tr>'
+
+
+def _fitting_cells(found: Fitting, place: int) -> Iterator[str]:
+    table = found.table
+    columns = {str(name): table[name].values[place] for name in table if table[name].ndim == 2}
+    for column in range(len(found.formats)):
+        cell = {name: values[column] for name, values in columns.items()}
+        verdict = str(cell["verdict"])
+        told = "".join(
+            _loss(mark, *(float(cell[question + end]) for end in ("", "_low", "_high")))
+            for mark, question in (("↑", "overflow"), ("↓", "underflow"))
+        )
+        scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
+        text = told or ("not known" if verdict == NOT_KNOWN else "fits")
+        yield (
+            f'<td class="{CLASSES[verdict]}" title="{escape(_title(cell, found.stretches))}">'
+            f"{text}{scale}</td>"
+        )
+
+
+def _loss(mark: str, value: float, low: float, high: float) -> str:
+    """What is lost, in short; nothing where nothing is."""
+    if not high > 0:  # nor of NaN
+        return ""
+    return f"<span>{mark} {'' if low == high else '≈'}{words.share(value)}</span> "
+
+
+def _title(cell: Mapping[str, Any], stretches: int) -> str:
+    if str(cell["verdict"]) == NOT_KNOWN:
+        return "No histogram, or of blocks no counts."
+    parts = [WORDS[str(cell["verdict"])]]
+    for question, what in (
+        ("overflow", "overflow"),
+        ("underflow", "to zero"),
+        ("subnormal", "subnormal"),
+    ):
+        low, high = float(cell[f"{question}_low"]), float(cell[f"{question}_high"])
+        share = words.share(low) if low == high else f"{words.share(low)} to {words.share(high)}"
+        at = "" if not high or stretches else f" (step {int(cell[f'{question}_step'])})"
+        parts.append(f"{what} {share}{at}")
+    return "; ".join(parts)
+
+
+def ratio_legend(
+    limits: colours.Limits, *, middle: str = "the median", alone: str = "no peer"
+) -> str:
+    """The ramp of ratios with its ends, and what the other colours mean.
+
+    Args:
+        limits: of log2 of the ratio.
+        middle: what a ratio of 1 means.
+        alone: what an observed cell without a ratio means.
+    """
+    stops = ",".join(limits.palette[:: len(limits.palette) // 16])
+    ends = f"÷{words.number(2.0**limits.high)}", middle, f"×{words.number(2.0**limits.high)}"
+    marks = "".join(f"<span>{escape(one)}</span>" for one in ends)
+    keys = "".join(
+        f'<span class="key"><i class="{name}"></i>{text}</span>'
+        for name, text in (("bad", "non-finite"), ("alone", alone), ("none", "not observed"))
+    )
+    return (
+        '<div class="legend"><span class="ramp">'
+        f'<i style="background:linear-gradient(90deg,{stops})"></i>'
+        f'<span class="marks">{marks}</span></span>{keys}</div>'
+    )

@@ -1,0 +1,49 @@
+"""Where everything stands on the page of ranks."""
+
+from __future__ import annotations
+
+import panel as pn
+
+from .. import markup
+from ..pages.ranks import Ranks
+from .selection import training_view
+from .widgets import button, card, cards, figure, select, text
+
+
+def ranks_view(page: Ranks) -> pn.FlexBox:
+    """Everything over steps, one axis below the other; beside it who stands out."""
+    session, told = page.session, page.told
+    return cards(
+        card(
+            training_view(page.training),
+            pn.FlexBox(
+                select(session, "statistic", session.statistics, label="Statistic", width=125),
+                button(
+                    "All steps",
+                    session.show_all_steps,
+                    width=86,
+                    disabled=session.choice.param.zoom.rx.is_(None),
+                ),
+                button(
+                    "Open the tensor",
+                    lambda: session.visit("tensor"),
+                    disabled=session.choice.param.site.rx.not_(),
+                ),
+                gap="10px",
+                margin=(8, 0, 0, 0),
+            ),
+            text(told.param.title, margin=(10, 0, 2, 0)),
+            text(told.param.legend),
+            text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
+            figure(page.heatmap.figure),
+            text(told.param.summary),
+            flex="4 1 640px",
+        ),
+        card(
+            text(told.param.outliers),
+            text(told.param.divergences, margin=(16, 0, 0, 0)),
+            text(told.param.agreement, margin=(16, 0, 0, 0)),
+            flex="1 1 460px",
+            min_width=400,
+        ),
+    )
