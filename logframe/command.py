@@ -39,6 +39,6 @@ def import_(
     except OSError as error:
         raise LogFrameError(f"Cannot read {file}: {error.strerror or error}.") from error
     done = import_logframe(frame, place, run=name, time_ns=time_ns)
-    click.echo(f"{place}: {done.records} records of {done.sites} sites, {done.alerts} alerts.")
+    click.echo(f"{place}: {done.records} records of {done.sites} sites; alerts: {done.alerts}.")
     for text in done.not_observed:
         click.echo(text)

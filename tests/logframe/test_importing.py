@@ -246,7 +246,7 @@ def test_the_commands_import_show_and_export(log: pd.DataFrame, tmp_path: Path) 
     assert refused.exit_code == 1
     assert "--trust-pickle" in refused.output
     assert done.exit_code == 0, done.output
-    assert "3 records of 7 sites, 0 alerts." in done.output
+    assert "3 records of 7 sites; alerts: 0." in done.output
     assert [one.name for one in list_runs(store)] == ["old"]
     told = command.invoke(cli, ["why", f"{store}/old"])
     assert "This run was imported from a LogFrame" in told.output
