@@ -91,6 +91,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="viewer",
         summary="Show a run in the browser, live or finished.",
     ),
+    "report": LazyCommand(
+        target="viewer.report.command:report",
+        extra="viewer",
+        summary="Write a run's health as one HTML file that opens offline.",
+    ),
 }
 
 

@@ -51,6 +51,11 @@ class Schedule:
             return False
         return not self.ranges or any(first <= step <= last for first, last in self.ranges)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is measured at every step."""
+        return self.every == 1 and self.offset == 0 and not self.ranges
+
     def is_turn_of(self, name: str, step: int) -> bool:
         """Whether the sites of that name are measured at `step`, at which something is."""
         return not self.staggered or (step - self.offset - _number(name)) % self.every == 0

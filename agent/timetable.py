@@ -80,6 +80,11 @@ class Timetable:
         """Whether sites of a kind are read in any step."""
         return kind in self._asked
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some sites are not sketched, or not sent, in some steps."""
+        return not all(way.schedule.is_whole for way in self._asked.values())
+
     def stretch_from(self, step: int, times: int) -> None:
         """From that step on sketch so many times as rarely as was asked for, sites in turn.
 

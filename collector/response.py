@@ -33,6 +33,8 @@ class Response:
         """Step of the newest record, and when it ended."""
         self._step_s = 0.0
         self._rest_until: int | None = None
+        self.is_of_use = False
+        """Whether there is an agent that keeps something back."""
 
     def pace(self, records: Sequence[Record]) -> None:
         """Learn from new records how long a step takes."""
@@ -54,7 +56,7 @@ class Response:
             return ""
         worst = min(severity_of(alert.severity) for alert in begun)
         rests = self._rest_until is not None and newest_step < self._rest_until
-        looks = not rests and worst <= severity_of(self._closer.severity)
+        looks = self.is_of_use and not rests and worst <= severity_of(self._closer.severity)
         steps = self._closer.steps if looks and may_detail else 0
         from_step = newest_step + self._notice() if steps else 0
         looks = looks and (steps > 0 or self._closer.ring)

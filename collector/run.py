@@ -161,6 +161,7 @@ class Run:
         stream.told_control = None
         if hello.budget >= LEAST_BUDGET:
             self._budgets.setdefault(attempt, Budget(hello.budget))
+        self._responses[attempt].is_of_use |= hello.keeps_back
         self._joiners[attempt].hear(hello.rank, now)
         self._introduce(attempt, hello)
         return stream

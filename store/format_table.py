@@ -124,13 +124,14 @@ def _shares(
     cell = some.column, some.site - some.sites.start
     shape = len(some.steps), len(places[some.sites])
     found = np.full((len(targets), len(QUESTIONS), len(BOUNDS), *shape), np.nan)
+    lost = some.nonfinite & (some.tally.total == 0)  # of NaN alone nothing can be said
     for row, target in enumerate(targets):
         if isinstance(target, NumberFormat):
             shift = shifts[row, some.site]
             for number, question in enumerate(QUESTIONS.values()):
                 share = question(some.tally, target, shift=shift)
                 for bound, values in enumerate((share.value, share.low, share.high)):
-                    found[row, number, bound][cell] = values
+                    found[row, number, bound][cell] = np.where(lost, np.nan, values)
     totals = np.full(shape, -1, np.int64)
     totals[cell] = some.tally.total
     for info, here, counts in _counted(reader, places[some.sites], some.records):

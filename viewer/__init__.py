@@ -1,7 +1,7 @@
 """The browser view of a run: what is wrong, where, when, and on which rank.
 
 The one rule of this room: every number comes from the store's query API; nothing is computed from
-tensors here. Notebook plots are in `rankscope.viewer.notebook`, which needs HoloViews.
+tensors here. Plots for notebooks are in `rankscope.viewer.plots`, which needs HoloViews.
 """
 
 from .server import Server, serve

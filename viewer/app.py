@@ -41,8 +41,8 @@ window.addEventListener("keydown", (event) => {
   }
 }, true);
 window.addEventListener("click", (event) => {
-  const row = event.composedPath().find((at) => at.dataset?.choose);
-  if (row !== undefined) return ask("choose", row.dataset.choose);
+  const row = event.composedPath().find((at) => at.dataset?.site);
+  if (row !== undefined) return ask("choose", JSON.stringify({...row.dataset}));
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
   ask("page", link.dataset.page);

@@ -141,6 +141,40 @@ def describe(found: RankMap, *, statistic: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtStep:
+    """One rank at one step, in numbers."""
+
+    rank: int
+    name: str
+    """Where it is on the mesh."""
+    value: float
+    ratio: float
+    """Over the median of its peers; NaN where there is none."""
+    nonfinite: int | None
+    """How many elements are not finite; None where the rank was not observed."""
+
+
+def load_at_step(run: Run, statistic: str, *, site: str, step: int) -> list[AtStep]:
+    """The ranks at a step, in the order of the mesh; none where it was not recorded."""
+    found = run.rank_ratios(statistic, site=site, steps=step)
+    if not found.values.shape[1]:
+        return []
+    values, bad = (
+        run.ranks(name, site=site, steps=step).values[-1] for name in (statistic, "nonfinite")
+    )
+    return [
+        AtStep(
+            rank=rank,
+            name=name,
+            value=float(values[rank]),
+            ratio=2.0 ** float(found.values[row, -1]),
+            nonfinite=None if np.isnan(bad[rank]) else int(bad[rank]),
+        )
+        for row, (rank, name) in enumerate(zip(found.ranks, found.names, strict=True))
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
     """A rank that differs from its peers at a site."""
 

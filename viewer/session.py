@@ -218,12 +218,15 @@ class Session:
         """Select what a row of a table is of, and stay on the page.
 
         Args:
-            row: JSON, as `tables.name_of` wrote it: a site, and a step if there is one.
+            row: JSON: a site, and a step if there is one, as `tables.name_of` wrote them.
         """
         asked = json.loads(row)
-        site, step = asked.get("site"), asked.get("step", self.choice.step)
-        if isinstance(site, str) and (step is None or isinstance(step, int)):
-            self.choice.param.update(kind=site.partition(":")[0], site=site, step=step)
+        site, step = str(asked["site"]), asked.get("step")
+        self.choice.param.update(
+            kind=site.partition(":")[0],
+            site=site,
+            step=self.choice.step if step is None else int(step),
+        )
 
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""

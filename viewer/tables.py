@@ -5,9 +5,9 @@ Pure functions; every name and sentence from a store is escaped.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,7 +16,7 @@ from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
 from . import words
 from .figures import colours
 from .fitting import Fitting, when
-from .rank_map import NEAR_ONCE, Agreement, Outlier
+from .rank_map import NEAR_ONCE, Agreement, AtStep, Outlier
 
 if TYPE_CHECKING:
     from ..store import Alert, Comparison
@@ -27,11 +27,11 @@ CLASSES = {BREAKS: "breaks", MAY_BREAK: "may", FITS: "fits", NOT_KNOWN: "unknown
 
 def name_of(site: str, *, step: int | None = None) -> str:
     """The name of a site as a button that selects it, and a step if there is one to go to."""
-    asked = json.dumps({"site": site} | ({} if step is None else {"step": step}))
     kind, _, name = site.partition(":")
+    at = "" if step is None else f' data-step="{step}"'
     return (
-        f'<button type="button" class="pick" data-choose="{escape(asked)}">{escape(name)} '
-        f'<span class="kind">{escape(kind.replace("_", " "))}</span></button>'
+        f'<button class="pick" data-site="{escape(site)}"{at}>{escape(name)} '
+        f"<i>{escape(kind.replace('_', ' '))}</i></button>"
     )
 
 
@@ -48,6 +48,30 @@ def table(
         f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def at_step(rows: Sequence[AtStep], *, statistic: str, step: int) -> str:
+    """The picture of ranks at one step, in numbers, folded."""
+    cells = [
+        (
+            escape(
+                f"rank {one.rank}" if one.name == f"rank {one.rank}" else f"{one.rank}, {one.name}"
+            ),
+            *(
+                ("not observed", "", "")
+                if one.nonfinite is None
+                else (
+                    words.number(one.value),
+                    "no peer" if isnan(one.ratio) else f"{words.number(one.ratio)} ×",
+                    words.thousands(one.nonfinite),
+                )
+            ),
+        )
+        for one in rows
+    ]
+    heads = ("rank", statistic, "over the median of its peers", "not finite")
+    shown = table(f"Step {step}", heads, cells) if cells else "Nothing was recorded at this step."
+    return f"<details><summary>Step {step} in numbers</summary>{shown}</details>"
 
 
 def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
@@ -177,7 +201,20 @@ def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
     """Some rows of the table of sites and formats, from `first` on."""
     some = found.order[first : first + rows]
     labels = found.table["site"].values
-    body = "".join(_fitting_row(found, int(place), str(labels[place]), chosen) for place in some)
+    table = found.table
+    # Rows are read one by one: of plain arrays that is a hundred times as fast.
+    columns = {str(name): table[name].values[some] for name in table if table[name].ndim == 2}
+    nonfinite = table["nonfinite"].values[some]
+    body = "".join(
+        _fitting_row(
+            {name: values[row] for name, values in columns.items()},
+            label,
+            found,
+            is_chosen=label == chosen,
+            is_bad=bool(nonfinite[row]),
+        )
+        for row, label in enumerate(map(str, labels[some]))
+    )
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in found.formats)
     total = len(found.order)
     caption = (
@@ -190,35 +227,37 @@ def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
     )
 
 
-def _fitting_row(found: Fitting, place: int, label: str, chosen: str) -> str:
-    marks = ' class="chosen" aria-selected="true"' if label == chosen else ""
-    cells = "".join(_fitting_cells(found, place))
-    return f'<tr{marks}><th scope="row">{name_of(label)}</th>{cells}</tr>'
+# `Any`: the columns of a table have several types.
+def _fitting_row(
+    columns: Mapping[str, Any], label: str, found: Fitting, *, is_chosen: bool, is_bad: bool
+) -> str:
+    marks = ' class="chosen" aria-selected="true"' if is_chosen else ""
+    bad = ' <span class="bad">NaN or infinity</span>' if is_bad else ""
+    cells = "".join(
+        _fitting_cell({name: values[place] for name, values in columns.items()}, found.stretches)
+        for place in range(len(found.formats))
+    )
+    return f'<tr{marks}><th scope="row">{name_of(label)}{bad}</th>{cells}</tr>'
 
 
-def _fitting_cells(found: Fitting, place: int) -> Iterator[str]:
-    table = found.table
-    columns = {str(name): table[name].values[place] for name in table if table[name].ndim == 2}
-    for column in range(len(found.formats)):
-        cell = {name: values[column] for name, values in columns.items()}
-        verdict = str(cell["verdict"])
-        told = "".join(
-            _loss(mark, *(float(cell[question + end]) for end in ("", "_low", "_high")))
-            for mark, question in (("↑", "overflow"), ("↓", "underflow"))
-        )
-        scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
-        text = told or ("not known" if verdict == NOT_KNOWN else "fits")
-        yield (
-            f'<td class="{CLASSES[verdict]}" title="{escape(_title(cell, found.stretches))}">'
-            f"{text}{scale}</td>"
-        )
+def _fitting_cell(cell: Mapping[str, Any], stretches: int) -> str:
+    verdict = str(cell["verdict"])
+    told = "".join(
+        _loss(mark, *(float(cell[question + end]) for end in ("", "_low", "_high")))
+        for mark, question in (("↑", "overflow"), ("↓", "underflow"))
+    )
+    scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
+    text = told or ("not known" if verdict == NOT_KNOWN else "fits")
+    # Most cells lose nothing: each step of a live run sends them all.
+    title = f' title="{escape(_title(cell, stretches))}"' if told else ""
+    return f'<td class="{CLASSES[verdict]}"{title}>{text}{scale}</td>'
 
 
 def _loss(mark: str, value: float, low: float, high: float) -> str:
     """What is lost, in short; nothing where nothing is."""
     if not high > 0:  # nor of NaN
         return ""
-    return f"<span>{mark} {'' if low == high else '≈'}{words.share(value)}</span> "
+    return f"{mark} {'' if low == high else '≈'}{words.share(value)} "
 
 
 def _title(cell: Mapping[str, Any], stretches: int) -> str:

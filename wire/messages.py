@@ -111,6 +111,8 @@ class Hello(Message, tag="hello", frozen=True):
     """Versions and settings worth keeping with the run."""
     budget: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     """Share of step time that the agent may take; below `LEAST_BUDGET`: any."""
+    keeps_back: bool = False
+    """Whether its schedules leave something out, or a ring keeps it: more can be asked of it."""
 
 
 class Welcome(Message, tag="welcome", frozen=True):

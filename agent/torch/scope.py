@@ -279,6 +279,7 @@ class Scope:
             device=str(next(self._model.parameters()).device),
             facts=facts(self._names.roots[0]),
             budget=self._budget or 0.0,
+            keeps_back=self._timetable.leaves_out,
         )
         self._outbox = Outbox(address, hello, keys=keys)
         self._attach(identity.mesh)

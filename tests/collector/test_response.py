@@ -24,8 +24,15 @@ ALERT = Alert(
 )
 
 
+def response_of(closer: Closer) -> Response:
+    """To agents of which one keeps something back."""
+    response = Response(closer)
+    response.is_of_use = True
+    return response
+
+
 def test_all_are_asked_for_the_same_few_steps_that_lie_ahead() -> None:
-    response = Response(Closer(steps=4))
+    response = response_of(Closer(steps=4))
     asked = response.add([ALERT], 40, may_detail=True)
     [told] = response.take()
 
@@ -43,7 +50,7 @@ def test_all_are_asked_for_the_same_few_steps_that_lie_ahead() -> None:
 
 
 def test_then_they_are_left_alone_for_a_while_and_told_all_the_same() -> None:
-    response = Response(Closer(steps=4))
+    response = response_of(Closer(steps=4))
     response.add([ALERT], 40, may_detail=True)
     [first] = response.take()
     last = first.detail_from + 4 * (1 + REST) - 1
@@ -55,28 +62,28 @@ def test_then_they_are_left_alone_for_a_while_and_told_all_the_same() -> None:
 
 
 def test_less_than_the_severity_that_was_asked_for_is_told_alone() -> None:
-    response = Response(Closer())
+    response = response_of(Closer())
     assert response.add([replace(ALERT, severity="warning")], 40, may_detail=True) == ""
     [told] = response.take()
     assert (told.send_ring, told.detail_steps) == (False, 0)
 
-    eager = Response(Closer(severity="notice"))
+    eager = response_of(Closer(severity="notice"))
     assert eager.add([replace(ALERT, severity="warning")], 40, may_detail=True)
 
 
 def test_a_job_with_a_budget_sends_what_it_has() -> None:
-    response = Response(Closer())
+    response = response_of(Closer())
     asked = response.add([ALERT], 40, may_detail=False)
     [told] = response.take()
 
     assert (told.send_ring, told.detail_steps) == (True, 0)
     assert asked.endswith("agents are asked to send the steps that they had kept back.")
-    quiet = Response(Closer(ring=False, steps=0))
+    quiet = response_of(Closer(ring=False, steps=0))
     assert quiet.add([ALERT], 40, may_detail=True) == ""
 
 
 def test_whatever_a_rule_says_the_message_can_be_read() -> None:
-    response = Response(Closer())
+    response = response_of(Closer())
     wild = replace(
         ALERT,
         severity="dreadful",
@@ -96,7 +103,14 @@ def test_whatever_a_rule_says_the_message_can_be_read() -> None:
     assert len(told.alerts[0].ranks) == MAX_BLAMED
 
 
-def test_nothing_is_said_when_nothing_began() -> None:
+def test_who_sends_all_is_told_and_asked_for_nothing() -> None:
     response = Response(Closer())
+    assert response.add([ALERT], 40, may_detail=True) == ""
+    [told] = response.take()
+    assert (told.send_ring, told.detail_steps) == (False, 0)
+
+
+def test_nothing_is_said_when_nothing_began() -> None:
+    response = response_of(Closer())
     assert response.add([], 40, may_detail=True) == ""
     assert response.take() == []

@@ -390,7 +390,7 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
 
 def test_all_ranks_are_told_of_an_alert(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
-        boxes = [outbox(service.address, rank, 2) for rank in range(2)]
+        boxes = [outbox(service.address, rank, 2, keeps_back=rank == 0) for rank in range(2)]
         told: list[list[Alerts]] = [[], []]
         send(boxes[0], [0])
         send(boxes[1], [0], value=float("nan"))

@@ -293,7 +293,7 @@ def test_agents_are_told_how_to_go_on_also_when_they_come_again(tmp_path: Path) 
 def test_agents_behind_a_relay_are_told_of_alerts(tmp_path: Path) -> None:
     _, at = start_collector(tmp_path / "runs")
     _, address = start_relay(at)
-    boxes = [outbox(address, rank, 2) for rank in range(2)]
+    boxes = [outbox(address, rank, 2, keeps_back=True) for rank in range(2)]
     told: list[list[Alerts]] = [[], []]
     send(boxes[0], [0])
     send(boxes[1], [0], value=float("nan"))

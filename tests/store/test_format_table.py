@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -240,6 +241,27 @@ def test_what_a_sentinel_alone_saw_is_not_known(writer: RunWriter, record: Make)
     both = run.format_table()
     assert both["steps"].to_numpy().tolist() == [1, 1, 1, 1]
     assert "not known" not in both["verdict"].to_numpy()
+
+
+def test_of_nan_alone_nothing_is_known(writer: RunWriter, record: Make) -> None:
+    lost, zeros = np.full(4, np.nan, np.float32), np.zeros(4, np.float32)
+    writer.commit([record(0, {0: lost, 1: zeros})], streams={})
+
+    table = open_run(writer.path).format_table(0, sites=[UP_0, UP_1], formats=["e4m3"])
+
+    assert table["verdict"].to_numpy().tolist() == [["not known"], ["fits"]]
+    assert table["nonfinite"].to_numpy().tolist() == [True, False]
+
+
+def test_what_ranks_have_yet_to_add_up_is_not_known(writer: RunWriter, record: Make) -> None:
+    one = record(0)
+    bare = replace(one.merged, histogram=np.zeros_like(one.merged.histogram))
+    writer.commit([replace(one, merged=bare)], streams={})
+    run = open_run(writer.path)
+
+    assert set(run.format_table(0)["verdict"].to_numpy().ravel()) == {"not known"}
+    with pytest.raises(SettingError, match="is added up over ranks"):
+        run.formats(site=UP_0, step=0)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,18 +18,6 @@ from rankscope.viewer.views import CONTENTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
-
-CHROMIUM = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 IDLE = """() => window.Bokeh !== undefined
   && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
@@ -56,22 +42,6 @@ COLOUR = """([x, y]) => {
 
 SIZES = [(1920, 1080), (1366, 768)]
 """Of a desktop's screen, and of a laptop's."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium of the system; without one the tests skip, or fail if it is required."""
-    found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if found is None:
-        reason = "no chromium was found; install it with: apt-get install chromium"
-        if os.environ.get("RANKSCOPE_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -195,7 +195,8 @@ class ExponentsFigure:
 
     def _aside(self, spectrum: Spectrum) -> None:
         names = dict(zip(ASIDE, ASIDE_NAMES, strict=True))
-        shown = [name for name in ASIDE if name in ALWAYS or spectrum.aside[name]]
+        known = [name for name in ASIDE if name in spectrum.aside]
+        shown = [name for name in known if name in ALWAYS or spectrum.aside[name]]
         shares = [spectrum.aside[name] / spectrum.total for name in shown]
         self.beside.x_range.factors = [names[name] for name in shown]
         self.aside.data = {

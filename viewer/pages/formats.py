@@ -16,7 +16,7 @@ from ..session import Session
 from .page import Drawn
 from .training import Training
 
-ROWS = 40
+ROWS = 30
 """Sites that are shown at a time."""
 
 

@@ -28,6 +28,7 @@ class Told(param.Parameterized):
     title = param.String()
     legend = param.String()
     summary = param.String()
+    numbers = param.String(doc="The selected step as a table.")
     outliers = param.String()
     divergences = param.String()
     agreement = param.String()
@@ -101,8 +102,18 @@ class Ranks:
             self.told.agreement = tables.agreements(rows, step=step, ranks=ranks)
         if self._drawn.due("map", version, self.site, choice.statistic, choice.zoom, self._size):
             self._show_map()
+        if self._drawn.due("numbers", version, self.site, choice.statistic, choice.step):
+            self._tell_numbers()
         self._follow()
         self._outline()
+
+    def _tell_numbers(self) -> None:
+        choice, site = self.session.choice, self.site
+        self.told.numbers = ""
+        if site and choice.step is not None and not self.told.problem:
+            statistic, step = choice.statistic, choice.step
+            rows = rank_map.load_at_step(self.session.run, statistic, site=site, step=step)
+            self.told.numbers = tables.at_step(rows, statistic=statistic, step=step)
 
     def _tell_outliers(self) -> None:
         statistic = self.session.choice.statistic

@@ -46,15 +46,15 @@ def _question(page: Formats) -> pn.FlexBox:
     )
     steps = {"at the step": "", "worst of the visible steps": "steps"}
     return pn.FlexBox(
-        select(session, "of", every, label="Kind", width=160),
-        _entry(session, "pattern", "Name matches", "regular expression", 150),
-        select(session, "over", steps, label="When", width=205),
-        _entry(session, "formats", "Formats", "e2m1,e4m3,e5m2,fp16,bf16", 235),
-        _entry(session, "times", "Times a power of two", "4, weight=4, site or kind", 190),
+        select(session, "of", every, label="Kind", width=140),
+        _entry(session, "pattern", "Name matches", "regular expression", 130),
+        select(session, "over", steps, label="When", width=190),
+        _entry(session, "formats", "Formats", "e2m1,e4m3,e5m2,fp16,bf16", 195),
+        _entry(session, "times", "Times a power of two", "4, weight=4, site or kind", 160),
         button("Best by site", lambda: _times(session, "site")),
         button("Best by kind", lambda: _times(session, "kind")),
         button("As it is", lambda: _times(session, "")),
-        _entry(session, "most", "May be lost", "0:0.01", 110),
+        _entry(session, "most", "May be lost", "0:0.01", 80),
         gap="10px",
     )
 

@@ -37,6 +37,7 @@ def ranks_view(page: Ranks) -> pn.FlexBox:
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
             figure(page.heatmap.figure),
             text(told.param.summary),
+            text(told.param.numbers, margin=(6, 0, 0, 0)),
             flex="4 1 640px",
         ),
         card(

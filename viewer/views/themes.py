@@ -30,6 +30,11 @@ body { padding: 14px 18px 24px; box-sizing: border-box; height: auto; min-height
 
 def root_css(theme: Theme) -> str:
     """The style of the document; all that is in it inherits the variables."""
+    return f":root {{ {variables(theme)}}}" + BODY % theme.name
+
+
+def variables(theme: Theme) -> str:
+    """The variables, as CSS declares them."""
     colours = {
         "surface": theme.surface,
         "ink": theme.ink,
@@ -41,7 +46,6 @@ def root_css(theme: Theme) -> str:
         "missing": theme.missing,
         "hatch": theme.hatch,
     }
-    named = "".join(
+    return "".join(
         f"--{name}: {value}; " for name, value in (colours | GROUNDS[theme.name]).items()
     )
-    return f":root {{ {named}}}" + BODY % theme.name

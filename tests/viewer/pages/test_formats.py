@@ -226,3 +226,13 @@ def test_scales_are_read_as_they_are_written() -> None:
     with pytest.raises(SettingError, match="got 'weight=x'"):
         fitting.read_scale("weight=x")
     assert fitting.read_formats("e4m3, float8_e4m3fn,nvfp4") == ["float8_e4m3fn", "nvfp4"]
+
+
+def test_what_is_not_finite_says_so_beside_its_name(
+    open_formats: Callable[..., Formats], broken_job: Path
+) -> None:
+    page = open_formats(broken_job, step=45, of="activation")
+
+    bad = [plain(row) for row in body(page.told.table) if "NaN or infinity" in row]
+    assert len(bad) == 7  # the origin, and block 3 after it
+    assert any("blocks.2.mlp.act activation NaN or infinity" in row for row in bad)

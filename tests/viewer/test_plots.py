@@ -1,0 +1,549 @@
+"""Plots for notebooks: the same prepared data, of runs and of LogFrames, in both backends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any
+
+import holoviews as hv
+import numpy as np
+import pandas as pd
+import panel as pn
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
+from rankscope.store import open_run
+from rankscope.viewer import grid, plots
+from rankscope.viewer.plots.exponents import smoothed
+from rankscope.viewer.plots.guesses import shares
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ORIGIN = "activation:blocks.2.mlp.act"
+OTHER = "activation:blocks.0.norm1"
+
+
+# `Any`: parts of a HoloViews overlay, which has no types.
+def parts(plot: Any, kind: type) -> list[Any]:
+    return [part for part in plot if isinstance(part, kind)]
+
+
+def labelled(plot: Any, start: str) -> Any:
+    return next(part for part in plot if part.label.startswith(start))
+
+
+def titles(plot: Any) -> list[str]:
+    facets = plot if isinstance(plot, hv.Layout) else [plot]
+    return [hv.Store.lookup_options("bokeh", one, "plot").kwargs["title"] for one in facets]
+
+
+@pytest.fixture(scope="module")
+def frame(broken_job: Path) -> pd.DataFrame:
+    return open_run(broken_job).logframe()
+
+
+# Histograms of exponents.
+
+
+def test_a_bar_for_each_exponent_that_is_counted(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    found = run.exponents(sites=[OTHER], steps=20).isel(step=0, site=0)
+    counts = found["count"].values
+
+    drawn = plots.exponent_histogram(run, site=OTHER, step=20, of="count")
+
+    [bars] = parts(drawn, hv.Rectangles)
+    table = bars.dframe()
+    inside = table[~table["what"].isin(["zero", "−∞", "+∞", "NaN"])]
+    held = np.flatnonzero(counts)
+    span = slice(held[0], held[-1] + 1)
+    assert inside["x0"].tolist() == found["exponent"].values[span].tolist()
+    assert inside["count"].tolist() == counts[span].tolist()
+    assert inside["y1"].tolist() == [max(n, 0.5) for n in counts[span]]
+
+
+def test_what_has_no_exponent_stands_apart(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    found = run.exponents(sites=[ORIGIN], steps=45).isel(step=0, site=0)
+
+    [bars] = parts(plots.exponent_histogram(run, site=ORIGIN, step=45), hv.Rectangles)
+
+    table = bars.dframe().set_index("what")
+    assert table.loc["+∞", "count"] == int(found["pos_inf"])
+    assert table.loc["zero", "count"] == int(found["zero"])
+    assert table.loc["zero", "x1"] < found["exponent"].values[np.flatnonzero(found["count"])[0]]
+
+
+@pytest.mark.parametrize("name", [one for one in FORMATS if one != "float64"])
+def test_the_ends_of_any_format_are_drawn_where_they_are(name: str, broken_job: Path) -> None:
+    target = number_format(name)
+
+    drawn = plots.exponent_histogram(open_run(broken_job), site=OTHER, step=20, formats=name)
+
+    for end, value in (
+        ("max", target.max),
+        ("smallest normal", target.smallest_normal),
+        ("smallest subnormal", target.smallest_subnormal),
+    ):
+        line = labelled(drawn, f"{name} {end}")
+        assert line.dimension_values(0).tolist() == [np.log2(value)] * 2
+        assert np.isfinite(line.dimension_values(1)).all(), "drawn, not only told"
+
+
+def test_several_formats_can_be_compared_and_none(broken_job: Path) -> None:
+    run = open_run(broken_job)
+
+    several = plots.exponent_histogram(
+        run, site=OTHER, step=20, formats=["float8_e4m3fn", "bfloat16"]
+    )
+    none = plots.exponent_histogram(run, site=OTHER, step=20, formats=())
+
+    assert len(parts(several, hv.Curve)) == 6
+    assert parts(none, hv.Curve) == []
+
+
+def test_without_a_step_it_is_the_last_one_observed(broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(open_run(broken_job), site=OTHER)
+
+    assert titles(drawn) == [f"{OTHER}, step 59"]
+
+
+def test_sites_stand_side_by_side_on_the_same_axes(broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(
+        open_run(broken_job), kind=["activation", "weight_gradient"], name=r"0\.mlp\.up", step=20
+    )
+
+    assert titles(drawn) == [
+        "activation:blocks.0.mlp.up, step 20",
+        "weight_gradient:blocks.0.mlp.up, step 20",
+    ]
+    limits = {hv.Store.lookup_options("bokeh", one, "plot").kwargs["xlim"] for one in drawn}
+    assert len(limits) == 1
+
+
+def test_a_smooth_line_keeps_the_area() -> None:
+    centres = np.arange(-6, 3, dtype=np.float64) + 0.5
+    heights = np.array([0, 1, 4, 9, 30, 12, 2, 1, 0.0])
+
+    x, y = smoothed(centres, heights)
+
+    assert np.trapezoid(y, x) == pytest.approx(heights.sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("style", ["line", "smooth"])
+def test_a_line_takes_the_place_of_bars(style: Any, broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(
+        open_run(broken_job), site=OTHER, step=20, style=style, formats=()
+    )
+
+    [line] = parts(drawn, hv.Curve)
+    assert line.dimension_values(1).max() <= 1
+
+
+def test_what_was_not_observed_is_told(broken_job: Path) -> None:
+    run = open_run(broken_job)
+
+    with pytest.raises(SettingError, match=r"was not observed at step 99; see run\.records\(\)\."):
+        plots.exponent_histogram(run, site=ORIGIN, step=99)
+    with pytest.raises(SettingError, match="36 sites match, and at most 24 can be told apart"):
+        plots.exponent_heatmap(run, kind=["activation", "weight_gradient"])
+    with pytest.raises(SettingError, match="`style` must be bars, line or smooth"):
+        plots.exponent_histogram(run, style="pie")  # type: ignore[arg-type]
+
+
+# The life of a tensor.
+
+
+def test_the_life_of_a_tensor_has_a_column_a_step(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    found = run.exponents(sites=[ORIGIN]).isel(site=0)
+
+    drawn = plots.exponent_heatmap(run, site=ORIGIN)
+
+    [cells] = parts(drawn, hv.Image)
+    share = cells.dimension_values("share", flat=False)
+    held = np.flatnonzero(found["count"].values.any(axis=0))
+    wanted = (found["count"] / found["total"]).values[:, held[0] : held[-1] + 1].T
+    np.testing.assert_allclose(share, np.where(wanted > 0, wanted, np.nan), rtol=1e-6)
+    bad = labelled(drawn, "non-finite").dimension_values(0)
+    assert bad.tolist() == list(range(40, 60))
+
+
+def test_steps_that_were_not_recorded_stay_open(new_job: Callable[..., Any]) -> None:
+    job = new_job()
+    job.commit(range(10))
+    job.commit(range(20, 30))
+
+    drawn = plots.exponent_heatmap(open_run(job.path), site=OTHER)
+
+    _, seen = parts(drawn, hv.Rectangles)
+    lefts = set(seen.dimension_values(0).tolist())
+    assert {-0.5, 8.5, 19.5}.issubset(lefts)
+    assert not any(11 < left < 18 for left in lefts)
+
+
+# Statistics.
+
+
+def test_the_heatmap_holds_the_same_cells_as_the_page(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    cells = grid.load_grid(run, statistic="rms", kind="activation", width=800, height=400)
+
+    drawn = plots.scalar_heatmap(run)
+
+    _, _, shades, bad = parts(drawn, hv.Image)[0], *parts(drawn, hv.Image)
+    assert shades.bounds.lbrt() == (-0.5, 0.0, 59.5, 24.0)
+    np.testing.assert_array_equal(shades.dimension_values(2, flat=False), cells.shade[::-1])
+    assert np.isfinite(bad.dimension_values(2)).sum() == (cells.state == grid.NONFINITE).sum()
+
+
+def test_each_kind_has_its_own_colours_and_rows(broken_job: Path) -> None:
+    drawn = plots.scalar_heatmap(open_run(broken_job), kind=["activation", "weight_gradient"])
+
+    one, other = (parts(facet, hv.Image)[1] for facet in drawn)
+    assert one.vdims[0].range != other.vdims[0].range
+    assert one.vdims[0] != other.vdims[0]
+    assert one.kdims[1] != other.kdims[1]
+    assert one.kdims[0] == other.kdims[0]
+
+
+def test_lines_by_site_by_kind_and_by_statistic(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    asked: dict[str, Any] = {"kind": ["activation", "weight_gradient"], "name": r"[01]\.mlp\.up"}
+
+    by_site = plots.scalar_lines(run, ["rms", "abs_max"], **asked)
+    by_kind = plots.scalar_lines(run, ["rms", "abs_max"], **asked, facet="kind")
+    by_statistic = plots.scalar_lines(run, ["rms", "abs_max"], **asked, facet="statistic")
+    together = plots.scalar_lines(run, "rms", **asked, facet="")
+
+    assert titles(by_site) == [
+        f"{kind}:blocks.{block}.mlp.up"
+        for kind, block in (
+            ("activation", 0), ("weight_gradient", 0), ("activation", 1), ("weight_gradient", 1)
+        )
+    ]  # fmt: skip
+    assert titles(by_kind) == ["activation", "weight_gradient"]
+    assert titles(by_statistic) == ["rms", "abs_max"]
+    assert [len(parts(facet, hv.Curve)) for facet in by_kind] == [4, 4]
+    assert len(parts(together, hv.Curve)) == 4
+
+
+def test_lines_are_the_numbers_of_the_run(broken_job: Path) -> None:
+    run = open_run(broken_job)
+
+    drawn = plots.scalar_lines(run, "rms", site=ORIGIN, steps=(10, 50))
+
+    [line] = parts(drawn, hv.Curve)
+    wanted = run.scalar("rms", sites=[ORIGIN], steps=(10, 50))
+    np.testing.assert_array_equal(line.dimension_values(0), wanted["step"])
+    np.testing.assert_array_equal(line.dimension_values(1), wanted.values[:, 0])
+    assert labelled(drawn, "non-finite").dimension_values(0).tolist() == list(range(40, 51))
+
+
+def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None:
+    drawn = plots.scalar_lines(open_run(broken_job), "abs_max", site=ORIGIN, ranks=True)
+
+    assert sorted(line.label for line in parts(drawn, hv.Curve)) == [f"rank {n}" for n in range(4)]
+    assert titles(drawn) == [f"{ORIGIN}: rank 2 not finite at step 59"]
+
+
+def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    losses = pd.Series([3.0, 2.0, np.inf], index=[0, 10, 20], name="validation")
+
+    own = plots.scalar_heatmap(run, training="loss")
+    given = plots.exponent_histogram(run, site=OTHER, step=20, training=losses)
+
+    assert titles(own)[1] == "loss"
+    assert len(parts(own.values()[1], hv.Curve)) == 4
+    assert titles(given)[1] == "validation"
+    assert parts(given.values()[1], hv.VLine)[0].data == 20
+    assert labelled(given.values()[1], "non-finite").dimension_values(0).tolist() == [20]
+    with pytest.raises(SettingError, match="no training statistic 'lss'; there are: loss"):
+        plots.scalar_lines(run, site=OTHER, training="lss")
+
+
+# Formats.
+
+
+def test_the_table_of_formats_is_that_of_the_run(broken_job: Path) -> None:
+    run = open_run(broken_job)
+
+    table = plots.format_table(run, name="mlp", steps=20, formats="float8_e4m3fn").dframe()
+
+    for row in table.to_dict("records"):
+        wanted = run.formats(site=row["site"], step=20, formats=["float8_e4m3fn"]).iloc[0]
+        assert row["underflow_low"] <= wanted["underflow_high"]
+        assert row["underflow_high"] >= wanted["underflow_low"]
+    assert len(table) == 8
+
+
+def test_only_what_breaks_is_listed_where_that_is_asked(broken_job: Path) -> None:
+    table = plots.format_table(
+        open_run(broken_job), formats=["float16", "float4_e2m1fn"], broken=True
+    ).dframe()
+
+    assert set(table["verdict"]) <= {"breaks", "may break"}
+    assert set(table["format"]) >= {"float4_e2m1fn"}
+
+
+# LogFrames.
+
+
+def test_a_logframe_gives_the_same_pictures_as_its_run(
+    broken_job: Path, frame: pd.DataFrame
+) -> None:
+    run = open_run(broken_job)
+
+    for draw in (plots.scalar_heatmap, lambda data: plots.exponent_heatmap(data, site=OTHER)):
+        mine, theirs = (parts(draw(data), hv.Image)[:2][-1] for data in (run, frame))
+        np.testing.assert_allclose(mine.dimension_values(2), theirs.dimension_values(2), rtol=1e-6)
+    mine, theirs = (plots.scalar_lines(data, "rms", site=OTHER) for data in (run, frame))
+    np.testing.assert_allclose(
+        parts(mine, hv.Curve)[0].dimension_values(1), parts(theirs, hv.Curve)[0].dimension_values(1)
+    )
+
+
+def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -> None:
+    [bars] = parts(plots.exponent_histogram(frame, site=ORIGIN, step=45), hv.Rectangles)
+
+    assert not {"zero", "NaN", "+∞"} & set(bars.dframe()["what"])
+    with pytest.raises(SettingError, match="knows of no ranks"):
+        plots.scalar_lines(frame, site=OTHER, ranks=True)
+    with pytest.raises(SettingError, match="knows of no ranks"):
+        plots.scalar_heatmap(frame, view="max")
+    with pytest.raises(SettingError, match="has no statistic 'kurtosis'; there are mean, std"):
+        plots.scalar_lines(frame, "kurtosis", site=OTHER)
+    with pytest.raises(SettingError, match="no LogFrame: it has no columns scalar_stats"):
+        plots.scalar_lines(frame.drop(columns="scalar_stats", level=0), site=OTHER)
+    with pytest.raises(SettingError, match="got list"):
+        plots.scalar_heatmap([])  # type: ignore[arg-type]
+
+
+def test_calls_of_one_module_are_told_apart_in_a_logframe(frame: pd.DataFrame) -> None:
+    twice = pd.concat([frame, frame], ignore_index=True)
+
+    drawn = plots.scalar_lines(twice, site=[OTHER, f"{OTHER}#1"], facet="")
+
+    assert len(parts(drawn, hv.Curve)) == 2
+
+
+@given(
+    st.lists(st.floats(-30, 30), min_size=1, max_size=40),
+    st.integers(-20, 0),
+    st.integers(1, 12),
+    st.integers(-8, 8),
+)
+def test_shares_of_an_open_histogram_hold_the_truth(
+    exponents: list[float], low: int, width: int, shift: int
+) -> None:
+    x = np.exp2(np.array(exponents)).astype(np.float32)
+    bins = np.arange(low, low + width)
+    at = np.floor(np.log2(x.astype(np.float64))).astype(int)
+    counts = np.array([[(at == e).sum() for e in bins]], np.int64)
+    beyond = np.array([[(at < low).sum()], [(at >= low + width).sum()]], np.int64)
+    names = ["float8_e4m3fn", "float16", "float4_e2m1fn"]
+
+    found = shares(bins.astype(np.int64), counts, beyond, names, shift)
+
+    scaled = x.astype(np.float64) * 2.0**shift
+    for row, name in enumerate(names):
+        target = number_format(name)
+        truth = (
+            (scaled >= target.overflow_threshold).mean(),
+            (scaled <= target.flush_threshold).mean(),
+            (scaled < target.smallest_normal).mean(),
+        )
+        for question, share in enumerate(truth):
+            value, least, most = found[row, question, :, 0]
+            assert least - 1e-12 <= share <= most + 1e-12
+            assert least <= value <= most
+
+
+def test_a_whole_histogram_leaves_no_more_open_than_its_sketch() -> None:
+    table = sketch_array(np.array([0.001, 0.3, 5.0, 600.0], np.float32))
+
+    [[over, *_]] = shares(
+        np.arange(-149, 128), table.histogram, np.zeros((2, 1), np.int64), ["float8_e4m3fn"]
+    )
+
+    assert over[:, 0].tolist() == [0.25, 0.25, 0.25]
+
+
+# Files.
+
+
+def test_any_plot_is_saved_as_html_png_and_svg(broken_job: Path, tmp_path: Path) -> None:
+    run = open_run(broken_job)
+    drawn = {
+        "histogram": plots.exponent_histogram(run, name=r"2\.mlp", step=45, training="loss"),
+        "life": plots.exponent_heatmap(run, site=ORIGIN),
+        "heatmap": plots.scalar_heatmap(run, training="loss"),
+        "lines": plots.scalar_lines(run, ["rms", "abs_max"], site=ORIGIN, style="both"),
+        "ranks": plots.rank_heatmap(run, "abs_max", site=ORIGIN),
+        "table": plots.format_table(run, name="mlp"),
+    }
+
+    for name, plot in drawn.items():
+        for ending, start in (("html", b"<!doctype"), ("png", b"\x89PNG"), ("svg", b"<?xml")):
+            saved = plots.save(plot, tmp_path / f"{name}.{ending}")
+            assert saved.read_bytes().startswith(start)
+
+
+def test_a_file_of_another_kind_is_refused(broken_job: Path, tmp_path: Path) -> None:
+    drawn = plots.scalar_heatmap(open_run(broken_job))
+
+    with pytest.raises(SettingError, match=r"one of \.html, \.png, \.svg, \.pdf; got 'a\.gif'"):
+        plots.save(drawn, tmp_path / "a.gif")
+
+
+def test_without_matplotlib_only_pictures_are_missing(broken_job: Path, tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.modules["matplotlib"] = None
+from rankscope.sketch import SettingError
+from rankscope.store import open_run
+from rankscope.viewer import plots
+drawn = plots.scalar_heatmap(open_run({str(broken_job)!r}))
+plots.save(drawn, {str(tmp_path / "a.html")!r})
+try:
+    plots.save(drawn, {str(tmp_path / "a.png")!r})
+except SettingError as error:
+    print(error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", script], text=True, cwd=tmp_path)
+
+    assert "pip install 'rankscope[notebook]', or save as .html" in said
+
+
+def test_a_saved_page_opens_offline(broken_job: Path, tmp_path: Path, browser: Browser) -> None:
+    run = open_run(broken_job)
+    saved = [
+        plots.save(plots.scalar_heatmap(run, training="loss"), tmp_path / "a.html"),
+        plots.save(plots.format_table(run, name="mlp"), tmp_path / "b.html"),
+    ]
+    page = browser.new_page()
+    asked: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+
+    for path in saved:
+        page.goto(path.as_uri())
+        page.wait_for_function("() => Bokeh.documents.length && Bokeh.documents[0].is_idle")
+
+    page.close()
+    assert [url for url in asked if not url.startswith("data:")] == [p.as_uri() for p in saved]
+    assert errors == []
+
+
+# Ranks.
+
+
+def test_ranks_are_rows_and_the_bad_one_stands_out(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    wanted = run.rank_ratios("abs_max", site=ORIGIN)
+
+    drawn = plots.rank_heatmap(run, "abs_max", site=ORIGIN)
+
+    shades = parts(drawn, hv.Image)[1]
+    np.testing.assert_array_equal(
+        shades.dimension_values(2, flat=False)[:, :39], wanted.values[::-1][:, :39]
+    )
+    low, high = shades.vdims[0].range
+    assert low == -high
+
+
+def test_a_logframe_has_no_ranks_to_draw(frame: pd.DataFrame) -> None:
+    with pytest.raises(SettingError, match="knows of no ranks"):
+        plots.rank_heatmap(frame, site=ORIGIN)
+
+
+# Looking around.
+
+
+def test_a_click_leads_to_a_tensor_the_loss_to_a_step_and_back(broken_job: Path) -> None:
+    seen = plots.explore(open_run(broken_job))
+    row = seen.heatmap.grid.row(ORIGIN) if seen.heatmap.grid else None
+    assert row is not None
+
+    seen.select_cell(row, 45)
+    assert (seen.site, seen.step) == (ORIGIN, 45)
+    assert list(seen.exponents.aside.data["name"]) == ["zero", "−∞", "+∞", "NaN"]
+    seen.select_step(12.3)
+    assert (seen.site, seen.step) == (ORIGIN, 12)
+    seen.back()
+    assert (seen.site, seen.step) == (ORIGIN, 45)
+    seen.back()
+    assert (seen.site, seen.step) == ("", None)
+    assert seen.undo.disabled
+
+
+def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
+    losses = pd.Series(np.linspace(3, 1, 60), index=range(60), name="loss")
+    seen = plots.explore(frame, training=losses)
+
+    seen.select_cell(0, 10)
+
+    assert (seen.site, seen.step) == (OTHER, 10)
+    assert len(seen.exponents.aside.data["name"]) == 0
+    assert "float8_e4m3fn" in seen.told.object
+
+
+PIXEL = """([name, x, y]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
+  const box = view.el.getBoundingClientRect();
+  return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+}"""
+READY = """() => window.Bokeh !== undefined && Bokeh.documents.length > 0
+  && Bokeh.documents[0].is_idle
+  && [...Bokeh.index.query((view) => view.model.name === "heatmap")].length > 0"""
+
+
+def test_the_panel_answers_to_a_real_mouse(broken_job: Path, browser: Browser) -> None:
+    run = open_run(broken_job)
+    made: list[plots.Explorer] = []
+
+    def new() -> plots.Explorer:
+        made.append(plots.explore(run))
+        return made[-1]
+
+    loops: Queue[Any] = Queue()
+
+    def serve() -> None:
+        server = pn.io.server.get_server({"/": new}, port=0, start=False, show=False)
+        server.start()
+        loops.put(server)
+        server.io_loop.start()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    server = loops.get(timeout=20)
+    page = browser.new_page(viewport={"width": 1366, "height": 768})
+    try:
+        page.goto(f"http://localhost:{server.port}/")
+        page.wait_for_function(READY, timeout=30_000)
+        cells = made[-1].heatmap.grid
+        assert cells is not None
+        row = cells.row(ORIGIN)
+        assert row is not None
+        page.mouse.click(*page.evaluate(PIXEL, ["heatmap", 45, row + 0.5]))
+        page.get_by_text("activation · step 45").first.wait_for(timeout=15_000)
+        page.mouse.click(*page.evaluate(PIXEL, ["training", 12, 4.0]))
+        page.get_by_text("activation · step 12").first.wait_for(timeout=15_000)
+        page.get_by_role("button", name="Back").click()
+        page.get_by_text("activation · step 45").first.wait_for(timeout=15_000)
+    finally:
+        page.close()
+        server.io_loop.add_callback(server.stop)
+        server.io_loop.add_callback(server.io_loop.stop)
+        thread.join(timeout=10)
+    assert (made[-1].site, made[-1].step) == (ORIGIN, 45)

@@ -1,0 +1,59 @@
+"""A statistic of several sites over steps, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sketch.distribution import SPREAD
+
+if TYPE_CHECKING:
+    from ..store.query import Run
+    from ..store.views import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curves:
+    """A line for each site, over the same steps."""
+
+    statistic: str
+    sites: list[str]
+    """Labels."""
+    steps: NDArray[np.int64]
+    """int64 [steps], ascending."""
+    values: NDArray[np.float64]
+    """float64 [steps, sites]: NaN where there is no number."""
+    bad: list[NDArray[np.int64]]
+    """By site, int64: the steps in which elements were not finite."""
+
+
+def load_curves(
+    run: Run,
+    statistic: str,
+    *,
+    sites: Sequence[str],
+    steps: slice | None = None,
+    view: View = "merged",
+) -> Curves:
+    """A statistic of these sites over steps.
+
+    Raises:
+        SettingError: there is no such statistic, site or view.
+    """
+    found = run.scalar(statistic, sites=list(sites), steps=steps, view=view)
+    whose = "merged" if view in SPREAD else view
+    wrong = run.scalar("nonfinite", sites=list(sites), steps=steps, view=whose)
+    values = np.asarray(found.transpose("step", "site").values, np.float64)
+    counts = np.asarray(wrong.transpose("step", "site").values, np.float64)
+    bad_steps = np.asarray(wrong["step"].values, np.int64)
+    return Curves(
+        statistic=statistic,
+        sites=list(sites),
+        steps=np.asarray(found["step"].values, np.int64),
+        values=np.where(np.isfinite(values), values, np.nan),
+        bad=[bad_steps[counts[:, column] > 0] for column in range(len(sites))],
+    )

@@ -1,0 +1,460 @@
+"""Exponents: one step as bars or a line, and a whole life as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log2
+from typing import Literal
+
+import holoviews as hv
+import numpy as np
+from numpy.typing import NDArray
+
+from ...sketch.errors import SettingError
+from ...sketch.formats import FORMATS, NumberFormat, number_format
+from .. import words
+from ..figures import colours
+from ..figures.exponents import NEAR, ZONE_COLOURS
+from ..life import Life
+from ..spectrum import ASIDE, NOT_FINITE, Spectrum, site_format, zones
+from . import look
+from .opening import source_of
+from .source import Data, Many, Source, Training, one_kind
+from .training import alongside
+
+Style = Literal["bars", "line", "smooth"]
+Of = Literal["share", "count"]
+Formats = str | Sequence[str] | None
+MOST = 24
+"""Plots side by side."""
+AXIS = hv.Dimension("exponent", label="|x|")
+STEP = hv.Dimension("step")
+ROOM = 3
+"""Exponents left free beside the data."""
+SIGMA = 0.7
+"""Binary exponents that a smooth line blurs by."""
+BEYOND = ("under", "over")
+"""Bars that are drawn only where there is something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What all histograms side by side have in common."""
+
+    start: int
+    end: int
+    left: list[str]
+    """What stands apart on the left, by `ASIDE`."""
+    right: list[str]
+    floor: float
+    """Where bars begin."""
+    top: float
+
+    @property
+    def spacing(self) -> float:
+        """Between two bars that stand apart."""
+        return max(1.5, (self.end - self.start) / 16)
+
+    def place(self, name: str) -> float:
+        """Where such a bar stands."""
+        if name in self.left:
+            return self.start - self.spacing * (len(self.left) - self.left.index(name))
+        return self.end + self.spacing * (1 + self.right.index(name))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """First and last place of the axis."""
+        left, right = len(self.left), len(self.right)
+        return self.start - self.spacing * (left + 0.7), self.end + self.spacing * (right + 0.7)
+
+
+def exponent_histogram(
+    data: Data,
+    *,
+    site: Many = None,
+    kind: Many = None,
+    name: str | None = None,
+    step: int | None = None,
+    style: Style = "bars",
+    of: Of = "share",
+    formats: Formats = None,
+    view: str | int = "merged",
+    logarithmic: bool = True,
+    columns: int = 2,
+    training: Training = "",
+) -> look.Plot:
+    """How many elements have which exponent, beside where number formats end.
+
+    Bin n holds 2^n <= |x| < 2^(n+1). Zeros, NaN, infinities and what is beyond all bins stand
+    apart. A plot for each site that is chosen, side by side on the same axes.
+
+    Args:
+        data: a run, or a LogFrame.
+        site: labels.
+        kind: only these kinds.
+        name: only sites in whose name this regular expression is found.
+        step: a recorded step; of each site the last one by default.
+        style: bars; a line; or a smooth line, blurred by 0.7 of a power of two.
+        of: parts of all elements, or how many.
+        formats: whose ends are drawn (largest, smallest normal and smallest subnormal number): a
+            name, or several; each site's own by default, where its ends are near; () draws none.
+        view: `merged`; or a rank or coordinates as "tp=1", where `run.kept_ranks()` has them.
+        logarithmic: whether small shares are to be seen, too.
+        columns: how many plots stand in a row.
+        training: a training statistic to draw below, with the step.
+
+    Raises:
+        SettingError: nothing matches, or a site was not observed at the step.
+    """
+    if style not in ("bars", "line", "smooth") or of not in ("share", "count"):
+        raise SettingError(
+            f"`style` must be bars, line or smooth, and `of` share or count; got {style!r}, {of!r}."
+        )
+    source = source_of(data)
+    found = [_spectrum(source, one, step, view) for one in chosen(source, site, kind, name)]
+    drawn = [_formats(source, one.site, formats) for one in found]
+    frame = _frame(found, drawn, of=of, explicit=formats is not None, logarithmic=logarithmic)
+    names = _aside_names(source)
+    plots = [
+        _histogram(one, some, frame, names, style=style, of=of, logarithmic=logarithmic)
+        for one, some in zip(found, drawn, strict=True)
+    ]
+    plot = look.facets(plots, columns=columns, shared=True)
+    return alongside(plot, source, training, step=found[0].step)
+
+
+def chosen(source: Source, site: Many, kind: Many, name: str | None, most: int = MOST) -> list[str]:
+    """The sites that are drawn, at most so many.
+
+    Raises:
+        SettingError: there are none, or too many.
+    """
+    if site is None and kind is None:
+        kind = one_kind(source, "")
+    found = source.choose(kind=kind, name=name, site=site)
+    if len(found) > most:
+        raise SettingError(
+            f"{len(found)} sites match, and at most {most} can be told apart: "
+            "choose by `site`, `kind` or `name`."
+        )
+    if not found:
+        raise SettingError("No site has been recorded yet.")
+    return found
+
+
+def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> Spectrum:
+    at = source.last_step(site) if step is None else step
+    found = None if at is None else source.spectrum(site, at, view=view)
+    if found is None:
+        when = "" if at is None else f" at step {at}"
+        raise SettingError(f"{site} was not observed{when}; see run.records().")
+    return found
+
+
+def _formats(source: Source, site: str, formats: Formats) -> list[NumberFormat]:
+    if formats is None:
+        own = source.dtype(site)
+        return [site_format(own)] if own in FORMATS else []
+    return [number_format(name) for name in ([formats] if isinstance(formats, str) else formats)]
+
+
+def ends(target: NumberFormat) -> dict[str, float]:
+    """Where a format ends, in powers of two."""
+    return {
+        "max": log2(target.max),
+        "smallest normal": log2(target.smallest_normal),
+        "smallest subnormal": log2(target.smallest_subnormal),
+    }
+
+
+def _frame(
+    found: Sequence[Spectrum],
+    drawn: Sequence[Sequence[NumberFormat]],
+    *,
+    of: Of,
+    explicit: bool,
+    logarithmic: bool,
+) -> Frame:
+    """Axes that hold all of them."""
+    held = [one.exponents for one in found if one.exponents.size]
+    low = min((int(one[0]) for one in held), default=-4)
+    high = max((int(one[-1]) + 1 for one in held), default=4)
+    start, end = low - ROOM, high + ROOM
+    for edge in (at for some in drawn for target in some for at in ends(target).values()):
+        if explicit or low - NEAR <= edge <= high + NEAR:
+            start, end = min(start, floor(edge) - 1), max(end, ceil(edge) + 1)
+    every = {name for one in found for name in one.aside}
+    seen = {name for one in found for name, number in one.aside.items() if number}
+    kept = [name for name in ASIDE if name in seen or (name in every and name not in BEYOND)]
+    total = max((one.total for one in found), default=1)
+    unit = 1.0 if of == "share" else float(total)
+    least = 0.5 if of == "count" else 10.0 ** floor(np.log10(0.5 / max(total, 2)))
+    return Frame(
+        start=start,
+        end=end,
+        left=[name for name in kept if name in ("zero", "under")],
+        right=[name for name in kept if name not in ("zero", "under")],
+        floor=least if logarithmic else 0.0,
+        top=2.0 * unit if logarithmic else _highest(found, of) * 1.15,
+    )
+
+
+def _highest(found: Sequence[Spectrum], of: Of) -> float:
+    numbers = [
+        max([0, *one.counts.tolist(), *one.aside.values()]) / (one.total if of == "share" else 1)
+        for one in found
+        if one.total
+    ]
+    return max(numbers, default=1.0) or 1.0
+
+
+def _aside_names(source: Source) -> dict[str, str]:
+    low, high = source.beyond
+    names = ("zero", f"< {words.power(low)}", f"≥ {words.power(high + 1)}", "−∞", "+∞", "NaN")
+    return dict(zip(ASIDE, names, strict=True))
+
+
+def _histogram(
+    one: Spectrum,
+    formats: Sequence[NumberFormat],
+    frame: Frame,
+    names: dict[str, str],
+    *,
+    style: Style,
+    of: Of,
+    logarithmic: bool,
+) -> look.Plot:
+    height = hv.Dimension(f"{of} of elements" if of == "share" else "elements")
+    unit = max(one.total, 1) if of == "share" else 1
+    parts = [_bars(one, formats, frame, names, unit, inside=style == "bars")]
+    if style != "bars":
+        parts.append(_outline(one, unit, frame, height, smooth=style == "smooth"))
+    parts += _edges(formats, frame, height)
+    text = f"{one.site}, step {one.step}"
+    text += f", {words.view_name(str(one.view))}" if one.view != "merged" else ""
+    text += ", a sample" if one.unseen else ""
+    return look.sized(
+        hv.Overlay(parts),
+        title=text,
+        xlim=frame.limits,
+        ylim=(frame.floor, frame.top),
+        logy=logarithmic,
+        xticks=_ticks(frame, names),
+        xlabel="|x|",
+        ylabel=height.name,
+        entries=3 * len(formats),
+    )
+
+
+def _bars(
+    one: Spectrum,
+    formats: Sequence[NumberFormat],
+    frame: Frame,
+    names: dict[str, str],
+    unit: int,
+    *,
+    inside: bool,
+) -> look.Plot:
+    """A bar for each exponent, by its zone of the format where there is one; and those apart."""
+    rows: list[tuple[float, float, float, float, str, int, str]] = []
+    if inside:
+        zone = zones(one, formats[0]) if len(formats) == 1 else ["normal"] * len(one.counts)
+        for low, number, name in zip(
+            one.exponents.tolist(), one.counts.tolist(), zone, strict=True
+        ):
+            what = f"{words.power(low)} ≤ |x| < {words.power(low + 1)}"
+            told = f"{what}, {name}" if len(formats) == 1 else what
+            rows.append(
+                (low, frame.floor, low + 1, max(number / unit, frame.floor), ZONE_COLOURS[name],
+                 number, told)
+            )  # fmt: skip
+    for name, number in one.aside.items():
+        if name in (*frame.left, *frame.right):
+            at, half = frame.place(name), frame.spacing / 3
+            colour = colours.LIGHT.nonfinite if name in NOT_FINITE else colours.ASIDE
+            rows.append(
+                (at - half, frame.floor, at + half, max(number / unit, frame.floor), colour, number,
+                 names[name])
+            )  # fmt: skip
+    bars = hv.Rectangles(rows, vdims=["colour", "count", "what"])
+    tip = look.hover([("", "@what"), ("elements", "@count{0,0}")])
+    return look.styled(
+        bars,
+        bokeh={"color": "colour", "line_color": "#ffffff", "line_width": 0.6, "tools": [tip]},
+        mpl={"color": "colour", "edgecolor": "#ffffff", "linewidth": 0.5},
+    )
+
+
+def _outline(
+    one: Spectrum, unit: int, frame: Frame, height: hv.Dimension, *, smooth: bool
+) -> look.Plot:
+    x = np.array([], float)
+    y = np.array([], float)
+    if one.exponents.size:
+        bins = np.arange(one.exponents[0] - 1, one.exponents[-1] + 2)
+        x, y = bins + 0.5, np.concatenate([[0], one.counts, [0]]) / unit
+    if smooth and one.exponents.size:
+        x, y = smoothed(x, y)
+    if frame.floor:
+        y = np.maximum(y, frame.floor)
+    return look.line(x, y, "", colour=colours.NORMAL, dims=(AXIS, height))
+
+
+def smoothed(
+    centres: NDArray[np.float64], heights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A histogram of unit bins as a smooth line with the same area: each bin becomes a bell."""
+    x = np.arange(centres[0] - 2, centres[-1] + 2 + 1e-9, 0.125)
+    bells = np.exp(-0.5 * ((x[:, None] - centres[None, :]) / SIGMA) ** 2)
+    return x, bells @ heights / (SIGMA * np.sqrt(2 * np.pi))
+
+
+def _edges(formats: Sequence[NumberFormat], frame: Frame, height: hv.Dimension) -> list[look.Plot]:
+    """A line for each end of a format, its place and number in the legend."""
+    lines: list[look.Plot] = []
+    for number, target in enumerate(formats):
+        colour = look.CYCLE[1 + number % (len(look.CYCLE) - 1)]
+        for name, at in ends(target).items():
+            text = edge_words(target, name)
+            there = frame.start <= at <= frame.end
+            y = [frame.floor, frame.top] if there else [np.nan, np.nan]
+            text += "" if there else (" ←" if at < frame.start else " →")
+            lines.append(
+                look.line([at, at], y, text, colour=colour, dash=look.DASHES[name],
+                          dims=(AXIS, height))
+            )  # fmt: skip
+    return lines
+
+
+def edge_words(target: NumberFormat, end: str) -> str:
+    """An end of a format in words: its power of two, and the number."""
+    value = {
+        "max": target.max,
+        "smallest normal": target.smallest_normal,
+        "smallest subnormal": target.smallest_subnormal,
+    }[end]
+    return f"{target.name} {end} {words.as_power(value)} = {words.number(value)}"
+
+
+def _ticks(frame: Frame, names: dict[str, str]) -> list[tuple[float, str]]:
+    numbers = [(float(at), words.power(at)) for at in range(frame.start + 1, frame.end)]
+    apart = [(frame.place(name), names[name]) for name in (*frame.left, *frame.right)]
+    return [*look.sparse(numbers, 9), *apart]
+
+
+def exponent_heatmap(
+    data: Data,
+    *,
+    site: Many = None,
+    kind: Many = None,
+    name: str | None = None,
+    steps: tuple[int, int] | None = None,
+    formats: Formats = None,
+    width: int = 800,
+    columns: int = 1,
+    training: Training = "",
+) -> look.Plot:
+    """Which exponents a tensor had over its whole life: the share of its elements, by step.
+
+    A diamond on top marks steps with non-finite elements; hatched is what was not observed.
+    A plot for each site that is chosen.
+
+    Args:
+        data: a run, or a LogFrame.
+        site: labels.
+        kind: only these kinds.
+        name: only sites in whose name this regular expression is found.
+        steps: first and last step; all by default.
+        formats: whose ends are drawn, as in `exponent_histogram`.
+        width: columns at most; neighbouring steps are added up.
+        columns: how many plots stand in a row.
+        training: a training statistic to draw below.
+
+    Raises:
+        SettingError: nothing matches.
+    """
+    source = source_of(data)
+    lives = [source.life(one, steps=steps, width=width) for one in chosen(source, site, kind, name)]
+    drawn = [_formats(source, life.site, formats) for life in lives]
+    rows = _rows(lives, drawn, explicit=formats is not None)
+    across = look.WIDE if columns == 1 else look.WIDTH
+    plots = [_life(life, some, rows, across) for life, some in zip(lives, drawn, strict=True)]
+    plot = look.facets(plots, columns=columns, shared=True, width=across)
+    return alongside(plot, source, training, steps=steps, width=across)
+
+
+def _rows(
+    lives: Sequence[Life], drawn: Sequence[Sequence[NumberFormat]], *, explicit: bool
+) -> tuple[int, int]:
+    """The lowest and the highest exponent of pictures side by side."""
+    held = [one.exponents for one in lives if one.exponents.size]
+    low = min((int(one[0]) for one in held), default=-4) - 1
+    high = max((int(one[-1]) + 1 for one in held), default=4) + 1
+    start, end = low, high
+    for edge in (at for some in drawn for target in some for at in ends(target).values()):
+        if explicit or low - NEAR <= edge <= high + NEAR:
+            start, end = min(start, floor(edge) - 1), max(end, ceil(edge) + 1)
+    return start, end
+
+
+def _life(
+    life: Life, formats: Sequence[NumberFormat], rows: tuple[int, int], across: int
+) -> look.Plot:
+    if not life.first.size:
+        raise SettingError(f"{life.site} has no exponents in these steps; see run.records().")
+    low, high = rows
+    bottom = float(life.exponents[0]) if life.exponents.size else 0.0
+    bounds = (life.left, bottom, life.right, bottom + max(len(life.exponents), 1))
+    share = hv.Dimension("share", label="share of elements", range=(_least(life), 1.0))
+    filled = np.where(life.share > 0, life.share, np.nan)
+    if not len(filled):  # there is no finite element in the whole life
+        filled = np.full((1, len(life.first)), np.nan)
+    cells = hv.Image(filled[::-1], bounds=bounds, kdims=[STEP, AXIS], vdims=[share])
+    tip = look.hover([("step", "$x{0}"), ("|x|", "2^$y{0}"), ("share of elements", "@image")])
+    cells = look.styled(
+        cells, bokeh={"tools": [tip]}, cmap=colours.LIGHT.ramp, cnorm="log", colorbar=True
+    )
+    parts: list[look.Plot] = [*_unseen(life, low, high), cells]
+    wrong = np.flatnonzero(life.nonfinite)
+    if wrong.size:
+        at = life.left + (wrong + 0.5) * life.stride
+        top = np.full(len(at), high - 0.5)
+        bad = colours.LIGHT.nonfinite
+        parts.append(look.marks(at, top, "non-finite", colour=bad, dims=(STEP, AXIS)))
+    for number, target in enumerate(formats):
+        colour = look.CYCLE[1 + number % (len(look.CYCLE) - 1)]
+        for name, edge in ends(target).items():
+            if low <= edge <= high:
+                parts.append(
+                    look.line([life.left, life.right], [edge, edge], edge_words(target, name),
+                              colour=colour, dash=look.DASHES[name], dims=(STEP, AXIS))
+                )  # fmt: skip
+    ticks = [(float(at), words.power(at)) for at in range(low, high + 1)]
+    return look.sized(
+        hv.Overlay(parts), width=across, title=life.site, ylim=(low, high), xlabel="step",
+        ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(life.left, life.right),
+        entries=sum(bool(part.label) for part in parts),
+    )  # fmt: skip
+
+
+def _least(life: Life) -> float:
+    seen = life.share[life.share > 0]
+    return float(min(seen.min(), 0.5)) if seen.size else 1e-3
+
+
+def _unseen(life: Life, low: int, high: int) -> list[look.Plot]:
+    """White where it was observed, hatched where it was not."""
+    parts = [look.hatch(life.left, low, life.right, high, (STEP, AXIS))]
+    seen = np.flatnonzero(life.first >= 0)
+    rows = [(life.left + at * life.stride, low, life.left + (at + 1) * life.stride, high)
+            for at in seen]  # fmt: skip
+    cells = hv.Rectangles(rows, kdims=[STEP, AXIS, "step end", "exponent end"])
+    parts.append(
+        look.styled(
+            cells,
+            bokeh={"color": colours.LIGHT.surface, "line_color": None},
+            mpl={"facecolor": colours.LIGHT.surface, "linewidth": 0},
+        )
+    )
+    return parts

@@ -1,0 +1,228 @@
+"""How the plots look, in Bokeh and in Matplotlib, and how several stand side by side.
+
+HoloViews keeps options apart by backend; each plot here carries those of both, so that the same
+object is shown in a notebook and saved as PNG or SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import holoviews as hv
+import numpy as np
+from bokeh.models import CustomJSHover, HoverTool
+
+from ..figures import colours
+
+if TYPE_CHECKING:
+    from ..grid import Grid
+
+import_module("holoviews.plotting.bokeh")  # which registers its backend
+with suppress(ImportError):  # an extra; without it there is no PNG and no SVG
+    import_module("holoviews.plotting.mpl")
+
+WIDTH, HEIGHT = 560, 320
+"""Pixels of one plot of several."""
+WIDE = 900
+"""Pixels of a plot that stands alone."""
+CYCLE = ("#2f7fb5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a9b", "#17212b")
+"""Okabe and Ito's colours, one a line."""
+LEGEND = {"background_fill_alpha": 0.75, "label_text_font_size": "10px", "spacing": 0,
+          "padding": 4, "margin": 4, "click_policy": "hide", "orientation": "vertical"}  # fmt: skip
+"""Of Bokeh's legends."""
+SMALL = {"title": 9, "labels": 8, "ticks": 7, "minor_ticks": 5.5, "legend": 6.5}
+"""Points of Matplotlib's letters."""
+DASHES = {"max": "solid", "smallest normal": "dashed", "smallest subnormal": "dotted"}
+"""How the ends of a format are drawn."""
+
+Plot = Any
+"""A HoloViews object. `Any`: HoloViews has no types."""
+
+
+def styled(
+    plot: Plot,
+    *,
+    bokeh: dict[str, Any] | None = None,
+    mpl: dict[str, Any] | None = None,
+    **both: Any,
+) -> Plot:
+    """The plot with options for each backend that there is."""
+    for backend, options in (("bokeh", bokeh), ("matplotlib", mpl)):
+        chosen = both | (options or {})
+        if backend in hv.Store.loaded_backends() and chosen:
+            plot = plot.opts(**chosen, backend=backend)
+    return plot
+
+
+def sized(
+    plot: Plot,
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    entries: int = 0,
+    bokeh: dict[str, Any] | None = None,
+    mpl: dict[str, Any] | None = None,
+    **both: Any,
+) -> Plot:
+    """An overlay of that many pixels, with a legend of so many entries, and options."""
+    inches = {
+        "aspect": width / height,
+        "fig_inches": (width / 100, height / 100),
+        "fontsize": SMALL,
+        "legend_opts": {"fontsize": 6, "framealpha": 0.6, "handlelength": 1.6, "labelspacing": 0.2},
+        "legend_position": "best",
+    }
+    pixels = {
+        "width": width,
+        "height": height + 20 * entries,
+        "legend_position": "top",
+        "legend_cols": 1,
+        "legend_opts": LEGEND,
+        # WebGL without a GPU takes seconds a frame.
+        "backend_opts": {"plot.output_backend": "canvas"},
+    }
+    both |= {"show_legend": entries > 0}
+    return styled(plot, bokeh=pixels | (bokeh or {}), mpl=inches | (mpl or {}), **both)
+
+
+def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WIDTH) -> Plot:
+    """One plot as it is; several side by side, as a Layout.
+
+    Args:
+        plots: at least one.
+        columns: how many stand in a row.
+        shared: whether zooming one zooms all.
+        width: pixels of each.
+    """
+    if len(plots) == 1:
+        return plots[0]
+    layout = hv.Layout(list(plots)).cols(columns)
+    rows = -(-len(plots) // columns)
+    room = {
+        "sublabel_format": "", "vspace": 0.4, "hspace": 0.2, "aspect_weight": 0,
+        "fig_inches": (columns * width / 100, rows * HEIGHT / 100),
+    }  # fmt: skip
+    return styled(layout, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
+
+
+def line(
+    x: object,
+    y: object,
+    label: str,
+    *,
+    colour: str,
+    dims: Sequence[Any],
+    dash: str = "solid",
+    heavy: bool = False,
+) -> Plot:
+    """A line that the legend names."""
+    curve = hv.Curve((x, y), kdims=[dims[0]], vdims=[dims[1]], label=label)
+    width = 2.4 if heavy else 1.5
+    return styled(
+        curve,
+        bokeh={"line_dash": dash, "line_width": width, "tools": ["hover"]},
+        mpl={"linestyle": dash, "linewidth": width * 0.8},
+        color=colour,
+    )
+
+
+def upright(at: float) -> Plot:
+    """A line at a step."""
+    return styled(
+        hv.VLine(at),
+        bokeh={"line_dash": "dashed", "line_width": 1.5},
+        mpl={"linestyle": "dashed", "linewidth": 1.2},
+        color=colours.LIGHT.ink,
+    )
+
+
+def marks(
+    x: object, y: object, label: str, *, colour: str, dims: Sequence[Any], hollow: bool = False
+) -> Plot:
+    """Diamonds that the legend names."""
+    points = hv.Scatter((x, y), kdims=[dims[0]], vdims=[dims[1]], label=label)
+    fill = {"fill_alpha": 0.0 if hollow else 1.0}
+    return styled(
+        points,
+        bokeh={"marker": "diamond", "size": 9, "color": colour} | fill,
+        mpl={"marker": "D", "s": 26, "edgecolors": colour,
+             "facecolors": "none" if hollow else colour},
+    )  # fmt: skip
+
+
+def hatch(left: float, bottom: float, right: float, top: float, dims: Sequence[Any]) -> Plot:
+    """What was not observed: seen where nothing is painted above it."""
+
+    def hatched(plot: Any, _: object) -> None:
+        plot.handles["glyph"].update(
+            hatch_pattern="/", hatch_color=colours.LIGHT.hatch, hatch_weight=0.8, hatch_scale=7
+        )
+
+    area = hv.Rectangles([(left, bottom, right, top)], kdims=[*dims, *(f"{d} end" for d in dims)])
+    return styled(
+        area,
+        bokeh={"color": colours.LIGHT.missing, "line_color": None, "hooks": [hatched]},
+        mpl={
+            "facecolor": colours.LIGHT.missing,
+            "edgecolor": colours.LIGHT.hatch,
+            "hatch": "///",
+            "linewidth": 0,
+        },
+    )
+
+
+def dots(x: object, y: object, label: str, *, colour: str, dims: Sequence[Any]) -> Plot:
+    """Small points that the legend names."""
+    points = hv.Scatter((x, y), kdims=[dims[0]], vdims=[dims[1]], label=label)
+    return styled(points, bokeh={"size": 5, "tools": ["hover"]}, mpl={"s": 10}, color=colour)
+
+
+def key(label: str, colour: str, dims: Sequence[Any]) -> Plot:
+    """An entry of the legend without anything drawn."""
+    points = hv.Points(([np.nan], [np.nan]), kdims=list(dims), label=label)
+    return styled(
+        points,
+        bokeh={"marker": "square", "size": 9, "color": colour, "line_color": colours.LIGHT.muted},
+        mpl={"marker": "s", "s": 36, "facecolors": colour, "edgecolors": colours.LIGHT.muted},
+    )
+
+
+def cell_tips(cells: Grid, unit: str) -> HoverTool:
+    """Site, steps and value under the mouse."""
+    rows = cells.said or [
+        f"{sites[0]}{f' and {len(sites) - 1} more' if len(sites) > 1 else ''}"
+        for sites in cells.row_sites
+    ]
+    steps = ["" if a < 0 else str(a) if a == b else f"{a} – {b}, the worst of them"
+             for a, b in zip(cells.first.tolist(), cells.last.tolist(), strict=True)]  # fmt: skip
+    return hover(
+        [("site", "$y{site}"), ("step", "$x{steps}"), (unit, "@image")],
+        at_y=looked_up(rows[::-1], start=0.0, stride=1.0, axis="y"),
+        at_x=looked_up(steps, start=cells.left, stride=cells.stride, axis="x"),
+    )
+
+
+def hover(tips: Sequence[tuple[str, str]], **formats: CustomJSHover) -> HoverTool:
+    """What is told under the mouse.
+
+    Args:
+        tips: name and value, in Bokeh's words.
+        formats: by field of these how it is written.
+    """
+    written: dict[str, Any] = {name.replace("at_", "$"): code for name, code in formats.items()}
+    return HoverTool(tooltips=list(tips), formatters=written)
+
+
+def looked_up(names: Sequence[str], *, start: float, stride: float, axis: str) -> CustomJSHover:
+    """Writes a place on an axis as the name of the cell there."""
+    code = f"return names[Math.floor((special_vars.{axis} - start) / stride)] ?? '';"
+    return CustomJSHover(args={"names": list(names), "start": start, "stride": stride}, code=code)
+
+
+def sparse(ticks: Sequence[tuple[float, str]], most: int) -> list[tuple[float, str]]:
+    """At most so many of the ticks, evenly."""
+    every = -(-len(ticks) // most) if ticks else 1
+    return list(ticks[::every])

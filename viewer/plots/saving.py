@@ -1,0 +1,59 @@
+"""A plot as a file that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holoviews as hv
+from bokeh.embed import components
+
+from ...sketch.errors import SettingError
+from ..offline import scripts
+
+if TYPE_CHECKING:
+    from .look import Plot
+
+PICTURES = (".png", ".svg", ".pdf")
+DPI = 144
+"""Pixels an inch of a PNG."""
+
+
+def save(plot: Plot, path: str | Path) -> Path:
+    """Write a plot: as HTML to zoom in and read numbers from, offline; as PNG, SVG or PDF.
+
+    HTML is drawn by Bokeh, pictures by Matplotlib (`pip install 'rankscope[notebook]'`). No browser
+    is needed, and nothing is fetched.
+
+    Args:
+        plot: what the functions of this module return, or any HoloViews object.
+        path: its ending says what is written.
+
+    Raises:
+        SettingError: the ending is another one, or Matplotlib is not installed.
+    """
+    path = Path(path)
+    ending = path.suffix.lower()
+    if ending == ".html":
+        path.write_text(_page(plot, path.stem), encoding="utf-8")
+    elif ending not in PICTURES:
+        endings = ", ".join((".html", *PICTURES))
+        raise SettingError(f"A plot is saved as one of {endings}; got {path.name!r}.")
+    elif "matplotlib" not in hv.Store.loaded_backends():
+        raise SettingError(
+            f"{path.name} is drawn by Matplotlib, which is not installed: "
+            "pip install 'rankscope[notebook]', or save as .html."
+        )
+    else:
+        hv.save(plot, path, fmt=ending[1:], backend="matplotlib", dpi=DPI)
+    return path
+
+
+def _page(plot: Plot, name: str) -> str:
+    figure = hv.render(plot, backend="bokeh")
+    script, place = components(figure)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">'
+        f"<title>{escape(name)}</title>{scripts([figure])}</head><body>{place}{script}</body></html>"
+    )

@@ -1,0 +1,336 @@
+"""Statistics over steps: as lines, and as a picture of all sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import holoviews as hv
+import numpy as np
+from numpy.typing import NDArray
+
+from ...sketch.errors import SettingError
+from .. import grid, series, words
+from ..columns import MISSING, NONFINITE, UNDEFINED, ZERO
+from ..curves import Curves
+from ..figures import colours
+from . import look
+from .exponents import MOST, chosen
+from .opening import source_of
+from .source import Data, Many, Training, one_kind, run_of
+from .training import STEP, alongside, nearest, ranks_drawn
+
+Style = Literal["line", "points", "both"]
+Facet = Literal["site", "kind", "statistic", ""]
+MOST_LINES = 40
+"""In one plot."""
+POINTS = 2000
+"""Of one line; of more steps the extremes are kept."""
+ROW_HEIGHT = 16
+"""Pixels of a site's row, where there is room."""
+STATES = {
+    ZERO: ("zero", colours.LIGHT.zero),
+    UNDEFINED: ("undefined", colours.LIGHT.undefined),
+    NONFINITE: ("non-finite", colours.LIGHT.nonfinite),
+}
+"""Cells that no shade is for: their name, and colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """One line of a plot."""
+
+    site: str
+    statistic: str
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    bad: NDArray[np.int64]
+    """Steps in which elements were not finite."""
+
+
+def scalar_lines(
+    data: Data,
+    statistic: str | Sequence[str] = "rms",
+    *,
+    site: Many = None,
+    kind: Many = None,
+    name: str | None = None,
+    steps: tuple[int, int] | None = None,
+    view: str | int = "merged",
+    ranks: bool = False,
+    facet: Facet = "site",
+    style: Style = "line",
+    scale: str = "",
+    columns: int = 2,
+    training: Training = "",
+) -> look.Plot:
+    """Statistics of some sites over steps.
+
+    Diamonds mark steps with non-finite elements, hollow ones a statistic that is zero where the
+    axis has no zero.
+
+    Args:
+        data: a run, or a LogFrame.
+        statistic: one, or several.
+        site: labels.
+        kind: only these kinds.
+        name: only sites in whose name this regular expression is found.
+        steps: first and last step; all by default.
+        view: `merged`; `min`, `max` over ranks; a rank; or coordinates as "tp=1".
+        ranks: a line for each rank that is kept, the one that differs most at the last step in
+            vermilion; of one statistic.
+        facet: a plot for each site, kind or statistic; empty: all in one.
+        style: a line, points, or both.
+        scale: `log2` or `linear` axis; empty chooses by statistic.
+        columns: how many plots stand in a row.
+        training: a training statistic to draw below.
+
+    Raises:
+        SettingError: nothing matches, or too much does.
+    """
+    if facet not in ("site", "kind", "statistic", "") or style not in ("line", "points", "both"):
+        raise SettingError(
+            "`facet` must be site, kind, statistic or empty, and `style` line, points or both; "
+            f"got {facet!r}, {style!r}."
+        )
+    source, wanted = source_of(data), [statistic] if isinstance(statistic, str) else [*statistic]
+    sites = chosen(source, site, kind, name, most=MOST if facet == "site" else MOST_LINES)
+    logarithmic = all(grid.is_logarithmic(one, str(view), scale) for one in wanted)
+    if ranks:
+        plots = [_rank_lines(data, wanted, one, steps, logarithmic) for one in sites]
+    else:
+        lines = [
+            line
+            for one in wanted
+            for line in _lines(source.curves(one, sites, steps=steps, view=view))
+        ]
+        plots = _facets(lines, facet, style=style, logarithmic=logarithmic)
+    plot = look.facets(plots, columns=columns, shared=True)
+    return alongside(plot, source, training, steps=steps)
+
+
+def _lines(found: Curves) -> list[Line]:
+    return [
+        Line(site=site, statistic=found.statistic, steps=found.steps[kept],
+             values=found.values[kept, column], bad=found.bad[column])
+        for column, site in enumerate(found.sites)
+        for kept in [series.thin(found.steps, [found.values[:, column]], POINTS)]
+    ]  # fmt: skip
+
+
+def _facets(
+    lines: Sequence[Line], facet: Facet, *, style: Style, logarithmic: bool
+) -> list[look.Plot]:
+    """A plot for each value of what they are told apart by."""
+
+    def key(line: Line) -> str:
+        match facet:
+            case "site":
+                return line.site
+            case "kind":
+                return line.site.partition(":")[0]
+            case "statistic":
+                return line.statistic
+            case "":
+                return ""
+
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(key(line), []).append(line)
+    most = max(len(group) for group in groups.values())
+    if most > MOST_LINES or len(groups) > MOST:
+        raise SettingError(
+            f"That is {most} lines in one of {len(groups)} plots, and at most {MOST_LINES} lines "
+            f"and {MOST} plots can be read: choose by `site`, `kind`, `name` or `facet`."
+        )
+    return [
+        _plot(title, group, style=style, logarithmic=logarithmic) for title, group in groups.items()
+    ]
+
+
+def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool) -> look.Plot:
+    statistics = list(dict.fromkeys(line.statistic for line in lines))
+    sites = list(dict.fromkeys(line.site for line in lines))
+    value = hv.Dimension(statistics[0] if len(statistics) == 1 else "value")
+    parts: list[look.Plot] = []
+    for number, line in enumerate(lines):
+        told = [line.site] * (len(sites) > 1) + [line.statistic] * (len(statistics) > 1)
+        parts += _line(
+            line, " ".join(told), look.CYCLE[number % len(look.CYCLE)], value, style, logarithmic
+        )
+    if len(sites) == 1:
+        title = sites[0]
+    return look.sized(
+        hv.Overlay(parts),
+        title=title or ", ".join(statistics),
+        xlabel="step",
+        ylabel=value.name,
+        logy=logarithmic,
+        entries=len({part.label for part in parts if part.label}),
+    )
+
+
+def _line(
+    line: Line, label: str, colour: str, value: hv.Dimension, style: Style, logarithmic: bool
+) -> list[look.Plot]:
+    dims = (STEP, value)
+    shown = np.abs(line.values) if logarithmic else line.values
+    drawn = np.where(shown > 0, shown, np.nan) if logarithmic else shown
+    parts: list[look.Plot] = []
+    if style != "points":
+        parts.append(look.line(line.steps, drawn, label, colour=colour, dims=dims))
+    if style != "line":
+        parts.append(look.dots(line.steps, drawn, label, colour=colour, dims=dims))
+    zero = line.steps[line.values == 0] if logarithmic else []
+    if len(zero):
+        heights = [nearest(line.steps, drawn, int(at)) for at in zero]
+        parts.append(
+            look.marks(zero, heights, "zero", colour=colours.LIGHT.muted, dims=dims, hollow=True)
+        )
+    if len(line.bad):
+        heights = [nearest(line.steps, drawn, int(at)) for at in line.bad]
+        parts.append(
+            look.marks(line.bad, heights, "non-finite", colour=colours.LIGHT.nonfinite, dims=dims)
+        )
+    return parts
+
+
+def _rank_lines(
+    data: Data,
+    statistics: Sequence[str],
+    site: str,
+    steps: tuple[int, int] | None,
+    logarithmic: bool,
+) -> look.Plot:
+    """A line for each rank."""
+    if len(statistics) != 1:
+        raise SettingError(f"`ranks` draws one statistic, got {', '.join(statistics)}.")
+    run, statistic = run_of(data, "`ranks`"), statistics[0]
+    last = run.ranks(statistic, site=site, steps=None if steps is None else slice(*steps))["step"]
+    step = int(last.values[-1]) if last.size else None
+    found = series.load_ranks(run, statistic, site=site, step=step)
+    kept = np.ones(len(found.steps), bool)
+    if steps is not None:
+        kept = (found.steps >= steps[0]) & (found.steps <= steps[1])
+    value = hv.Dimension(statistic)
+    parts = ranks_drawn(found, kept, value)
+    title = f"{site}: {found.why}" if found.why else site
+    return look.sized(
+        hv.Overlay([*parts]), title=title, xlabel="step", ylabel=statistic, logy=logarithmic,
+        entries=min(len(parts), 8),
+    )  # fmt: skip
+
+
+def scalar_heatmap(
+    data: Data,
+    statistic: str = "rms",
+    *,
+    kind: Many = None,
+    name: str = "",
+    view: str | int = "merged",
+    scale: str = "",
+    steps: tuple[int, int] | None = None,
+    width: int = 800,
+    height: int = 400,
+    columns: int = 1,
+    training: Training = "",
+) -> look.Plot:
+    """A statistic of all sites of a kind over steps, sites in the order of execution.
+
+    Magenta is what is not finite, hatched what was not observed, and the colours of the rest lie
+    between quantiles. A plot for each kind.
+
+    Args:
+        data: a run, or a LogFrame.
+        statistic: which one.
+        kind: one, or several; activations by default.
+        name: a regular expression that names must match.
+        view: `merged`, `max`, `min`, `argmax`, `argmin` over ranks, a rank, or coordinates.
+        scale: `log2` or `linear`; empty chooses by statistic.
+        steps: first and last step; all by default.
+        width: cells across at most; of several steps in one the worst is kept.
+        height: cells down at most; of several sites in one the worst is kept.
+        columns: how many plots stand in a row.
+        training: a training statistic to draw below, over the same steps.
+
+    Raises:
+        SettingError: nothing matches.
+    """
+    source = source_of(data)
+    kinds = [one_kind(source, "")] if kind is None else [kind] if isinstance(kind, str) else [*kind]
+    across = look.WIDE if columns == 1 else look.WIDTH
+    plots: list[look.Plot] = []
+    for one in kinds:
+        found = source.grid(
+            statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
+            size=(width, height),
+        )  # fmt: skip
+        title = f"{statistic} of {one.replace('_', ' ')}s, {words.view_name(str(view))}"
+        limits = colours.limits(found.usual(), diverging=found.signed)
+        unit = f"log2 {statistic}" if found.logarithmic else statistic
+        plots.append(picture(found, limits, unit=unit, title=title, across=across))
+    plot = look.facets(plots, columns=columns, shared=True, width=across)
+    return alongside(plot, source, training, steps=steps, width=across)
+
+
+def picture(
+    cells: grid.Grid, limits: colours.Limits, *, unit: str, title: str, across: int = look.WIDE
+) -> look.Plot:
+    """A grid as a picture: shades, what has none, and a hatch where nothing was observed."""
+    rows = len(cells.names)
+    if not rows or not cells.first.size:
+        raise SettingError(f"There is nothing to draw of {title} in these steps.")
+    # Dimensions of its own: HoloViews gives those of one label one range in all plots.
+    row = hv.Dimension(f"row of {title}")
+    bounds = (cells.left, 0.0, cells.right, float(rows))
+    tips = look.cell_tips(cells, unit)
+    shade = hv.Dimension(f"{unit}: {title}", range=(limits.low, limits.high))
+    # HoloViews puts the first row at the top of its bounds.
+    shades = look.styled(
+        hv.Image(cells.shade, bounds=bounds, kdims=[STEP, row], vdims=[shade]),
+        bokeh={"tools": [tips]},
+        cmap=limits.palette,
+        colorbar=True,
+        clabel=unit,
+    )
+    hatch = look.hatch(cells.left, 0.0, cells.right, float(rows), (STEP, row))
+    ground, *apart = _apart(cells, row, bounds)
+    parts = [hatch, ground, shades, *apart]
+    names = [(rows - at - 0.5, words.shorten(name, 30)) for at, name in enumerate(cells.names)]
+    size = int(np.clip(rows * ROW_HEIGHT, 160, 480)) + 60
+    return look.sized(
+        hv.Overlay(parts), width=across, height=size, title=title, xlabel="step", ylabel="",
+        xlim=(cells.left, cells.right), ylim=(0, rows),
+        bokeh={"yticks": look.sparse(names, max((size - 60) // 13, 1))},
+        mpl={"yticks": look.sparse(names, 24)},
+        entries=len({part.label for part in parts if part.label}),
+    )  # fmt: skip
+
+
+def _apart(
+    cells: grid.Grid, row: hv.Dimension, bounds: tuple[float, float, float, float]
+) -> list[look.Plot]:
+    """White where something was observed, and the colours of cells without a number."""
+    seen = np.where(cells.state != MISSING, 0.0, np.nan).astype(np.float32)
+    parts = [_flat(seen, colours.LIGHT.surface, "observed", row, bounds)]
+    for state, (label, colour) in STATES.items():
+        where = cells.state == state
+        if where.any():
+            layer = np.where(where, 0.0, np.nan).astype(np.float32)
+            parts.append(_flat(layer, colour, label, row, bounds))
+            parts.append(look.key(label, colour, (STEP, row)))
+    return parts
+
+
+def _flat(
+    layer: NDArray[np.float32],
+    colour: str,
+    name: str,
+    row: hv.Dimension,
+    bounds: tuple[float, float, float, float],
+) -> look.Plot:
+    """One colour where the layer is a number."""
+    value = hv.Dimension(name, range=(-1.0, 1.0))
+    image = hv.Image(layer, bounds=bounds, kdims=[STEP, row], vdims=[value])
+    return look.styled(image, cmap=[colour, colour], colorbar=False)

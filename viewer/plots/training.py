@@ -1,0 +1,134 @@
+"""Training statistics beside what is plotted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import holoviews as hv
+import numpy as np
+import pandas as pd
+
+from .. import series
+from ..figures import colours
+from . import look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .source import Source, Training
+
+STEP = hv.Dimension("step")
+HEIGHT = 190
+"""Pixels."""
+
+
+def alongside(
+    plot: look.Plot,
+    source: Source,
+    training: Training,
+    *,
+    step: int | None = None,
+    steps: tuple[int, int] | None = None,
+    width: int = look.WIDTH,
+) -> look.Plot:
+    """The plot, and training statistics after it, over the same steps.
+
+    Args:
+        plot: an overlay or a layout.
+        source: whose statistic it is, where `training` is a name.
+        training: a name, or numbers by step; empty: none.
+        step: where a line marks the step.
+        steps: the first and last that are drawn.
+        width: pixels.
+
+    Raises:
+        SettingError: there is none of that name.
+    """
+    found = training_lines(source, training)
+    if not found:
+        return plot
+    parts = [*plot] if isinstance(plot, hv.Layout) else [plot]
+    columns: int = plot._max_cols if isinstance(plot, hv.Layout) else 1  # pyright: ignore[reportPrivateUsage]
+    curves = [_training(one, step=step, steps=steps, width=width) for one in found]
+    filled = [hv.Empty()] * (-len(parts) % columns)  # a row of its own
+    return look.facets([*parts, *filled, *curves], columns=columns, shared=True, width=width)
+
+
+def training_lines(source: Source, training: Training) -> Sequence[series.Lines]:
+    """The lines of what was asked for; none for an empty name.
+
+    Raises:
+        SettingError: there is none of that name.
+    """
+    if isinstance(training, str) and not training:
+        return []
+    if isinstance(training, str):
+        return [source.training(training)]
+    frame = training.to_frame() if isinstance(training, pd.Series) else training
+    return [_given(numbers.dropna(), str(name)) for name, numbers in frame.items()]
+
+
+def _given(numbers: pd.Series, name: str) -> series.Lines:
+    """Numbers by step as the line of one rank."""
+    steps = numbers.index.to_numpy(np.int64)
+    values = numbers.to_numpy(np.float64)
+    bad = [(int(at), 0) for at in steps[~np.isfinite(values)]]
+    values = np.where(np.isfinite(values), values, np.nan)
+    return series.Lines(
+        name=name, steps=steps, values={0: values}, low=values, high=values, bad=bad
+    )
+
+
+def _training(
+    lines: series.Lines, *, step: int | None, steps: tuple[int, int] | None, width: int
+) -> look.Plot:
+    kept = np.ones(len(lines.steps), bool)
+    if steps is not None:
+        kept = (lines.steps >= steps[0]) & (lines.steps <= steps[1])
+    value = hv.Dimension(lines.name)
+    parts = list(ranks_drawn(lines, kept, value))
+    if step is not None:
+        parts.append(look.upright(step))
+    return look.sized(
+        hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
+        xlabel="step",
+    )  # fmt: skip
+
+
+def ranks_drawn(
+    lines: series.Lines, kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], value: hv.Dimension
+) -> Sequence[look.Plot]:
+    """A quiet line for each rank, a loud one for that to look at; of many ranks what they span."""
+    steps = lines.steps[kept]
+    parts: list[look.Plot] = []
+    if len(lines.drawn) < len(lines.values):
+        band = hv.Area(
+            (steps, lines.low[kept], lines.high[kept]), kdims=[STEP],
+            vdims=[value, hv.Dimension(f"{value.name}, greatest")], label="all ranks",
+        )  # fmt: skip
+        parts.append(look.styled(band, color=colours.RANK, alpha=0.3))
+    for rank in lines.drawn:
+        worst = rank == lines.worst
+        colour = colours.WORST if worst else colours.RANK
+        parts.append(
+            look.line(steps, lines.values[rank][kept], f"rank {rank}", colour=colour,
+                      dims=(STEP, value), heavy=worst)
+        )  # fmt: skip
+    bad = [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]
+    if bad:
+        heights = [nearest(steps, lines.values.get(rank, lines.high)[kept], at) for at, rank in bad]
+        parts.append(
+            look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.LIGHT.nonfinite,
+                       dims=(STEP, value))
+        )  # fmt: skip
+    return parts
+
+
+def nearest(
+    steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    line: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    at: int,
+) -> float:
+    """The number of a line that is nearest to a step; 1 where it has none."""
+    finite = np.flatnonzero(np.isfinite(line))
+    return float(line[finite[np.abs(steps[finite] - at).argmin()]]) if finite.size else 1.0

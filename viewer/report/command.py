@@ -1,0 +1,26 @@
+"""`rankscope report`: a run's health as one file."""
+
+from __future__ import annotations
+
+import click
+
+from ...store.query import open_run
+from .writing import write_report
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "-o", "--output", default="report.html", show_default=True, metavar="FILE",
+    help="Where to write it; a file that is there is replaced.",
+)  # fmt: skip
+@click.option("--site", default="", metavar="LABEL", help="Show this tensor, whatever was found.")
+@click.option("--step", type=int, default=None, help="Show tensors at this step.")
+def report(run: str, output: str, site: str, step: int | None) -> None:
+    """Write what is known of RUN (a folder or a URL) as one HTML file that opens offline.
+
+    What is wrong and where it began, each finding with its evidence, the training curves, and what
+    was not observed.
+    """
+    path = write_report(open_run(run), output, site=site, step=step)
+    click.echo(f"Wrote {path}, {path.stat().st_size / 1e6:.1f} MB.")
