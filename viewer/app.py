@@ -15,6 +15,7 @@ from panel.io.state import set_curdoc
 
 from .follow import Follower
 from .pages import Visited
+from .pages.twins import WithTwins
 from .session import Others, Session
 from .state import Choice
 from .views import CONTENTS, Shell
@@ -48,6 +49,31 @@ window.addEventListener("click", (event) => {
   ask("page", link.dataset.page);
   event.preventDefault();
 });
+const save = (blob, name) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+};
+file.on_change(file.properties.data, () => {
+  save(new Blob([file.data.text[0]], {type: "text/csv"}), `${file.data.name[0]}.csv`);
+});
+window.addEventListener("click", async (event) => {
+  const {table, save: kind, plot} = event.composedPath().find((at) => at.dataset?.table
+    || at.dataset?.save)?.dataset ?? {};
+  if (table !== undefined) ask("table", table);
+  if (kind === "csv") ask("csv", plot);
+  if (kind !== "png" && kind !== "svg") return;
+  const view = [...Bokeh.index.query((view) => view.model.name === plot)][0];
+  save(await view.export(kind).to_blob(), `${plot}.${kind}`);
+});
+window.addEventListener("contextmenu", (event) => {
+  const figure = event.composedPath().some((at) => /bk-(Canvas|Figure)/.test(at.className));
+  if (!figure || !/[?&]page=tensor/.test(window.location.search)) return;
+  ask("page", "map");
+  event.preventDefault();
+}, true);
 window.addEventListener("popstate", () => ask("address", window.location.search));
 """
 WRITE = """
@@ -98,6 +124,7 @@ class App:
         # Of a model that is in the document whichever page is shown, tags are so, too.
         self._asked = ColumnDataSource({"what": [], "value": [], "count": []}, name="asked")
         self._address = ColumnDataSource({"search": [], "push": []}, name="address")
+        self._file = ColumnDataSource({"name": [], "text": []}, name="file")
         self._written = self._place()
         self.view = Shell(self.visited, hidden=self._listener()).view
         self._tell_links()
@@ -188,6 +215,17 @@ class App:
 
     # What the browser asks.
 
+    def _toggle_table(self, plot: str) -> None:
+        page = self.visited.page
+        if isinstance(page, WithTwins):
+            with self.session.follower.lock:
+                page.twins.toggle(plot)
+
+    def _save_table(self, plot: str) -> None:
+        page = self.visited.page
+        if isinstance(page, WithTwins):
+            self._file.data = {"name": [plot], "text": [page.twins.csv(plot)]}
+
     def _listener(self) -> Div:
         title = f"{self.session.run.name} – rankscope"
         self._address.js_on_change("data", CustomJS(args={"address": self._address}, code=WRITE))
@@ -198,16 +236,19 @@ class App:
             "p": self.visited.pause_or_resume,
         }
         args = {"asked": self._asked, "title": title, "keys": list(keys)}
+        args["file"] = self._file
         self.document.js_on_event("document_ready", CustomJS(args=args, code=LISTEN))
         actions: dict[str, Callable[[str], None]] = {
             "key": lambda key: keys[key](),
             "page": self.session.visit,
             "choose": self.session.choose,
             "address": self._read_address,
+            "table": self._toggle_table,
+            "csv": self._save_table,
         }
 
         def asked(attr: str, old: object, new: dict[str, list[str]]) -> None:
             actions[new["what"][0]](new["value"][0])
 
         self._asked.on_change("data", asked)
-        return Div(visible=False, tags=[self._asked, self._address])
+        return Div(visible=False, tags=[self._asked, self._address, self._file])

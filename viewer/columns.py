@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING = range(5)
-"""States of a cell. A number is painted by its shade; missing is left open to the hatch below."""
+NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING, EMPTY = range(6)
+"""States of a cell. A number is painted by its shade; missing is left open to the hatch below; of
+a bin that no element is in, empty looks like the page."""
 
 
 def between(steps: NDArray[np.int64], limits: tuple[float, float] | None) -> NDArray[np.int64]:

@@ -83,6 +83,10 @@ class Follower:
         """`Run.attempts`."""
         return self._once("attempts", lambda: self.run.attempts)
 
+    def alerts(self) -> pd.DataFrame:
+        """`Run.alerts`."""
+        return self._once("alerts", self.run.alerts)
+
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)

@@ -1,120 +1,218 @@
-"""The whole life of one site as data: which exponents its elements had, over steps."""
+"""The exponents of one site over its whole life as data: ready to be painted.
+
+The store sums histograms of neighbouring steps; here they become shares, laid on a regular step
+axis. A bin that holds a single element is seen: nothing is rounded away.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import words
-from .columns import lay_out
-from .spectrum import NOT_FINITE
+from .columns import EMPTY, MISSING, NONFINITE, NUMBER, between, lay_out, span_of
+from .grid import Grid
 
 if TYPE_CHECKING:
     from ..store.query import Run
 
+TOP = ("over", "≥ 2¹²⁸")
+BOTTOM = (("under", "< 2⁻¹⁴⁹"), ("zero", "zero"))
+BAD = ("nan", "pos_inf", "neg_inf")
+LEAST_BINS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Life:
-    """Shares of elements by exponent, on a regular step axis."""
+    """Shares of elements by exponent and step."""
 
     site: str
-    exponents: NDArray[np.int64]
-    """int64 [rows]: from the first to the last bin that ever holds anything."""
-    share: NDArray[np.float32]
-    """float32 [rows, columns]: part of all elements of the column; NaN where not observed."""
-    nonfinite: NDArray[np.bool_]
-    """bool [columns]: whether any element was not finite."""
-    left: float
-    """Where the first column begins, in steps; a recorded step lies in the middle of its cell."""
-    stride: float
-    """Width of a column, in steps."""
-    first: NDArray[np.int64]
-    """int64 [columns]: the first observed step in the column, -1 where there is none."""
-    last: NDArray[np.int64]
-    """int64 [columns]: the last observed step in the column, -1 where there is none."""
+    """Its label."""
+    counts: NDArray[np.int64]
+    """int64 [bins, columns]: how many elements have each exponent, from the lowest bin up."""
+    total: NDArray[np.int64]
+    """int64 [columns]: all elements, those without a bin among them."""
+    grid: Grid
+    """Rows from above: not finite, over, the bins downwards, under, zero; `shade` is log2 share."""
+    high: int
+    """The exponent of the highest bin."""
+    low: int
+    """The exponent of the lowest bin."""
+    first_bin: int
+    """The row of the highest bin."""
 
     @property
-    def right(self) -> float:
-        """Where the last column ends, in steps."""
-        return self.left + self.stride * len(self.first)
+    def exponents(self) -> NDArray[np.int64]:
+        """int64 [bins]: those of the bins, ascending."""
+        return np.arange(self.low, self.high + 1)
+
+    @property
+    def share(self) -> NDArray[np.float32]:
+        """float32 [bins, columns]: part of all elements of the column; NaN where not observed."""
+        total = np.where(self.total > 0, self.total, np.nan)
+        return (self.counts / total).astype(np.float32)
+
+    @property
+    def nonfinite(self) -> NDArray[np.bool_]:
+        """bool [columns]: whether any element was not finite."""
+        return self.grid.state[0] == NONFINITE
+
+    def row_of(self, exponent: float) -> float:
+        """Where on the axis of rows a power of two lies, between its neighbours."""
+        return self.first_bin + self.high + 1 - exponent
 
 
-def load_life(run: Run, *, site: str, steps: slice | None = None, width: int) -> Life:
-    """The exponents of a site over the steps in which it was sketched, at most `width` columns.
+def load_life(
+    run: Run,
+    *,
+    site: str,
+    recorded: NDArray[np.int64],
+    steps: tuple[float, float] | None,
+    width: int,
+) -> Life | None:
+    """The exponents of a site over steps; None where it was never sketched there.
 
-    Neighbouring steps that share a column are added up.
+    Args:
+        run: an open run.
+        site: its label.
+        recorded: the steps that may have a sketch.
+        steps: the visible ones; None for all.
+        width: columns at most.
     """
-    found = run.exponents(sites=[site], steps=steps, width=width).isel(site=0)
-    found = found.isel(step=np.flatnonzero(found["observed"].values))
-    wrong = sum(np.asarray(found[name].values, np.int64) for name in NOT_FINITE)
-    return assemble_life(
+    span = span_of(between(recorded, steps))
+    found = run.exponents(sites=[site], steps=span, width=width).isel(site=0)
+    seen = np.asarray(found["observed"].values, bool)
+    if not seen.any():
+        return None
+    names = (TOP[0], *(name for name, _ in BOTTOM), *BAD)
+    return assemble(
         site,
         exponents=np.asarray(found["exponent"].values, np.int64),
-        counts=np.asarray(found["count"].transpose("step", "exponent").values, np.int64),
-        totals=np.asarray(found["total"].values, np.int64),
-        nonfinite=np.asarray(wrong, np.int64) > 0,
+        counts=np.maximum(np.asarray(found["count"].values, np.int64), 0).T,
+        total=np.asarray(found["total"].values, np.int64),
+        aside={name: np.asarray(found[name].values, np.int64) for name in names},
         first=np.asarray(found["step"].values, np.int64),
         last=np.asarray(found["last_step"].values, np.int64),
         width=width,
     )
 
 
-def assemble_life(
+def assemble(
     site: str,
     *,
     exponents: NDArray[np.int64],
     counts: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    nonfinite: NDArray[np.bool_],
+    total: NDArray[np.int64],
+    aside: Mapping[str, NDArray[np.int64]],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
     width: int,
 ) -> Life:
-    """Lay columns that were observed on a regular axis, and leave gaps open.
+    """Lay columns on a regular step axis, and add up those that share one.
 
     Args:
         site: its label.
-        exponents: int64 [bins], ascending.
-        counts: int64 [columns, bins].
-        totals: int64 [columns]: all elements, those without a bin among them.
-        nonfinite: bool [columns].
+        exponents: int64 [bins], ascending, without a gap.
+        counts: int64 [bins, columns].
+        total: int64 [columns]: all elements, those without a bin among them; 0: not observed.
+        aside: int64 [columns] of what is in no bin, by name; what is not there is 0.
         first, last: int64 [columns]: the steps of each.
         width: columns at most.
     """
-    held = np.flatnonzero(counts.any(axis=0))
-    bins = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
-    left, stride, inside = lay_out(first, last, width)
-    if inside is None:
-        inside = [np.array([column]) for column in range(len(first))]
-    share = np.full((len(exponents[bins]), len(inside)), np.nan, np.float32)
-    for column, span in enumerate(inside):
-        if len(span):
-            total = max(int(totals[span].sum()), 1)
-            share[:, column] = counts[span, bins].sum(axis=0) / total
+    left, stride, held = lay_out(first, last, width)
+    nothing = np.zeros(len(first), np.int64)
+    beside = {name: aside.get(name, nothing) for name in (TOP[0], *dict(BOTTOM), *BAD)}
+    if held is not None:
+        counts, total = _sums(counts, held), _sums(total[None], held)[0]
+        beside = {name: _sums(one[None], held)[0] for name, one in beside.items()}
+        first = np.array([first[a[0]] if len(a) else -1 for a in held], np.int64)
+        last = np.array([last[a[-1]] if len(a) else -1 for a in held], np.int64)
+    filled = np.flatnonzero(counts.any(axis=1))
+    middle = int(np.searchsorted(exponents, 0))
+    low, high = (int(filled[0]), int(filled[-1])) if filled.size else (middle, middle)
+    low = max(min(low, high + 1 - LEAST_BINS), 0)
+    grid, first_bin = _rows(counts[low : high + 1], total, beside, exponents[low : high + 1])
     return Life(
         site=site,
-        exponents=exponents[bins],
-        share=share,
-        nonfinite=np.array([bool(nonfinite[span].any()) for span in inside], bool),
-        left=left,
-        stride=stride,
-        first=np.array([first[span[0]] if len(span) else -1 for span in inside], np.int64),
-        last=np.array([last[span[-1]] if len(span) else -1 for span in inside], np.int64),
+        counts=counts[low : high + 1],
+        total=total,
+        grid=replace(grid, left=left, stride=stride, first=first, last=last),
+        high=int(exponents[high]),
+        low=int(exponents[low]),
+        first_bin=first_bin,
     )
 
 
-def describe(life: Life) -> str:
-    """The picture in one sentence, for those who do not see it."""
-    seen = life.first[life.first >= 0]
-    if not seen.size:
-        return "No exponents of this site have been recorded."
-    text = f"Exponents of {life.site} in {words.steps(int(seen[0]), int(life.last.max()))}"
-    if life.exponents.size:
-        low, high = int(life.exponents[0]), int(life.exponents[-1]) + 1
-        text += f", all between {words.power(low)} and {words.power(high)}"
-    if life.nonfinite.any():
-        text += f"; non-finite values from step {int(life.first[life.nonfinite.argmax()])}"
+def _sums(values: NDArray[np.int64], held: list[NDArray[np.intp]]) -> NDArray[np.int64]:
+    """int64 [rows, columns]: the sums over what each column holds."""
+    return np.stack([values[:, span].sum(axis=1) for span in held], axis=1)
+
+
+def _rows(
+    counts: NDArray[np.int64],
+    total: NDArray[np.int64],
+    aside: Mapping[str, NDArray[np.int64]],
+    exponents: NDArray[np.int64],
+) -> tuple[Grid, int]:
+    """The picture's rows from above, and which of them is the highest bin."""
+    bad = np.sum([aside[name] for name in BAD], axis=0)
+    top = [TOP] if aside[TOP[0]].any() else []
+    bottom = [one for one in BOTTOM if one[0] == "zero" or aside[one[0]].any()]
+    rows = np.concatenate(
+        [bad[None], *(aside[name][None] for name, _ in top), counts[::-1]]
+        + [aside[name][None] for name, _ in bottom]
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shade = np.log2(rows / total).astype(np.float32)
+    state = np.full(rows.shape, NUMBER, np.uint8)
+    state[rows == 0] = EMPTY
+    state[0][bad > 0] = NONFINITE
+    state[:, total == 0] = MISSING
+    shade[rows == 0] = np.nan
+    bins = [words.power(int(exponent)) for exponent in exponents[::-1]]
+    names = ["NaN, ±∞", *(name for _, name in top), *bins, *(name for _, name in bottom)]
+    nowhere = np.empty(0, np.int64)
+    grid = Grid(
+        shade=shade,
+        state=state,
+        left=0.0,
+        stride=1.0,
+        first=nowhere,
+        last=nowhere,
+        row_sites=[[name] for name in names],
+        names=names,
+        logarithmic=True,
+        signed=False,
+    )
+    return grid, 1 + len(top)
+
+
+def describe(life: Life | None) -> str:
+    """It in one sentence, for those who do not see it."""
+    if life is None:
+        return "No histogram of it has been recorded here."
+    grid = life.grid
+    held = (grid.state == NUMBER).any(axis=0)
+    steps = words.steps(int(grid.first[grid.first >= 0].min()), int(grid.last.max()))
+    text = f"{steps}: elements between {words.power(life.low)} and {words.power(life.high + 1)}"
+    bins = grid.state[life.first_bin : life.first_bin + life.high - life.low + 1] == NUMBER
+    ends = [_span(life, bins[:, at]) for at in np.flatnonzero(held)[[0, -1]]] if held.any() else []
+    if len(ends) == 2 and all(ends):
+        text += f"; at first {ends[0]}, at last {ends[1]}"
+    bad = grid.state[0] == NONFINITE
+    if bad.any():
+        text += f"; not finite from step {int(grid.first[bad].min())}"
     return text + "."
+
+
+def _span(life: Life, filled: NDArray[np.bool_]) -> str:
+    rows = np.flatnonzero(filled)
+    if not rows.size:
+        return ""
+    return (
+        f"{words.power(life.high - int(rows[-1]))} to {words.power(life.high + 1 - int(rows[0]))}"
+    )

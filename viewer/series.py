@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import words
-from .grid import pool_of
+from .grid import is_logarithmic, pool_of
 
 if TYPE_CHECKING:
     from ..store.query import Run
@@ -65,6 +65,50 @@ class Mark:
     text: str
     """What, in a sentence."""
     severe: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scalar:
+    """One statistic of one site over steps, merged over ranks."""
+
+    name: str
+    steps: NDArray[np.int64]
+    """int64 [steps]"""
+    values: Floats
+    """float64 [steps]: log2 of the magnitude where `logarithmic`; NaN where there is no number."""
+    bad: NDArray[np.int64]
+    """int64 [steps]: those in which elements are not finite."""
+    logarithmic: bool
+
+
+def load_scalars(run: Run, *, site: str) -> list[Scalar]:
+    """All main statistics of one site, in the order in which the store names them."""
+    found = run.main(sites=[site]).isel(site=0).transpose("statistic", "step")
+    steps = np.asarray(found["step"].values, np.int64)
+    values = np.asarray(found.values, float)
+    names = [str(name) for name in found["statistic"].values]
+    bad = steps[np.nan_to_num(values[names.index("nonfinite")]) > 0]
+    scalars = list[Scalar]()
+    for name, line in zip(names, values, strict=True):
+        logarithmic = is_logarithmic(name, "merged", "") and name != "nonfinite"
+        shown = powers(line) if logarithmic else np.where(np.isfinite(line), line, np.nan)
+        there = np.isfinite(line)  # the sentinel has some statistics at every step
+        scalars.append(
+            Scalar(
+                name=name,
+                steps=steps[there],
+                values=shown[there],
+                bad=bad,
+                logarithmic=logarithmic,
+            )
+        )
+    return scalars
+
+
+def powers(values: Floats) -> Floats:
+    """log2 of the magnitude, NaN for zero."""
+    magnitude = np.abs(values)
+    return np.log2(magnitude, where=magnitude > 0, out=np.full_like(magnitude, np.nan))
 
 
 def training_names(run: Run) -> list[str]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import param
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..store import Run
 
 
+Move = Literal["first", "previous", "next", "last"]
 RECENT = 50
 """What was found in as many of the last records is called now."""
 
@@ -251,6 +252,24 @@ class Session:
             side = "right" if by > 0 else "left"
             at = int(np.searchsorted(steps, self.choice.step, side)) + (by - 1 if by > 0 else by)
         self.choice.step = int(steps[np.clip(at, 0, len(steps) - 1)])
+
+    def alert_steps(self) -> NDArray[np.int64]:
+        """int64 [steps]: those in which an alert at the selected site began or ended, ascending."""
+        alerts = self.follower.alerts()
+        ended = alerts.dropna(subset=["last_step"])
+        ends = list[int]()
+        for table, column in ((alerts, "first_step"), (ended, "last_step")):
+            ends += table.loc[table["site"] == self.choice.site, column].tolist()
+        return np.unique(np.array(ends, np.int64))
+
+    def to_alert(self, which: Move) -> None:
+        """Select a step in which an alert at the selected site began or ended."""
+        steps = self.alert_steps()
+        step = self.choice.step
+        if step is not None and which in ("previous", "next"):
+            steps = steps[steps < step][-1:] if which == "previous" else steps[steps > step][:1]
+        if len(steps):
+            self.choice.step = int(steps[-1 if which == "last" else 0])
 
     def clear(self) -> None:
         """Select nothing."""

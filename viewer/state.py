@@ -18,6 +18,9 @@ KEYS: Mapping[str, str] = {
     "site": "site",
     "step": "step",
     "format": "format",
+    "drawing": "draw",
+    "amount": "amount",
+    "more": "more",
     "zoom": "zoom",
     "training": "train",
     "of": "of",
@@ -45,6 +48,15 @@ class Choice(param.Parameterized):
     site = param.String("", doc="Label of the selected site.")
     step = param.Integer(None, allow_None=True, doc="The selected step.")
     format = param.String("", doc="The number format to compare with; empty: the site's own.")
+    drawing = param.Selector(
+        default="bars", objects=["bars", "line"], doc="How a histogram is drawn."
+    )
+    amount = param.Selector(
+        default="share", objects=["share", "count"], doc="What the height of a histogram is."
+    )
+    more = param.Selector(
+        default="", objects=["", "scalars"], doc="What else the page of a tensor shows."
+    )
     zoom = param.NumericTuple(
         None,
         length=2,

@@ -326,7 +326,8 @@ def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:
             session.visit(entry.name)
             html = texts_of(visited) | texts_of(visited.page)
             assert bad not in "".join(html.values()), [name for name in html if bad in html[name]]
-            assert "&lt;img" in "".join(html.values())
+            # Without a second run, Compare names nothing.
+            assert "&lt;img" in "".join(html.values()) or entry.name == "compare"
 
 
 # `Any`: a page or a part of one; what they have in common is that some of them tell something.

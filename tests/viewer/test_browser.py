@@ -300,6 +300,49 @@ def test_the_slider_and_the_keys_move_by_recorded_steps(
     page.sees("step 0 · 1 of 5")
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tensor_is_seen_over_its_life_and_by_its_alerts(
+    visit: Callable, start: Callable, judged_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(start(judged_job).address, size)
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=5")
+    assert page.page.evaluate(COLOUR.replace("heatmap", "life"), [50, 0.5])[:3] == [0xD6, 0, 0x6C]
+
+    page.page.get_by_role("button", name="alert ▶|").click()
+    page.page.wait_for_url("**/*step=40*")
+    page.page.mouse.click(*page.at("life", 12, 5.5))
+    page.sees("step 12 · 13 of 60")
+    page.page.get_by_role("button", name="Show all statistics").click()
+    page.page.wait_for_function(
+        """() => [...Bokeh.index.query((view) => view.model.name === "facet_l2")].length > 0"""
+    )
+    page.page.wait_for_url("**/*more=scalars*")
+
+
+def test_plots_have_tables_and_files(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=map&step=40")
+    line = page.page.locator("[data-of=heatmap]")
+
+    line.get_by_role("button", name="Table").click()
+    page.page.locator("table.twin caption").wait_for()
+    assert page.page.locator("table.twin tbody tr").count() == 60
+    for kind, begins in (("CSV", b"step,"), ("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.page.expect_download() as download:
+            line.get_by_role("button", name=kind).click()
+        assert download.value.suggested_filename == f"heatmap.{kind.lower()}"
+        assert download.value.path().read_bytes().startswith(begins)
+
+
+def test_a_right_click_leads_from_a_tensor_back_to_the_map(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=40")
+
+    page.page.mouse.click(*page.at("life", 12, 5.5), button="right")
+
+    page.page.wait_for_url("**/?page=map&*step=40*")
+
+
 def test_a_paused_page_waits_until_it_goes_on(
     visit: Callable, start: Callable, new_job: Callable
 ) -> None:

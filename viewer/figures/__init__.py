@@ -4,7 +4,9 @@ They know neither the store nor Panel.
 """
 
 from .exponents import ExponentsFigure
+from .facets import FacetsFigure
 from .heatmap import HeatmapFigure
+from .life import LifeFigure
 from .lines import LinesFigure
 
-__all__ = ["ExponentsFigure", "HeatmapFigure", "LinesFigure"]
+__all__ = ["ExponentsFigure", "FacetsFigure", "HeatmapFigure", "LifeFigure", "LinesFigure"]

@@ -42,6 +42,9 @@ AWAY: tuple[tuple[Literal["left", "right"], float], ...] = (("left", 1.7), ("rig
 ALWAYS = ("zero", "neg_inf", "pos_inf", "nan")
 """Bars that keep their place when they are empty."""
 
+COUNTS = """
+return (tick * total).toLocaleString("en", {maximumFractionDigits: 0});
+"""
 SHARES = """
 const part = (value, unit) => `${Number(value.toPrecision(3))} ${unit}`;
 if (tick >= 0.9e-4) return part(tick * 100, "%");
@@ -57,12 +60,24 @@ class ExponentsFigure:
         self.bars = ColumnDataSource(
             {
                 name: []
-                for name in ("left", "right", "share", "colour", "count", "low", "high", "zone")
+                for name in (
+                    "left",
+                    "right",
+                    "middle",
+                    "share",
+                    "colour",
+                    "count",
+                    "low",
+                    "high",
+                    "zone",
+                )
             }
         )
         self.aside = ColumnDataSource(
             {name: [] for name in ("name", "share", "colour", "count", "text")}
         )
+        self.counted: int | None = None
+        """How many elements the axis counts; None where it tells shares."""
         self.shares = Range1d(start=1e-4, end=2.0)
         self.figure = self._build()
         self.beside = self._build_aside()
@@ -88,9 +103,16 @@ class ExponentsFigure:
             "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
             line_color=self.theme.surface, line_width=0.6,
         )  # fmt: skip
+        self.drawn = {
+            "bars": [bars],
+            "line": [fig.line("middle", "share", source=self.bars, color=self.theme.ink, width=2),
+                     fig.scatter("middle", "share", source=self.bars, color="colour", size=8)],
+        }  # fmt: skip
         tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
         fig.add_tools(
-            HoverTool(renderers=[bars], tooltips=tip), PanTool(dimensions="width"), ResetTool()
+            HoverTool(renderers=[bars, self.drawn["line"][1]], tooltips=tip),
+            PanTool(dimensions="width"),
+            ResetTool(),
         )
         return fig
 
@@ -164,8 +186,25 @@ class ExponentsFigure:
         fig.toolbar_location = None
         return fig
 
-    def show(self, spectrum: Spectrum | None, target: NumberFormat) -> None:
-        """Draw a histogram and the edges of a format."""
+    def show(
+        self,
+        spectrum: Spectrum | None,
+        target: NumberFormat,
+        *,
+        drawing: Literal["bars", "line"] = "bars",
+        counts: bool = False,
+    ) -> None:
+        """Draw a histogram and the edges of a format.
+
+        Args:
+            spectrum: the histogram; None for none.
+            target: the format.
+            drawing: how.
+            counts: whether the axis tells elements, instead of shares of them.
+        """
+        for name, renderers in self.drawn.items():
+            for renderer in renderers:
+                renderer.visible = name == drawing
         if spectrum is None:
             for source in (self.bars, self.aside):
                 empty: look.Data = {str(name): [] for name in source.data}
@@ -173,11 +212,20 @@ class ExponentsFigure:
             for annotation in (*self.zones, *self.edges, *self.names, *self.away):
                 annotation.visible = False
             return
+        self._count(spectrum.total if counts else None)
         floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
         self.shares.update(start=floor_share, end=2.0)  # first: an empty bar ends at the floor
         self._bars(spectrum, target)
         self._aside(spectrum)
         self._place(spectrum, target)
+
+    def _count(self, total: int | None) -> None:
+        if total == self.counted:
+            return
+        self.counted, axis = total, self.figure.yaxis[0]
+        counts = CustomJSTickFormatter(args={"total": total}, code=COUNTS)
+        axis.formatter = CustomJSTickFormatter(code=SHARES) if total is None else counts
+        axis.axis_label = "share of elements" if total is None else "elements"
 
     def _bars(self, spectrum: Spectrum, target: NumberFormat) -> None:
         zone = zones(spectrum, target)
@@ -185,6 +233,7 @@ class ExponentsFigure:
         self.bars.data = {
             "left": low,
             "right": [e + 1 for e in low],
+            "middle": [e + 0.5 for e in low],
             "share": spectrum.shares.tolist(),
             "colour": [ZONE_COLOURS[name] for name in zone],
             "count": spectrum.counts.tolist(),

@@ -20,7 +20,8 @@ from bokeh.models import (
 )
 
 from .. import words
-from ..grid import MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO, Grid
+from ..columns import EMPTY, MISSING, NONFINITE, NUMBER, UNDEFINED, ZERO
+from ..grid import Grid
 from . import colours, look
 
 CLEAR = "#00000000"
@@ -56,7 +57,7 @@ const far = (v) => v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5);
 const show = (v) => far(v) ? v.toExponential(3) : v.toPrecision(4);
 const number = logarithmic ? `${show(2 ** shade)} = 2^${shade.toFixed(1)}` : show(shade);
 const value = isNaN(shade) ? "" : number;
-const words = {1: "0", 2: layout.data.undefined[0], 4: "not observed",
+const words = {1: "0", 2: layout.data.undefined[0], 4: "not observed", 5: "no element",
     3: "NON-FINITE" + (value ? `; ${statistic} of the finite elements ${value}` : "")};
 return words[state] ?? `${statistic} ${value}`;
 """
@@ -67,8 +68,12 @@ TOOLTIPS = """<div style="font: 12px {font}; color: {ink}; max-width: 460px; pad
 
 def state_palette(theme: colours.Theme) -> list[str]:
     """The colour of each state of a cell; clear where what is below is to be seen."""
-    special = {ZERO: theme.zero, UNDEFINED: theme.undefined, NONFINITE: theme.nonfinite}
-    return [special.get(state, CLEAR) for state in (NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING)]
+    special = {
+        ZERO: theme.zero, UNDEFINED: theme.undefined, NONFINITE: theme.nonfinite,
+        EMPTY: theme.surface,
+    }  # fmt: skip
+    states = (NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING, EMPTY)
+    return [special.get(state, CLEAR) for state in states]
 
 
 class HeatmapFigure:
@@ -258,5 +263,7 @@ class HeatmapFigure:
 
 def _row_words(sites: list[str]) -> str:
     kind, _, name = sites[0].partition(":")
+    if not name:
+        return kind  # a row that is of no site
     more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
     return f"{name}{more} ({kind.replace('_', ' ')})"

@@ -10,7 +10,7 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Label, Range1d, Span
 from numpy.typing import NDArray
 
-from ..series import Lines, Mark, thin
+from ..series import Lines, Mark, powers, thin
 from . import colours, look
 from .heatmap import LABEL_WIDTH
 
@@ -104,7 +104,7 @@ class LinesFigure:
         drawn = [lines.values[rank] for rank in lines.drawn]
         width = look.frame(self.figure)[0]
         keep = thin(lines.steps, [lines.low, lines.high, *drawn], 4 * width)
-        shape = _powers if logarithmic else np.asarray
+        shape = powers if logarithmic else np.asarray
         data = {
             "step": lines.steps[keep],
             "low": shape(lines.low[keep]),
@@ -197,8 +197,3 @@ def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:
         source.data = {name: column.copy() for name, column in data.items()}
     elif length > known:
         source.stream({name: column[known:].copy() for name, column in data.items()})
-
-
-def _powers(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    magnitude = np.abs(values)
-    return np.log2(magnitude, where=magnitude > 0, out=np.full_like(magnitude, np.nan))

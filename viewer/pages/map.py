@@ -13,9 +13,11 @@ from ...sketch.errors import RankscopeError
 from .. import grid, markup, words
 from ..figures import HeatmapFigure, LinesFigure, colours
 from ..session import Session
+from ..twins import grid_table, lines_table, spectrum_table
 from .page import Drawn
 from .selection import Selection
 from .training import Training
+from .twins import Twin, Twins
 
 RESIZED_PX = 8
 """A frame that changed by less keeps its cells."""
@@ -37,7 +39,7 @@ class Map:
     title: ClassVar[str] = "Map"
     watched: ClassVar[Sequence[str]] = (
         "kind", "statistic", "view", "pattern", "scale", "zoom", "site", "step", "format",
-        "training",
+        "drawing", "amount", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -46,8 +48,15 @@ class Map:
         self.heatmap = HeatmapFigure(**session.axis())
         self.selection = Selection(session, LinesFigure("ranks", **session.axis(), height=150))
         self._listen()
+        held = self.selection
+        self.twins = Twins({
+            "training": Twin("Training", lambda: lines_table(self.training.shown)),
+            "heatmap": Twin("The heatmap", lambda: grid_table(self.heatmap.grid)),
+            "ranks": Twin("Each rank", lambda: lines_table(held.lines)),
+            "exponents": Twin("Exponents", lambda: spectrum_table(held.held)),
+        })  # fmt: skip
         self._drawn = Drawn()
-        self._limits: tuple[object, colours.Limits] | None = None
+        self._limits: dict[object, colours.Limits] = {}
         self._size = self.heatmap.size()
         self._problem = ""
 
@@ -108,6 +117,7 @@ class Map:
         except RankscopeError as error:
             problem = problem or str(error)
         self.told.problem = problem
+        self.twins.show()
 
     def _show_grid(self) -> None:
         choice = self.session.choice
@@ -155,17 +165,15 @@ class Map:
         )
 
     def _stick(self, shown: grid.Grid) -> colours.Limits:
-        """Limits that stay while the same thing is looked at."""
+        """Limits that stay for each kind and statistic, whatever is looked at in between."""
         choice = self.session.choice
         key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
         new = colours.limits(shown.usual(), diverging=shown.signed, theme=self.session.theme)
         if choice.view in grid.RANK_VIEWS:
             highest = max(1, self.session.world_size - 1)
             new = colours.Limits(low=0, high=highest, ranks=True, theme=self.session.theme)
-        old = self._limits[1] if self._limits is not None and self._limits[0] == key else None
-        limits = colours.stick(old, new)
-        self._limits = (key, limits)
-        return limits
+        self._limits[key] = colours.stick(self._limits.get(key), new)
+        return self._limits[key]
 
     def _follow(self) -> None:
         """Show all steps, be they in the heatmap or left to the sentinel, and whole columns."""

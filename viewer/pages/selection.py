@@ -33,6 +33,10 @@ class Selection:
         self.session, self.told = session, Told()
         self.exponents = ExponentsFigure(name, theme=session.theme)
         self.ranks = ranks
+        self.held: spectrum.Spectrum | None = None
+        """The exponents that are shown."""
+        self.lines: series.Lines | None = None
+        """The ranks that are shown."""
         self._drawn = Drawn()
 
     def show(self) -> None:
@@ -54,6 +58,7 @@ class Selection:
 
     def _clear(self, cell: str) -> None:
         self._drawn = Drawn()
+        self.held = self.lines = None
         if self.session.choice.site:
             gone = f"This run has no site {words.shorten(self.session.choice.site, 80)}."
             cell += markup.problem(gone)
@@ -63,14 +68,16 @@ class Selection:
     def _show_exponents(self, facts: Mapping[str, object]) -> None:
         choice, run = self.session.choice, self.session.run
         site, step, own = choice.site, choice.step, str(facts["dtype"])
-        target = self._target(own)
+        target = self.target(own)
         record = self.session.record_of(step)
-        if not self._drawn.due("exponents", site, target.name, choice.view, *record):
+        looks = (choice.drawing, choice.amount)
+        if not self._drawn.due("exponents", site, target.name, choice.view, *looks, *record):
             return
         held, asked = None, grid.run_view(choice.view)
         if step is not None:
             held = spectrum.load_seen(run, site=site, step=step, view=asked)
-        self.exponents.show(held, target)
+        self.held = held
+        self.exponents.show(held, target, drawing=choice.drawing, counts=choice.amount == "count")
         if held is None or step is None:
             why = series.why_no_sketch(run, site=site, step=step)
             self.told.param.update(exponents_summary=markup.summary(why), fit="")
@@ -83,7 +90,8 @@ class Selection:
             said += f" That is of all ranks: {words.view_name(choice.view)} was not kept here."
         self.told.param.update(exponents_summary=markup.summary(said), fit="".join(tables))
 
-    def _target(self, own: str) -> NumberFormat:
+    def target(self, own: str) -> NumberFormat:
+        """The format to compare with, for a site whose own one has this name."""
         chosen = self.session.choice.format
         return number_format(chosen) if chosen else spectrum.site_format(own)
 
@@ -101,6 +109,7 @@ class Selection:
             self._drawn.forget("ranks")
             raise
         logarithmic = grid.is_logarithmic(choice.statistic, "merged", choice.scale)
+        self.lines = lines
         self.ranks.show(lines, logarithmic=logarithmic)
         self.told.param.update(
             ranks=markup.title(f"{choice.statistic} on each rank", lines.why),

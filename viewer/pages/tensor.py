@@ -8,19 +8,27 @@ from typing import ClassVar
 import numpy as np
 import param
 
-from .. import markup, words
-from ..figures import LinesFigure
+from ...sketch.derive import MAIN
+from .. import life, markup, series, words
+from ..figures import FacetsFigure, LifeFigure, LinesFigure
 from ..session import Session
+from ..twins import grid_table, lines_table, spectrum_table
+from .page import Drawn
 from .selection import Selection
 from .training import Training
+from .twins import Twin, Twins
 
 
 class Told(param.Parameterized):
-    """Where in the run one is."""
+    """Where in the run one is, and what its figures say."""
 
     last = param.Integer(0, doc="How many steps come after the first.")
     at = param.Integer(0, doc="How many of them come before the selected one.")
     place = param.String(doc="HTML: the step, and which of how many it is.")
+    alerts = param.String(doc="HTML: how many steps there are to go to by alerts.")
+    has_alerts = param.Boolean(False)
+    life = param.String(doc="HTML: the heading of the exponents over steps.")
+    life_summary = param.String(doc="HTML.")
 
 
 class Tensor:
@@ -37,23 +45,58 @@ class Tensor:
         "scale",
         "training",
         "zoom",
+        "drawing",
+        "amount",
+        "more",
     )
 
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
-        self.training = Training(session, "tensor_training", height=130, labelled=False)
-        ranks = LinesFigure("tensor_ranks", **session.axis(), height=260)
+        self.training = Training(session, "tensor_training", height=110, labelled=False)
+        self.life = LifeFigure("life", **session.axis())
+        self.shown: life.Life | None = None
+        """What the exponents over steps show."""
+        ranks = LinesFigure("tensor_ranks", **session.axis(), height=200)
         ranks.figure.xaxis.axis_label = "step"
         self.selection = Selection(session, ranks, name="tensor_exponents")
-        session.on_axis(ranks.figure)
+        self.facets = FacetsFigure(MAIN, **session.axis())
+        session.on_axis(self.life.figure, ranks.figure, *self.facets.figures.values())
+        self.life.on_cell(self._select)
         ranks.on_step(lambda x: session.select_at(x, session.drawn()))
+        self.facets.on_step(lambda x: session.select_at(x, session.recorded()))
+        self.life.figure.on_change("inner_width", self._resized)
+        held = self.selection
+        self.twins = Twins({
+            "tensor_training": Twin("Training", lambda: lines_table(self.training.shown)),
+            "life": Twin(
+                "Exponents over steps, shares",
+                lambda: grid_table(None if self.shown is None else self.shown.grid),
+            ),
+            "tensor_ranks": Twin("Each rank", lambda: lines_table(held.lines)),
+            "tensor_exponents": Twin("Exponents", lambda: spectrum_table(held.held)),
+        })  # fmt: skip
+        self._drawn = Drawn()
+
+    def _resized(self, attr: str, old: object, new: object) -> None:
+        self.session.later(self._measured)
+
+    def _measured(self) -> None:
+        """Fit the cells to the frame once it has another size, which it also has while hidden."""
+        if self.session.choice.page == self.name:
+            with self.session.follower.lock:
+                self.show()
 
     def show(self) -> None:
         """Bring everything up to date."""
         self._tell_place()
         self.training.show()
+        if self.session.choice.site in self.session.follower.sites().index:
+            self._show_life()
+            if self.session.choice.more == "scalars":
+                self._show_scalars()
         self.session.follow()
         self.selection.show()
+        self.twins.show()
 
     def go_to(self, place: int) -> None:
         """Select the step that has so many before it, as a slider is dragged."""
@@ -61,10 +104,52 @@ class Tensor:
         if place != self.told.at and place < len(steps):
             self.session.scrub(int(steps[place]))
 
+    def _select(self, row: int, column: int) -> None:
+        """Select the step of a column; of several the first."""
+        if self.shown is not None and self.shown.grid.first[column] >= 0:
+            self.session.choice.step = int(self.shown.grid.first[column])
+
     def _tell_place(self) -> None:
         steps, step = self.session.drawn(), self.session.choice.step
         at = int(np.abs(steps - step).argmin()) if step is not None and len(steps) else 0
         place = "no step" if step is None else f"step {step}"
         if len(steps):
             place += f" · {words.thousands(at + 1)} of {words.thousands(len(steps))}"
-        self.told.param.update(last=max(len(steps) - 1, 0), at=at, place=markup.title(place))
+        alerts = self.session.alert_steps()
+        told = "no alert at this tensor"
+        if len(alerts):
+            named = ", ".join(str(one) for one in alerts[:6].tolist())
+            told = f"alerts began or ended at {named}{', …' if len(alerts) > 6 else ''}"
+        self.told.param.update(
+            last=max(len(steps) - 1, 0),
+            at=at,
+            place=markup.title(place),
+            alerts=markup.summary(told),
+            has_alerts=len(alerts) > 0,
+        )
+
+    def _show_life(self) -> None:
+        session, choice = self.session, self.session.choice
+        target = self.selection.target(str(session.follower.sites().loc[choice.site, "dtype"]))
+        width = self.life.size()[0]
+        facts = (session.follower.version, choice.site, choice.zoom, width, target.name)
+        if not self._drawn.due("life", *facts):
+            return
+        found = life.load_life(
+            session.run, site=choice.site, recorded=session.drawn(), steps=session.zoom, width=width
+        )
+        self.shown = found
+        self.life.figure.visible = found is not None
+        if found is not None:
+            self.life.figure.height = int(np.clip(len(found.grid.names) * 13, 130, 330)) + 46
+            self.life.show_life(found, target)
+        self.told.param.update(
+            life=markup.title("Exponents over steps", f"share of elements; edges of {target.name}"),
+            life_summary=markup.summary(life.describe(found)),
+        )
+
+    def _show_scalars(self) -> None:
+        session, site = self.session, self.session.choice.site
+        if not self._drawn.due("scalars", session.follower.version, site):
+            return
+        self.facets.show(series.load_scalars(session.run, site=site))

@@ -38,6 +38,7 @@ class Training:
             self.lines.figure.xaxis.major_label_text_font_size = "0px"
         session.on_axis(self.lines.figure)
         self.lines.on_step(lambda x: session.select_at(x, session.recorded()))
+        self.shown: series.Lines | None = None
         self._drawn = Drawn()
 
     def show(self) -> None:
@@ -47,6 +48,7 @@ class Training:
             return
         lines = series.load_training(session.run, session.choice.training)
         lines = replace(lines, worst=session.blamed())
+        self.shown = lines
         self.lines.show(lines)
         marks = [
             series.Mark(step=card.step, text=card.text, severe=card.severity == "error")

@@ -13,8 +13,10 @@ from ..mesh import load_mesh, mesh
 from ..pipeline import attempts as attempts_table
 from ..pipeline import load_pipeline, pipeline
 from ..session import Session
+from ..twins import lines_table
 from .page import Drawn
 from .training import Training
+from .twins import Twin, Twins
 
 
 class Told(param.Parameterized):
@@ -41,6 +43,9 @@ class Triage:
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
         self.training = Training(session, "triage_training", height=200, labelled=True)
+        self.twins = Twins({
+            "triage_training": Twin("Training", lambda: lines_table(self.training.shown)),
+        })  # fmt: skip
         self._drawn = Drawn()
 
     def show(self) -> None:
@@ -52,6 +57,7 @@ class Triage:
             self._tell_ranks()
         self.training.show()
         session.follow()
+        self.twins.show()
 
     def select_finding(self, number: int) -> None:
         """Go to the evidence: the tensor in which a finding began, or else the map at its step.

@@ -388,9 +388,7 @@ def _rows(
     lives: Sequence[Life], drawn: Sequence[Sequence[NumberFormat]], *, explicit: bool
 ) -> tuple[int, int]:
     """The lowest and the highest exponent of pictures side by side."""
-    held = [one.exponents for one in lives if one.exponents.size]
-    low = min((int(one[0]) for one in held), default=-4) - 1
-    high = max((int(one[-1]) + 1 for one in held), default=4) + 1
+    low, high = min(one.low for one in lives) - 1, max(one.high + 1 for one in lives) + 1
     start, end = low, high
     for edge in (at for some in drawn for target in some for at in ends(target).values()):
         if explicit or low - NEAR <= edge <= high + NEAR:
@@ -401,15 +399,10 @@ def _rows(
 def _life(
     life: Life, formats: Sequence[NumberFormat], rows: tuple[int, int], across: int
 ) -> look.Plot:
-    if not life.first.size:
-        raise SettingError(f"{life.site} has no exponents in these steps; see run.records().")
-    low, high = rows
-    bottom = float(life.exponents[0]) if life.exponents.size else 0.0
-    bounds = (life.left, bottom, life.right, bottom + max(len(life.exponents), 1))
+    (low, high), grid = rows, life.grid
+    bounds = (grid.left, float(life.low), grid.right, float(life.high + 1))
     share = hv.Dimension("share", label="share of elements", range=(_least(life), 1.0))
     filled = np.where(life.share > 0, life.share, np.nan)
-    if not len(filled):  # there is no finite element in the whole life
-        filled = np.full((1, len(life.first)), np.nan)
     cells = hv.Image(filled[::-1], bounds=bounds, kdims=[STEP, AXIS], vdims=[share])
     tip = look.hover([("step", "$x{0}"), ("|x|", "2^$y{0}"), ("share of elements", "@image")])
     cells = look.styled(
@@ -418,7 +411,7 @@ def _life(
     parts: list[look.Plot] = [*_unseen(life, low, high), cells]
     wrong = np.flatnonzero(life.nonfinite)
     if wrong.size:
-        at = life.left + (wrong + 0.5) * life.stride
+        at = grid.left + (wrong + 0.5) * grid.stride
         top = np.full(len(at), high - 0.5)
         bad = colours.LIGHT.nonfinite
         parts.append(look.marks(at, top, "non-finite", colour=bad, dims=(STEP, AXIS)))
@@ -427,13 +420,13 @@ def _life(
         for name, edge in ends(target).items():
             if low <= edge <= high:
                 parts.append(
-                    look.line([life.left, life.right], [edge, edge], edge_words(target, name),
+                    look.line([grid.left, grid.right], [edge, edge], edge_words(target, name),
                               colour=colour, dash=look.DASHES[name], dims=(STEP, AXIS))
                 )  # fmt: skip
     ticks = [(float(at), words.power(at)) for at in range(low, high + 1)]
     return look.sized(
         hv.Overlay(parts), width=across, title=life.site, ylim=(low, high), xlabel="step",
-        ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(life.left, life.right),
+        ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
         entries=sum(bool(part.label) for part in parts),
     )  # fmt: skip
 
@@ -445,9 +438,10 @@ def _least(life: Life) -> float:
 
 def _unseen(life: Life, low: int, high: int) -> list[look.Plot]:
     """White where it was observed, hatched where it was not."""
-    parts = [look.hatch(life.left, low, life.right, high, (STEP, AXIS))]
-    seen = np.flatnonzero(life.first >= 0)
-    rows = [(life.left + at * life.stride, low, life.left + (at + 1) * life.stride, high)
+    grid = life.grid
+    parts = [look.hatch(grid.left, low, grid.right, high, (STEP, AXIS))]
+    seen = np.flatnonzero((grid.first >= 0) & (life.total > 0))
+    rows = [(grid.left + at * grid.stride, low, grid.left + (at + 1) * grid.stride, high)
             for at in seen]  # fmt: skip
     cells = hv.Rectangles(rows, kdims=[STEP, AXIS, "step end", "exponent end"])
     parts.append(

@@ -147,12 +147,15 @@ class FrameSource:
         rows = rows[np.argsort(self._step[rows], kind="stable")]
         rows = rows[_within(self._step[rows], steps)]
         counts = self._counts[rows]
-        return life.assemble_life(
+        if not len(rows):
+            raise SettingError(f"{site} has no exponents in these steps.")
+        under, over = self._under[rows], self._over[rows]
+        return life.assemble(
             site,
             exponents=self._exponents,
-            counts=counts,
-            totals=counts.sum(axis=1) + self._under[rows] + self._over[rows],
-            nonfinite=np.zeros(len(rows), bool),
+            counts=counts.T,
+            total=counts.sum(axis=1) + under + over,
+            aside={"under": under, "over": over},
             first=self._step[rows],
             last=self._step[rows],
             width=width,

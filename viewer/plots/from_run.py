@@ -89,7 +89,11 @@ class RunSource:
 
     def life(self, site: str, *, steps: tuple[int, int] | None, width: int) -> life.Life:
         """The exponents of a site over steps."""
-        return life.load_life(self.run, site=site, steps=_span(steps), width=width)
+        recorded = grid.recorded_steps(self.run.records(), "rms")
+        found = life.load_life(self.run, site=site, recorded=recorded, steps=steps, width=width)
+        if found is None:
+            raise SettingError(f"{site} has no exponents in these steps; see run.records().")
+        return found
 
     def curves(
         self, statistic: str, sites: Sequence[str], *, steps: tuple[int, int] | None, view: View

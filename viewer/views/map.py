@@ -7,6 +7,7 @@ import panel as pn
 from .. import markup, words
 from ..pages.map import Map
 from .selection import exponents_view, ranks_view, training_view
+from .twins import twin
 from .widgets import WIDGET_CSS, button, card, cards, figure, select, text
 
 
@@ -18,7 +19,7 @@ def map_view(page: Map) -> pn.FlexBox:
 def _left(page: Map) -> pn.Column:
     told = page.told
     return card(
-        training_view(page.training),
+        training_view(page.training, page.twins),
         pn.Spacer(height=8),
         _controls(page),
         pn.Row(
@@ -30,7 +31,8 @@ def _left(page: Map) -> pn.Column:
         text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
         figure(page.heatmap.figure),
         text(told.param.heatmap_summary),
-        ranks_view(page.selection),
+        twin(page.twins, "heatmap"),
+        ranks_view(page.selection, page.twins),
         flex="4 1 640px",
     )
 
@@ -70,7 +72,7 @@ def _right(page: Map) -> pn.Column:
     return card(
         text(page.selection.told.param.cell),
         deeper,
-        exponents_view(page.selection),
+        exponents_view(page.selection, page.twins),
         flex="1 1 420px",
         min_width=400,
     )

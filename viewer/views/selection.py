@@ -8,11 +8,13 @@ from ...sketch.formats import FORMATS
 from .. import markup
 from ..pages.selection import Selection
 from ..pages.training import Training
+from ..pages.twins import Twins
+from .twins import twin
 from .widgets import column, figure, select, text
 
 
-def training_view(training: Training) -> pn.Column:
-    """The statistic's name to choose, what is said of it, and its lines."""
+def training_view(training: Training, twins: Twins | None = None) -> pn.Column:
+    """The statistic's name to choose, what is said of it, its lines, and their table if any."""
     session = training.session
     return column(
         pn.Row(
@@ -23,10 +25,11 @@ def training_view(training: Training) -> pn.Column:
             sizing_mode="stretch_width",
         ),
         figure(training.lines.figure),
+        *([] if twins is None else [twin(twins, training.lines.figure.name)]),
     )
 
 
-def exponents_view(selection: Selection) -> pn.Column:
+def exponents_view(selection: Selection, twins: Twins) -> pn.Column:
     """The exponents of the selected cell against a format, and what each format would lose."""
     told = selection.told
     formats = {"the site's own format": ""} | {name: name for name in FORMATS}
@@ -36,18 +39,19 @@ def exponents_view(selection: Selection) -> pn.Column:
     return column(
         figure(selection.exponents.layout),
         text(told.param.exponents_summary),
+        twin(twins, selection.exponents.figure.name),
         menu,
         text(told.param.fit, margin=(6, 0, 0, 0)),
         visible=selection.session.choice.param.site.rx.bool(),
     )
 
 
-def ranks_view(selection: Selection) -> pn.Column:
+def ranks_view(selection: Selection, twins: Twins) -> pn.Column:
     """The selected site on each rank."""
-    told = selection.told
     return column(
-        text(told.param.ranks, margin=(12, 0, 0, 0)),
+        text(selection.told.param.ranks, margin=(12, 0, 0, 0)),
         figure(selection.ranks.figure),
-        text(told.param.ranks_summary, margin=(4, 0, 0, 0)),
+        text(selection.told.param.ranks_summary, margin=(4, 0, 0, 0)),
+        twin(twins, selection.ranks.figure.name),
         visible=selection.session.choice.param.site.rx.bool(),
     )

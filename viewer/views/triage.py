@@ -35,7 +35,11 @@ def triage_view(page: Triage) -> pn.FlexBox:
     return cards(
         column(
             _wrong(page),
-            card(training_view(page.training), sizing_mode="stretch_width", margin=(12, 0, 0, 0)),
+            card(
+                training_view(page.training, page.twins),
+                sizing_mode="stretch_width",
+                margin=(12, 0, 0, 0),
+            ),
             styles={"flex": "3 1 640px", "min-width": "0"},
         ),
         card(

@@ -7,6 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+from bokeh.events import Tap
+
+from rankscope.store import open_run
+
 ORIGIN = "activation:blocks.2.mlp.act"
 
 
@@ -47,3 +53,111 @@ def test_the_step_alone_is_drawn_anew_while_scrubbing(
     page.go_to(30)
 
     assert drawn == ["exponents"]
+
+
+def test_the_life_of_a_tensor_is_painted_with_the_edges_of_the_format(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20, format="float8_e4m3fn")
+
+    shown = page.shown
+    assert page.life.cells.data["state"][0][0, 40:60].tolist() == [3] * 20
+    assert [edge.visible for edge in page.life.edges] == [True, True, True]
+    highest, normal, _ = (edge.location for edge in page.life.edges)
+    assert highest == pytest.approx(shown.first_bin + shown.high + 1 - np.log2(448))
+    assert normal == shown.first_bin + shown.high + 1 + 6
+    assert "not finite from step 40" in page.told.life_summary
+
+
+def test_new_steps_of_a_life_are_patched(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    pages = open_pages(job.path, page="tensor", site=ORIGIN, step=3)
+    image = pages.page.life.cells.data["shade"][0]
+
+    job.commit(range(20, 21))
+    pages.session.follower.look()
+    pages.tick()
+
+    assert pages.page.life.cells.data["shade"][0] is image
+    assert pages.page.shown.grid.last.tolist() == list(range(21))
+
+
+def test_a_click_in_the_life_selects_its_step(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+
+    figure = page.life.figure
+    figure._trigger_event(Tap(figure, sx=0, sy=0, x=33.2, y=4.5))
+
+    assert (page.session.choice.site, page.session.choice.step) == (ORIGIN, 33)
+
+
+def test_all_statistics_are_drawn_once_they_are_asked_for(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+    assert not any(len(source.data["step"]) for source in page.facets.sources.values())
+
+    page.session.choice.more = "scalars"
+
+    run = open_run(broken_job)
+    for name in ("rms", "mean", "zero_share", "nonfinite"):
+        drawn = page.facets.sources[name].data
+        kept = run.scalar(name, sites=[ORIGIN]).values[:, 0].astype(float)
+        there = np.isfinite(kept)
+        values = np.log2(kept[there]) if name == "rms" else kept[there]
+        np.testing.assert_allclose(drawn["value"], values, rtol=1e-6)
+    assert page.facets.bad["rms"].data["step"].tolist() == list(range(40, 60))
+
+
+def test_alerts_can_be_gone_through(judged_job: Path, open_page: Callable) -> None:
+    page = open_page(judged_job, page="tensor", site=ORIGIN, step=20)
+    steps = page.session.alert_steps().tolist()
+    run = open_run(judged_job)
+    alerts = run.alerts()
+    assert steps == sorted(set(alerts[alerts["site"] == ORIGIN]["first_step"]))
+    assert len(steps) > 1
+    assert page.told.has_alerts
+
+    visited = list[int]()
+    for way in ("first", "next", "next", "last", "previous", "first", "previous"):
+        page.session.to_alert(way)
+        visited.append(page.session.choice.step)
+    third = steps[min(2, len(steps) - 1)]
+    assert visited == [steps[0], steps[1], third, steps[-1], steps[-2], steps[0], steps[0]]
+
+
+def test_without_alerts_there_is_nothing_to_go_to(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+
+    page.session.to_alert("next")
+
+    assert page.session.choice.step == 20
+    assert not page.told.has_alerts
+    assert "no alert at this tensor" in page.told.alerts
+
+
+def test_a_histogram_can_be_a_line_and_count_elements(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+    shown = page.selection.exponents
+    assert [one.visible for one in (*shown.drawn["bars"], *shown.drawn["line"])] == [1, 0, 0]
+
+    page.session.choice.param.update(drawing="line", amount="count")
+
+    assert [one.visible for one in (*shown.drawn["bars"], *shown.drawn["line"])] == [0, 1, 1]
+    assert shown.figure.yaxis[0].axis_label == "elements"
+    assert shown.figure.yaxis[0].formatter.args == {"total": 4 * 512}
+    page.session.choice.amount = "share"
+    assert shown.figure.yaxis[0].axis_label == "share of elements"
+
+
+def test_without_a_tensor_it_says_how_to_choose_one(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+
+    page = open_page(job.path, page="tensor")
+
+    assert "Click a cell" in plain(page.selection.told.cell)
+    assert page.shown is None

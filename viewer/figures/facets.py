@@ -1,0 +1,82 @@
+"""All statistics of one site as small lines over the shared steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.events import Tap
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
+
+from ..series import Scalar, thin
+from . import colours, look
+from .lines import update
+
+HEIGHT, BORDER = 120, 62
+"""Pixels: of one, and of its left border, so that their steps line up."""
+
+
+class FacetsFigure:
+    """A figure for each statistic; streamed as long as new steps only follow the old."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        steps: Range1d,
+        crosshair: Span,
+        pinned: Span,
+        theme: colours.Theme = colours.LIGHT,
+    ) -> None:
+        self.theme = theme
+        self.sources = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
+        self.bad = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
+        self.figures = {name: self._build(name, steps, crosshair, pinned) for name in names}
+        self.plain = {name: fig.yaxis[0].formatter for name, fig in self.figures.items()}
+        self.powers = look.powers()
+
+    def _build(self, name: str, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
+        values = DataRange1d(range_padding=0.15, only_visible=True)
+        fig = look.plot(
+            f"facet_{name}", theme=self.theme, x_range=steps, y_range=values, height=HEIGHT
+        )
+        fig.title.text = name
+        fig.title.text_font, fig.title.text_font_size = look.FONT, look.SMALL
+        fig.title.text_color = self.theme.ink
+        fig.title.standoff = 0
+        fig.xgrid.visible = False
+        fig.yaxis.ticker.desired_num_ticks = 3
+        fig.min_border_left = BORDER
+        line = fig.line("step", "value", source=self.sources[name], color=colours.NORMAL)
+        fig.scatter(
+            "step", "value", source=self.bad[name], marker="diamond", size=7,
+            color=self.theme.nonfinite,
+        )  # fmt: skip
+        fig.add_tools(HoverTool(renderers=[line], tooltips="step @step: @value{0.[0000]}"))
+        look.step_axis(fig, crosshair=crosshair, pinned=pinned)
+        return fig
+
+    def show(self, scalars: Sequence[Scalar]) -> None:
+        """Draw the statistics."""
+        for one in scalars:
+            axis = self.figures[one.name].yaxis[0]
+            formatter = self.powers if one.logarithmic else self.plain[one.name]
+            if axis.formatter is not formatter:
+                axis.formatter = formatter
+            keep = thin(one.steps, [one.values], 4 * look.frame(self.figures[one.name])[0])
+            update(self.sources[one.name], {"step": one.steps[keep], "value": one.values[keep]})
+            height = one.values[np.isfinite(one.values)]
+            at = float(height[-1]) if height.size else 0.0
+            update(self.bad[one.name], {"step": one.bad, "value": np.full(len(one.bad), at)})
+
+    # `Any`: what bokeh's figures take.
+    def on_step(self, chosen: Callable[[float], Any]) -> None:
+        """Call `chosen(x)` for each click."""
+
+        def tapped(event: Tap) -> None:
+            if event.x is not None:
+                chosen(event.x)
+
+        for figure in self.figures.values():
+            figure.on_event(Tap, tapped)
