@@ -69,7 +69,12 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "export": LazyCommand(
         target="store.command:export",
         extra="collector",
-        summary="Write a run as a plain Zarr store, for xarray and others.",
+        summary="Write a run as a plain Zarr store, or as a LogFrame.",
+    ),
+    "import": LazyCommand(
+        target="logframe.command:import_",
+        extra="collector",
+        summary="Make a run of a LogFrame, a log of Track & Visualize.",
     ),
     "formats": LazyCommand(
         target="store.formats_command:formats",

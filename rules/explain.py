@@ -231,9 +231,10 @@ def _not_observed(
     stride = float(np.median([*np.diff(np.unique(records["step"].to_numpy(np.int64))), 1]))
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."
-    broken = run.events().query("kind == 'rule-failed'")
-    for text in broken["text"].drop_duplicates().head(5):
-        yield str(text)
+    for kind in ("rule-failed", "imported"):
+        told = run.events().query(f"kind == {kind!r}")
+        for text in told["text"].drop_duplicates().head(5):
+            yield str(text)
     kinds = set(run.sites()["kind"])
     for kind in ("weight", "weight_gradient", "activation"):
         if kind not in kinds:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
-from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, ZERO
+from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO
 from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, of_rows
 from .seen import Seen
@@ -69,7 +69,10 @@ def nonfinite(seen: Seen, memory: Memory) -> Verdict:
         words = ((NAN, "NaN"), (POS_INF, "+inf"), (NEG_INF, "-inf"))
         parts = [f"{found[place]:,} {word}" for place, word in words if found[place]]
         what = " and ".join(parts) or f"{count[row]:,.0f} non-finite values"
-        of = f" of {found[COUNT]:,} elements" if found[COUNT] else ""
+        elements = found[COUNT] + found[UNSEEN]
+        of = f" of {elements:,} elements" if elements else ""
+        if found[UNSEEN]:
+            what = f"at least {what}"
         ranks = seen.ranks_above(row, "nonfinite", 0.0)
         return Told(
             text=f"{seen.site(row).label} holds {what}{of}.",
@@ -84,7 +87,8 @@ def underflow(seen: Seen, _: Memory) -> Verdict:
     """Which share of the non-zero elements of a narrow format is subnormal."""
     rows, merged = seen.rows(*GRADIENTS, "optimizer_state"), seen.record.merged
     nonzero = merged.finite() - merged.counts[:, ZERO]
-    share = merged.counts[:, SUBNORMAL] / np.where(nonzero > 0, nonzero, np.nan)
+    known = (nonzero > 0) & (merged.counts[:, SUBNORMAL] >= 0)
+    share = merged.counts[:, SUBNORMAL] / np.where(known, nonzero, np.nan)
     share[np.isnan(seen.known("largest", largest_of))] = np.nan
 
     def tell(row: int) -> Told:

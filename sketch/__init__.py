@@ -10,6 +10,7 @@ from .elements import BLOCK, element_hash
 from .errors import (
     AddressError,
     BusyError,
+    LogFrameError,
     NotARunError,
     ProtocolError,
     RankscopeError,
@@ -47,6 +48,7 @@ __all__ = [
     "BusyError",
     "CastCounts",
     "FineExponents",
+    "LogFrameError",
     "NotARunError",
     "NumberFormat",
     "ProtocolError",

@@ -206,7 +206,11 @@ def seen_share(columns: Columns) -> Floats:
 
 
 def _share(column: int) -> Callable[[Columns], Floats]:
-    return lambda columns: columns.count(column) / columns.divisor
+    def share(columns: Columns) -> Floats:
+        count = columns.count(column)
+        return np.where(count >= 0, count, np.nan) / columns.divisor
+
+    return share
 
 
 def _count(column: int) -> Callable[[Columns], Floats]:
@@ -216,7 +220,8 @@ def _count(column: int) -> Callable[[Columns], Floats]:
 def _extreme(column: int) -> Callable[[Columns], Floats]:
     def extreme(columns: Columns) -> Floats:
         value = columns.moment(column)
-        return np.where(np.isfinite(value), value, np.nan)
+        known = np.isfinite(value) & ~np.isnan(columns.moment(MIN))  # else of |x|, if at all
+        return np.where(known, value, np.nan)
 
     return extreme
 
@@ -310,8 +315,14 @@ class Statistics:
     What it gives is shared by all who ask, and cannot be written to.
     """
 
-    def __init__(self, table: SketchTable) -> None:
-        self._table = table
+    def __init__(self, table: SketchTable, told: NDArray[np.float32]) -> None:
+        """Of a table.
+
+        Args:
+            table: the sketches.
+            told: float32 [rows, len(MAIN)], which count where moments are lacking; or no rows.
+        """
+        self._table, self._told = table, told
         self._columns: Columns | None = None
         self._known: dict[str, Floats] = {}
 
@@ -327,6 +338,9 @@ class Statistics:
             columns = self._columns = self._columns or Columns(self._table)
             with np.errstate(all="ignore"):
                 known = STATISTICS[statistic](columns)
+            if len(self._told) and statistic in MAIN:
+                told = self._told[:, MAIN.index(statistic)]
+                known = np.where(self._table.lacks_moments(), told, known)
             known.flags.writeable = False
             self._known[statistic] = known
         return known

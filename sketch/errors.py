@@ -4,6 +4,7 @@ RankscopeError
 ├── SettingError        an argument, variable or option that cannot be used
 ├── AddressError        a network address that cannot be bound or understood
 ├── ProtocolError       a message that breaks the wire protocol
+├── LogFrameError       a file of logs that breaks its schema, or cannot be read
 └── StoreError          a store that cannot be opened, read or written
     ├── NotARunError    the path holds something else, or nothing
     └── BusyError       another writer holds the store
@@ -24,6 +25,10 @@ class AddressError(RankscopeError):
 
 class ProtocolError(RankscopeError):
     """A message from the network is malformed, oversized, foreign or of an unknown version."""
+
+
+class LogFrameError(RankscopeError):
+    """A LogFrame breaks its schema, or its file cannot be read; the column is named."""
 
 
 class StoreError(RankscopeError):

@@ -39,7 +39,7 @@ EDGES: Floats = np.ldexp(1.0, np.arange(FIRST_EXPONENT, LAST_EXPONENT + 2))
 
 
 def quantile(table: SketchTable, share: float) -> Bounded:
-    """The `share` quantile of |x| over the finite elements in the histogram; NaN for none.
+    """The `share` quantile of |x| over the finite elements in the histogram; NaN if not known.
 
     Raises:
         SettingError: `share` is not between 0 and 1.
@@ -61,11 +61,15 @@ def quantile(table: SketchTable, share: float) -> Bounded:
     is_under, is_over = wanted <= below, bin_index >= len(EDGES) - 1
     low = np.where(is_under, 0.0, np.where(is_over, EDGES[-1], low))
     high = np.where(is_under, np.where(wanted <= counts[:, ZERO], 0.0, EDGES[0]), high)
+    # Nothing is said of `under` and `over` where nobody knows at which bin they begin.
+    foreign = table.lacks_moments()
+    beyond = foreign & (is_over | (is_under & (wanted > counts[:, ZERO])))
     magnitude = table.magnitude()
+    magnitude = np.where(np.isnan(magnitude), np.inf, magnitude)
     high = np.minimum(np.where(is_over, np.inf, high), magnitude)
     low = np.minimum(low, high)
     value = np.clip(low + part * (high - low), low, high)
-    nothing = finite == 0
+    nothing = (finite == 0) | beyond
     return Bounded(*(np.where(nothing, np.nan, number) for number in (value, low, high)))
 
 

@@ -33,13 +33,16 @@ def best_shift(tally: Tally, target: NumberFormat) -> Ints:
 
 
 def most_shift(tally: Tally, target: NumberFormat) -> Ints:
-    """int64 [rows]: the largest shift with which nothing overflows; 0 for no elements."""
+    """int64 [rows]: the largest shift with which nothing overflows.
+
+    0 for no elements, and where it is not known how large they are.
+    """
     own, exponent = np.frexp(tally.largest)
     end, end_exponent = frexp(target.overflow_threshold)
     if isinf(target.overflow_threshold):  # which is the power of two after the largest float64
         end, end_exponent = 0.5, sys.float_info.max_exp + 1
     most = end_exponent - exponent - (own >= end)
-    return np.where(tally.total > 0, most, 0).astype(np.int64)
+    return np.where((tally.total > 0) & np.isfinite(own), most, 0).astype(np.int64)
 
 
 def lost(tally: Tally, target: NumberFormat, shift: Ints) -> Ints:

@@ -36,7 +36,8 @@ COUNTS = (
     "unseen",
 )
 """Columns of `SketchTable.counts`. `negative` and `subnormal` count finite non-zero elements;
-`under` and `over` are the finite ones whose exponent lies outside the histogram (float64 only).
+`under` and `over` are the finite ones whose exponent lies outside the histogram: in float64, and
+where the counts came from elsewhere, with fewer bins; see `SketchTable.lacks_moments`.
 
 `unbinned` are the finite elements that only a sentinel looked at: they are in `count` and in `min`
 and `max`, and nowhere else. `unseen` are those that a sample left out: they are in no other number.
@@ -161,6 +162,15 @@ class SketchTable:
         """
         return self.counts[:, UNBINNED] > 0
 
+    def lacks_moments(self) -> NDArray[np.bool_]:
+        """bool [rows]: whether somebody else counted, who kept neither moments nor a checksum.
+
+        What was not kept is NaN; `max` is of |x| there, and it and `abs_min` may be known. Of
+        `negative` and `subnormal` it is -1. What is in `under` is smaller than all that bins hold,
+        and what is in `over` larger: more is not known of these.
+        """
+        return np.isnan(self.moments[:, MIN])  # over finite elements it never is
+
     def has_checksum(self) -> NDArray[np.bool_]:
         """bool [rows]: whether finite elements are in the checksum.
 
@@ -168,7 +178,8 @@ class SketchTable:
         """
         moments = self.moments
         zero = (moments[:, MIN] == 0) & (moments[:, MAX] == 0)
-        return (self.measured() > 0) | (self.is_glance() & ((self.checksum != 0) | zero))
+        whole = (self.measured() > 0) & ~self.lacks_moments()
+        return whole | (self.is_glance() & ((self.checksum != 0) | zero))
 
     def magnitude(self) -> Floats:
         """float64 [rows]: the largest finite |x|, 0 where there is none."""
@@ -250,18 +261,19 @@ def side_by_side(moments: Floats) -> Floats:
 def magnitude(columns: Floats) -> Floats:
     """float64 [rows] of moments [len(MOMENTS), rows]: the largest finite |x|, or 0 for none."""
     # Of no element the extremes are -inf and +inf, so that both terms are negative.
-    return np.maximum(np.maximum(-columns[MIN], columns[MAX]), 0.0)
+    # Of what lacks moments `min` is NaN, and `max` what is asked for.
+    return np.maximum(np.fmax(-columns[MIN], columns[MAX]), 0.0)
 
 
 def scale_exponent(magnitude: Floats) -> NDArray[np.int32]:
     """int32 [rows]: floor(log2) of the largest magnitude, in whose eighth power `s8` is scaled.
 
     A row without a non-zero element gives -1200, below every float64, so that the other side of a
-    merge decides.
+    merge decides; so does one of which it is not known.
     """
     exponent = np.frexp(magnitude)[1]
     exponent -= 1
-    exponent[magnitude == 0] = -1200
+    exponent[~(magnitude > 0)] = -1200
     return exponent
 
 

@@ -12,8 +12,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ..sketch.table import FIRST_EXPONENT, LAST_EXPONENT
 from .compare import Comparison
 from .export import export_zarr
+from .logframe_file import check_ending, write_logframe
 from .query import open_run
 from .reader import open_reader
 from .retention import doomed
@@ -44,13 +46,33 @@ def runs(directory: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run")
-@click.option("--zarr", "folder", required=True, help="A new folder for the plain Zarr store.")
-@click.option("--exponents/--no-exponents", default=True, help="Whether to write histograms.")
-def export(run: str, folder: str, exponents: bool) -> None:
-    """Write RUN (a folder or a URL) as a plain Zarr store, which `xarray.open_zarr` reads."""
-    written = export_zarr(open_run(run), Path(folder), exponents=exponents)
-    sizes = ", ".join(f"{size} {axis}" for axis, size in written.items())
-    click.echo(f"{folder} holds {sizes}.")
+@click.option("--zarr", "folder", help="A new folder for a plain Zarr store, as xarray reads it.")
+@click.option("--exponents/--no-exponents", default=True, help="Whether Zarr has histograms.")
+@click.option("--logframe", "file", help="A .parquet or .csv file for a LogFrame.")
+@click.option(
+    "--between",
+    type=(int, int),
+    default=(FIRST_EXPONENT, LAST_EXPONENT),
+    show_default=True,
+    help="First and last exponent with a column of its own in a LogFrame.",
+)
+def export(
+    run: str, folder: str | None, exponents: bool, file: str | None, between: tuple[int, int]
+) -> None:
+    """Write RUN (a folder or a URL) for others: as plain Zarr, or as a LogFrame of tandv."""
+    if folder is None and file is None:
+        raise click.UsageError("Say where to: --zarr DIR, --logframe FILE, or both.")
+    if file is not None:
+        check_ending(Path(file))
+    stored = open_run(run)
+    if folder is not None:
+        written = export_zarr(stored, Path(folder), exponents=exponents)
+        sizes = ", ".join(f"{size} {axis}" for axis, size in written.items())
+        click.echo(f"{folder} holds {sizes}.")
+    if file is not None:
+        frame = stored.logframe(exponents=between)
+        write_logframe(frame, file)
+        click.echo(f"{file} holds {len(frame)} rows of {frame.shape[1]} columns.")
 
 
 @click.command()

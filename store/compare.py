@@ -316,6 +316,8 @@ def _chosen(reader: Reader, kind: str | None, name: str | None) -> Indices:
 
 def _why_bits_cannot_be_known(one: Reader, other: Reader) -> str:
     """A sentence; empty where checksums can be compared."""
+    if one.is_imported or other.is_imported:
+        return "A LogFrame keeps no checksums, so that bits of a run made of one are not known."
     meshes = [
         {str(sorted(attempt.mesh.items())) for attempt in reader.meta.attempts}
         for reader in (one, other)

@@ -131,11 +131,13 @@ def make_sums(
     counts = read(arrays.at("history", "counts"), records, sites)
     known = is_counted(counts) & sketched[:, None]
     counts[~known] = 0
-    some, block = known, 1
+    some, block, not_kept = known, 1, counts < 0
     histogram = add_histograms(arrays, state, records, sites, known, int(counts.max(initial=0)))
     for size in reversed(BLOCKS):
         times, block = size // block, size
         counts, some = add_blocks(counts, times), add_blocks(some, times) > 0
+        not_kept = add_blocks(not_kept, times) > 0
+        counts[not_kept] = -1
         if size != min(BLOCKS):
             histogram = add_blocks(histogram, times)
         told = np.where(some[..., None], counts, -1)

@@ -17,7 +17,7 @@ from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
-from ..sketch.table import BINS, COUNTS, SketchTable
+from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
 from .agreement import agreement_frame
 from .badness import Badness
 from .columns import in_columns
@@ -39,7 +39,7 @@ from .frames import (
 )
 from .incidents import Incident, by_identity, incidents_of
 from .labels import by_column, by_site, by_step, exponents_dataset
-from .logframe import logframe
+from .logframe import Part, logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
 from .place import Place
@@ -56,6 +56,7 @@ from .selection import (
     Steps,
     choose_records,
     choose_sites,
+    is_counted,
 )
 from .state import alert_from_json
 from .tallies import has_histogram
@@ -66,6 +67,8 @@ Labels = str | Collection[str] | None
 
 NARROW_FORMATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 """Those of which people ask first, the narrowest before the others."""
+ROWS_AT_ONCE = 1 << 15
+"""Histograms that are read at a time for a LogFrame."""
 
 
 def open_run(path: str | Place) -> Run:
@@ -131,6 +134,11 @@ class Run:
             SettingError: there is no such attempt.
         """
         return hosts_frame(self._reader.meta.attempts, attempt)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether it was made of a LogFrame, which does not hold all that a run does."""
+        return self._reader.is_imported
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -441,7 +449,7 @@ class Run:
                 kind; "site": the best of each site, or "kind": of each kind as a whole. The best
                 is one with which nothing overflows in any of the steps; of these one with which
                 fewest elements may become zero, then fewest are subnormal; of these the one
-                nearest to 0.
+                nearest to 0. Where it is not known how large elements are it is 0.
             most_overflow: the share of a tensor that may overflow, or be clipped, where it fits.
             most_underflow: the share that may become zero.
             width: take neighbouring steps together, so that there are at most so many stretches:
@@ -879,18 +887,23 @@ class Run:
         kind: str | Collection[str] | None = None,
         name: str | None = None,
         steps: Steps = None,
+        exponents: tuple[int, int] = (FIRST_EXPONENT, LAST_EXPONENT),
     ) -> pd.DataFrame:
-        """Rows by (step, site) in the schema of Track & Visualize; see `logframe.py`."""
+        """Rows by (step, site) in the schema of Track & Visualize; see docs/logframe.md.
+
+        Args:
+            kind, name: which sites.
+            steps: which steps, both ends included.
+            exponents: the first and the last that have a column of their own; what is below and
+                above is in the columns -inf and +inf. tandv's own are (-17, 15).
+
+        Raises:
+            SettingError: there is no such site, or no such exponent.
+        """
         reader = self._reader
         places = choose_sites(reader.meta.sites, kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
-        tables = [
-            _sketched(*observed(reader, "merged", int(record), places)) for record in chosen.records
-        ]
-        return logframe(
-            (int(step), reader.sites(here), table)
-            for step, (here, table) in zip(chosen.steps, tables, strict=True)
-        )
+        return logframe(_parts(reader, chosen, places), exponents=exponents)
 
 
 def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
@@ -899,7 +912,16 @@ def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | N
     return reader.choose(steps=steps, attempt=attempt, sketched=sketched)
 
 
-def _sketched(places: Indices, table: SketchTable) -> tuple[Indices, SketchTable]:
-    """Those sites that were not left to the sentinel."""
-    kept = np.flatnonzero(~table.is_glance())
-    return places[kept], table.take(kept)
+def _parts(reader: Reader, chosen: Chosen, places: Indices) -> Iterator[Part]:
+    """By step what was observed of these sites, and not left to the sentinel."""
+    count = len(places)
+    at_once = max(ROWS_AT_ONCE // max(count, 1), 1)
+    for start in range(0, len(chosen), at_once):
+        records = chosen.records[start : start + at_once]
+        table = exact(reader, "merged", records, places)
+        stored = reader.read("scalars", records, places)
+        kept = is_counted(table.counts)
+        for at, step in enumerate(chosen.steps[start : start + at_once].tolist()):
+            here = np.flatnonzero(kept[at * count : (at + 1) * count])
+            rows = table.take(at * count + here)
+            yield step, reader.sites(places[here]), rows, stored[at, here]

@@ -18,6 +18,7 @@ from .chunks import read_regions
 from .deferred import Deferred, along
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
+from .logframe import IMPORTED
 from .naming import holds_repository, what_is_at
 from .pack import SAID
 from .place import Place, place_of
@@ -96,6 +97,11 @@ class Reader:
     def sites(self, places: Indices) -> list[SiteInfo]:
         """The sites at these indices."""
         return [self.meta.sites[place] for place in places]
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the run was made of a LogFrame, or some attempt of it."""
+        return any(attempt.launch == IMPORTED for attempt in self.meta.attempts)
 
     @property
     def group(self) -> zarr.Group:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import Statistics
+from ..sketch.derive import MAIN, Statistics
 from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.labels import site_label
 from ..sketch.quantities import Quantity, quantity_named
@@ -143,11 +143,14 @@ class Record:
     )
     """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
     mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
+    told: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(MAIN)), np.float32))
+    """float32 [rows, len(MAIN)]: the main statistics of rows of `merged` that lack moments, as who
+    counted told them; NaN where that is not known. Without rows where none lacks them."""
     statistics: Statistics = field(init=False, repr=False, compare=False)
-    """Of `merged`: for all who read the record each is derived once."""
+    """Of `merged`: for all who read the record each is derived once, or as it was told."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "statistics", Statistics(self.merged))
+        object.__setattr__(self, "statistics", Statistics(self.merged, self.told))
 
     @property
     def size_bytes(self) -> int:

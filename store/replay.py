@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.derive import MAIN
 from ..sketch.table import COUNT
 from .layout import COLUMNS
 from .pack import was_told
@@ -51,6 +52,8 @@ def _some(reader: Reader, records: Indices) -> Iterator[Record]:
     facts, places = reader.facts()[records], np.arange(len(reader.meta.sites))
     table = merged(reader, records, places)
     every, none = slice(None), len(places)
+    foreign = table.lacks_moments() & (table.counts[:, COUNT] >= 0)
+    main = reader.read("scalars", records, places, every) if foreign.any() else None
     spread, by_rank, over, training, health = reader.read_all(
         [
             ("spread", records, (places, every, every)),
@@ -83,6 +86,7 @@ def _some(reader: Reader, records: Indices) -> Iterator[Record]:
             training=_named(training[at], reader.meta.training),
             health=_named(health[at], reader.meta.health),
             distribution=told[[not np.isnan(one).all() for one in told]],
+            told=np.empty((0, len(MAIN)), np.float32) if main is None else main[at, here],
         )
 
 

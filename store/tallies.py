@@ -150,8 +150,12 @@ def _some(
 
 
 def read_sketches(reader: Reader, records: Indices, places: Indices) -> SketchTable:
-    """[records x sites] rows of counts, histograms and extremes; the other moments are NaN."""
-    wide = np.flatnonzero([site.dtype not in EXACT for site in reader.sites(places)])
+    """[records x sites] rows of counts, histograms and extremes.
+
+    The other moments are NaN; so is `min` in rows that lack moments, and nowhere else.
+    """
+    exact = () if reader.is_imported else EXACT
+    wide = np.flatnonzero([site.dtype not in exact for site in reader.sites(places)])
     counts, largest, smallest, moments = reader.read_all(
         [
             ("counts", records, (places,)),
@@ -172,7 +176,10 @@ def _summed(
     extremes = pooled_by(
         reader, [("abs_max", "merged", "max"), ("abs_min", "merged", "min")], columns, places, 1
     )
-    table = _table(counts, _moments(*(one.T for one in extremes)), histograms)
+    moments = _moments(*(one.T for one in extremes))
+    if reader.is_imported:  # where one step does not tell its extremes, all do not
+        moments[:] = np.nan
+    table = _table(counts, moments, histograms)
     is_exact = np.array([site.dtype in EXACT for site in reader.sites(places)], np.bool_)
     # A sentinel sees extremes of what is in no histogram.
     return table, np.tile(is_exact & (not glanced), len(columns))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN
 from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.errors import StoreError
-from ..sketch.table import BINS, COUNTS, MOMENTS
+from ..sketch.table import BINS, COUNTS, MOMENTS, NEGATIVE, SUBNORMAL, SketchTable
 from .record import Record
 from .state import Meta
 
@@ -60,6 +60,8 @@ def wrong_shape(record: Record, rows: int) -> str | None:
         "histogram": (histogram, (rows, BINS), "int64"),
         "spread": (record.spread, (rows, len(MAIN), len(SPREAD)), "float32"),
     }
+    if len(record.told):
+        expected["what was told"] = record.told, (rows, len(MAIN)), "float32"
     if len(record.distribution):
         shape = len(record.distribution), rows, len(RANKED), len(SUMMARY)
         expected["distribution"] = record.distribution, shape, "float32"
@@ -72,9 +74,17 @@ def wrong_shape(record: Record, rows: int) -> str | None:
     for name, (column, shape, dtype) in expected.items():
         if column.shape != shape or column.dtype != dtype:
             return f"needs {name} as {dtype} {shape}, got {column.dtype} {column.shape}."
-    if rows and (int(counts.min()) < 0 or int(histogram.min()) < 0):
+    if rows and (int(counts.min()) < 0 or int(histogram.min()) < 0) and is_negative(record.merged):
         return "has a negative count."
     return None
+
+
+def is_negative(table: SketchTable) -> bool:
+    """Whether some count is below 0 that does not mean that it was not kept."""
+    not_kept = np.zeros(table.counts.shape, np.bool_)
+    not_kept[:, [NEGATIVE, SUBNORMAL]] = table.lacks_moments()[:, None]
+    not_kept &= table.counts == -1
+    return bool((table.counts < 0)[~not_kept].any() or (table.histogram < 0).any())
 
 
 def wrong_quantity(record: Record, meta: Meta) -> str | None:

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "relay": {"merge", "sketch", "wire"},
     "rules": {"sketch", "store"},
     "sinks": {"sketch", "store", "wire"},
+    "logframe": {"rules", "sketch", "store", "wire"},
     "viewer": {"rules", "sketch", "store"},
     "examples": {"agent", "collector", "sketch", "store", "viewer", "wire"},
 }
@@ -41,6 +42,7 @@ MUST_NOT_LOAD = {
     "relay": FRAMEWORKS | SCREEN | STORAGE,
     "rules": {"torch", "zmq"} | SCREEN,
     "sinks": {"torch", "zmq"} | SCREEN | TOLD,
+    "logframe": {"torch", "zmq"} | SCREEN,
     "viewer": {"torch", "zmq"},
 }
 

@@ -238,6 +238,8 @@ def thin(steps: NDArray[np.int64], values: Sequence[Floats], points: int) -> NDA
 def describe(lines: Lines) -> str:
     """The lines in one sentence, for those who do not see them."""
     if not len(lines.steps) or not lines.values:
+        if not lines.name:
+            return "No training statistic has been recorded."
         return f"No {lines.name} has been recorded yet."
     last = {rank: line[-1] for rank, line in lines.values.items() if np.isfinite(line[-1])}
     text = f"{lines.name} on {words.rank_words(list(lines.values))}"

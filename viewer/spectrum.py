@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
-ASIDE_NAMES = ("zero", "< 2⁻¹⁴⁹", "≥ 2¹²⁸", "−∞", "+∞", "NaN")
+ASIDE_NAMES = ("zero", "below", "above", "−∞", "+∞", "NaN")
 NOT_FINITE = ("neg_inf", "pos_inf", "nan")
 
 
@@ -40,7 +40,9 @@ class Spectrum:
     """Elements without a bin, by `ASIDE`."""
     total: int
     unseen: int = 0
-    """Elements that a sample left out."""
+    """Elements that a sample left out, or of which a LogFrame does not tell."""
+    is_imported: bool = False
+    """Whether the run was made of a LogFrame."""
     view: View = "merged"
     """The ranks that they are of."""
 
@@ -82,6 +84,7 @@ def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> S
         aside={name: int(one[name]) for name in ASIDE},
         total=int(one["total"]),
         unseen=int(one["unseen"]),
+        is_imported=run.is_imported,
         view=view,
     )
 
@@ -121,7 +124,10 @@ def describe(spectrum: Spectrum, target: NumberFormat) -> str:
         text += f" of {words.view_name(str(spectrum.view))}"
     if spectrum.unseen:
         every = words.thousands(spectrum.total + spectrum.unseen)
-        text = f"A sample of {text} of {every}: extremes are bounds, sums estimates. They lie"
+        if spectrum.is_imported:
+            text += f" of {every}, of the others the LogFrame does not tell enough. They lie"
+        else:
+            text = f"A sample of {text} of {every}: extremes are bounds, sums estimates. They lie"
     if spectrum.counts.size:
         low, high = int(spectrum.exponents[0]), int(spectrum.exponents[-1]) + 1
         text += f" between {words.power(low)} and {words.power(high)}"

@@ -157,11 +157,12 @@ def parted_sites(found: Comparison, *, most: int = 20) -> str:
     if not len(order):
         return nothing(caption, "None does.")
     rows = list[Sequence[str]]()
-    for site, row in order.head(most).iterrows():
-        bits = "not known" if pd.isna(row["bits_step"]) else str(row["bits_step"])
-        ratio = f"{words.number(2.0 ** float(row['largest']))} × at step {row['largest_step']}"
-        step = int(row["numbers_step"])
-        rows.append((name_of(str(site), step=step), str(step), bits, ratio))
+    columns = order.head(most)[["numbers_step", "bits_step", "largest", "largest_step"]]
+    for site, step, bits, largest, at in columns.itertuples(name=None):
+        first = "not known" if pd.isna(bits) else str(bits)
+        ratio = f"{words.number(2.0 ** float(largest))} × at step {at}"
+        where = name_of(str(site), step=int(step))
+        rows.append((where, str(int(step)), first, ratio))
     more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""
     return table(caption + more, ("site", "from step", "first bit", "largest ratio"), rows)
 

@@ -397,7 +397,7 @@ def test_the_logframe_has_the_columns_of_the_seed(run: Run, record: Make) -> Non
     assert frame["exponent_counts"].sum(axis=1).eq(40).all()
     merged = record(1).merged
     assert np.allclose(frame["scalar_stats"]["rm2"][4:], derive(merged, "rms")[[0, 1, 3, 2]])
-    assert frame["scalar_stats"].columns.tolist() == [
+    assert frame["scalar_stats"].columns.tolist()[:8] == [
         "mean",
         "std",
         "mean_abs",

@@ -320,8 +320,8 @@ def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -
         plots.scalar_lines(frame, site=OTHER, ranks=True)
     with pytest.raises(SettingError, match="knows of no ranks"):
         plots.scalar_heatmap(frame, view="max")
-    with pytest.raises(SettingError, match="has no statistic 'kurtosis'; there are mean, std"):
-        plots.scalar_lines(frame, "kurtosis", site=OTHER)
+    with pytest.raises(SettingError, match="has no statistic 'l1'; there are mean, std"):
+        plots.scalar_lines(frame, "l1", site=OTHER)
     with pytest.raises(SettingError, match="no LogFrame: it has no columns scalar_stats"):
         plots.scalar_lines(frame.drop(columns="scalar_stats", level=0), site=OTHER)
     with pytest.raises(SettingError, match="got list"):

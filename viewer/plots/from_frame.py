@@ -1,6 +1,7 @@
 """What plots ask, answered by a LogFrame: a frame in the schema of Track & Visualize (tandv).
 
-A frame knows neither ranks nor how many elements are zero, NaN or infinite: those are told nowhere.
+A frame knows no ranks. How many elements are zero, NaN or infinite only one of rankscope counts, as
+statistics: no histogram draws them.
 """
 
 from __future__ import annotations

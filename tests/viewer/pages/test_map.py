@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from bokeh.events import RangesUpdate, Reset, Tap
 
+from rankscope.logframe import import_logframe
 from rankscope.sketch import BlockExponents
 from rankscope.store import open_run
 from rankscope.viewer import grid
 from rankscope.viewer.figures import colours
 from rankscope.viewer.pages import Map
+
+from ...logframe.tandv import build
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
@@ -354,6 +357,19 @@ def test_a_sample_is_told_beside_the_histogram(new_job: Callable, open_page: Cal
     told = plain(page.selection.told.exponents_summary)
     assert told.startswith("A sample of 2 048 elements of 16 384")
     assert "extremes are bounds, sums estimates. They lie between" in told
+
+
+def test_what_a_logframe_does_not_tell_is_told(tmp_path: Path, open_page: Callable) -> None:
+    tensor = np.array([0.0, 0.5, 2.0, 0.0, 4.0], np.float32)
+    log = build([(step, "layer", "Activation", tensor) for step in range(3)])
+    import_logframe(log, tmp_path / "run", run="run")
+
+    page = open_page(tmp_path / "run", kind="activation", site="activation:layer", step=1)
+
+    assert plain(page.selection.told.exponents_summary).startswith(
+        "3 elements of 5, of the others the LogFrame does not tell enough. They lie between 2¹ and"
+    )
+    assert plain(page.training.told.summary) == "No training statistic has been recorded."
 
 
 def test_the_page_shows_all_steps_though_few_were_sketched(
