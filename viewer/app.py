@@ -83,6 +83,16 @@ else window.history.replaceState({}, "", search);
 """
 
 
+# A session that ended with its server is not resumed: the address holds all that it needs anew.
+COME_BACK = """
+const look = () => fetch("liveness", {cache: "no-store"})
+  .then((answer) => { if (answer.ok) window.location.reload(); else later(); })
+  .catch(() => later());
+const later = () => setTimeout(look, 1000);
+look();
+"""
+
+
 class App:
     """One session: its pages, the browser's address, keys and Back, and what is new in the run."""
 
@@ -238,6 +248,7 @@ class App:
         args = {"asked": self._asked, "title": title, "keys": list(keys)}
         args["file"] = self._file
         self.document.js_on_event("document_ready", CustomJS(args=args, code=LISTEN))
+        self.document.js_on_event("connection_lost", CustomJS(code=COME_BACK))
         actions: dict[str, Callable[[str], None]] = {
             "key": lambda key: keys[key](),
             "page": self.session.visit,

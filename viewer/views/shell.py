@@ -29,7 +29,7 @@ def prepare(document: Document, theme: str) -> None:
     # Panel learns this from the first request; a session that a websocket makes anew has none,
     # and would send the browser to a content delivery network for its style sheets.
     document.template_variables["dist_url"] = LOCAL_DIST
-    pn.extension(notifications=True, reconnect=True, raw_css=[root_css(THEMES.get(theme, LIGHT))])
+    pn.extension(notifications=True, raw_css=[root_css(THEMES.get(theme, LIGHT))])
 
 
 def forget(document: Document) -> None:
