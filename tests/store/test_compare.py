@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -130,6 +130,7 @@ def test_what_is_not_finite_in_one_alone_parts_them(written: Callable[..., Run])
     assert found.numbers.step == 5
 
 
+@settings(max_examples=25)
 @given(
     factors=st.dictionaries(
         st.tuples(st.integers(0, STEPS - 1), st.integers(0, 3)),
