@@ -117,7 +117,7 @@ class App:
             others: the runs that it can be compared with.
         """
         self.document, self.soon, self.run_key = document, soon, run_key
-        self.waiting: dict[str, TimeoutCallback] = {}
+        self.waiting: dict[object, TimeoutCallback] = {}
         self.told_already = False
         self.choice, self.problems = Choice.from_query(query)
         self.session = Session(
@@ -177,24 +177,24 @@ class App:
 
     def later(self, call: Callable[[], None]) -> None:
         """Run `call` after a pause; the same call that waits already is replaced."""
-        name = getattr(call, "__qualname__", repr(call))
-        if name in self.waiting:
-            self.document.remove_timeout_callback(self.waiting.pop(name))
-        self._run_in(PAUSE_MS, name, call)
+        key = _key(call)
+        if key in self.waiting:
+            self.document.remove_timeout_callback(self.waiting.pop(key))
+        self._run_in(PAUSE_MS, key, call)
 
     def gather(self, call: Callable[[], None]) -> None:
         """Run `call` soon; the same call that waits already is enough."""
-        name = getattr(call, "__qualname__", repr(call))
-        if name not in self.waiting:
-            self._run_in(GATHER_MS, name, call)
+        key = _key(call)
+        if key not in self.waiting:
+            self._run_in(GATHER_MS, key, call)
 
-    def _run_in(self, wait_ms: int, name: str, call: Callable[[], None]) -> None:
+    def _run_in(self, wait_ms: int, key: object, call: Callable[[], None]) -> None:
         def run() -> None:
-            self.waiting.pop(name, None)
+            self.waiting.pop(key, None)
             with set_curdoc(self.document):
                 call()
 
-        self.waiting[name] = self.document.add_timeout_callback(run, wait_ms)
+        self.waiting[key] = self.document.add_timeout_callback(run, wait_ms)
 
     # The address.
 
@@ -263,3 +263,8 @@ class App:
 
         self._asked.on_change("data", asked)
         return Div(visible=False, tags=[self._asked, self._address, self._file])
+
+
+def _key(call: Callable[[], None]) -> object:
+    """What is the same for two calls that do the same; methods of two objects do not."""
+    return call if hasattr(call, "__self__") else getattr(call, "__qualname__", call)

@@ -16,11 +16,10 @@ from ..figures import HeatmapFigure, LinesFigure, colours
 from ..series import Lines
 from ..session import Session
 from ..twins import grid_table, lines_table
+from .fitted import Fitted
 from .page import Drawn
 from .twins import Twin, Twins
 
-RESIZED_PX = 8
-"""A frame that changed by less keeps its cells."""
 ALONE = (
     "There is no other run here. Open a folder of runs, as `rankscope view rankscope-runs`, "
     "and this page compares any two of them."
@@ -58,8 +57,6 @@ class Compare:
         self.heatmap.on_cell(self.select)
         for lines in (self.training, self.site):
             lines.on_step(lambda x: session.select_at(x, session.recorded()))
-        for side in ("inner_width", "inner_height"):
-            self.heatmap.figure.on_change(side, self._resized)
         self._lines: dict[str, Lines] = {}
         """What the two figures show, by their names."""
         self.twins = Twins({
@@ -69,7 +66,7 @@ class Compare:
         })  # fmt: skip
         self._drawn = Drawn()
         self._found: Comparison | None = None
-        self._size = self.heatmap.size()
+        self._frame = Fitted(session, self, self.heatmap)
 
     def _lines_twin(self, name: str, caption: str) -> Twin:
         return Twin(caption, lambda: lines_table(self._lines.get(name)))
@@ -82,19 +79,6 @@ class Compare:
         if shown is not None and shown.first[column] >= 0:
             site, step = shown.row_sites[row][0], int(shown.first[column])
             self.session.choice.param.update(site=site, step=step)
-
-    def _resized(self, attr: str, old: object, new: object) -> None:
-        self.session.later(self._measured)
-
-    def _measured(self) -> None:
-        """Fit the cells to the frame once it has another size, which it also has while hidden."""
-        if self.session.choice.page != self.name:
-            return
-        size = self.heatmap.size()
-        if max(abs(size[0] - self._size[0]), abs(size[1] - self._size[1])) > RESIZED_PX:
-            self._size = size
-            with self.session.follower.lock:
-                self.show()
 
     # What is shown.
 
@@ -127,7 +111,7 @@ class Compare:
         asked = (size, version, choice.other, choice.statistic, choice.pattern, choice.zoom)
         if self._drawn.due("answer", *asked):
             self._answer(other)
-        if self._drawn.due("map", *asked, choice.kind, self._size):
+        if self._drawn.due("map", *asked, choice.kind, self._frame.size):
             self._show_map(other)
         if self._drawn.due("site", mine, version, choice.other, choice.statistic, choice.site):
             self._show_site(other)
@@ -146,7 +130,7 @@ class Compare:
         self.told.sites = tables.parted_sites(found)
 
     def _show_map(self, other: Run) -> None:
-        choice, (width, height) = self.session.choice, self._size
+        choice, (width, height) = self.session.choice, self._frame.size
         shown = comparing.load_ratios(
             self.session.run,
             other,

@@ -14,13 +14,11 @@ from .. import grid, markup, words
 from ..figures import HeatmapFigure, LinesFigure, colours
 from ..session import Session
 from ..twins import grid_table, lines_table, spectrum_table
+from .fitted import Fitted
 from .page import Drawn
 from .selection import Selection
 from .training import Training
 from .twins import Twin, Twins
-
-RESIZED_PX = 8
-"""A frame that changed by less keeps its cells."""
 
 
 class Told(param.Parameterized):
@@ -57,7 +55,7 @@ class Map:
         })  # fmt: skip
         self._drawn = Drawn()
         self._limits: dict[object, colours.Limits] = {}
-        self._size = self.heatmap.size()
+        self._frame = Fitted(session, self, self.heatmap)
         self._problem = ""
 
     def _listen(self) -> None:
@@ -66,8 +64,6 @@ class Map:
         session.on_axis(self.heatmap.figure, ranks.figure)
         self.heatmap.on_cell(self.select)
         ranks.on_step(lambda x: session.select_at(x, session.drawn()))
-        for side in ("inner_width", "inner_height"):
-            self.heatmap.figure.on_change(side, self._resized)
 
     # What the user does.
 
@@ -87,19 +83,6 @@ class Map:
             )
         self.session.choice.param.update(site=site, step=step)
 
-    def _resized(self, attr: str, old: object, new: object) -> None:
-        self.session.later(self._measured)
-
-    def _measured(self) -> None:
-        """Fit the cells to the frame once it has another size, which it also has while hidden."""
-        if self.session.choice.page != self.name:
-            return
-        size = self.heatmap.size()
-        if max(abs(size[0] - self._size[0]), abs(size[1] - self._size[1])) > RESIZED_PX:
-            self._size = size
-            with self.session.follower.lock:
-                self.show()
-
     # What is shown.
 
     def show(self) -> None:
@@ -107,7 +90,7 @@ class Map:
         choice, version = self.session.choice, self.session.follower.version
         self.training.show()
         asked = (choice.kind, choice.statistic, choice.view, choice.pattern, choice.scale)
-        if self._drawn.due("grid", version, *asked, choice.zoom, self._size):
+        if self._drawn.due("grid", version, *asked, choice.zoom, self._frame.size):
             self._show_grid()
         self._follow()
         self._outline()
@@ -150,7 +133,7 @@ class Map:
         re.compile(choice.pattern)
         if not choice.kind:
             return None
-        width, height = self._size
+        width, height = self._frame.size
         return grid.load_grid(
             self.session.run,
             statistic=choice.statistic,

@@ -15,12 +15,10 @@ from .. import markup, rank_map, tables
 from ..figures import HeatmapFigure, colours
 from ..session import Session
 from ..twins import grid_table, lines_table
+from .fitted import Fitted
 from .page import Drawn
 from .training import Training
 from .twins import Twin, Twins
-
-RESIZED_PX = 8
-"""A frame that changed by less keeps its cells."""
 
 
 class Told(param.Parameterized):
@@ -55,11 +53,9 @@ class Ranks:
             "rank_map": Twin("Over the median of its peers", lambda: grid_table(self.heatmap.grid)),
         })  # fmt: skip
         self.heatmap.on_cell(self.select)
-        for side in ("inner_width", "inner_height"):
-            self.heatmap.figure.on_change(side, self._resized)
         self._drawn = Drawn()
         self._limits: tuple[object, colours.Limits] | None = None
-        self._size = self.heatmap.size()
+        self._frame = Fitted(session, self, self.heatmap)
         self._outliers: list[rank_map.Outlier] = []
 
     # What the user does.
@@ -69,19 +65,6 @@ class Ranks:
         shown = self.heatmap.grid
         if shown is not None and shown.first[column] >= 0:
             self.session.choice.step = int(shown.first[column])
-
-    def _resized(self, attr: str, old: object, new: object) -> None:
-        self.session.later(self._measured)
-
-    def _measured(self) -> None:
-        """Fit the cells to the frame once it has another size, which it also has while hidden."""
-        if self.session.choice.page != self.name:
-            return
-        size = self.heatmap.size()
-        if abs(size[0] - self._size[0]) > RESIZED_PX:
-            self._size = size
-            with self.session.follower.lock:
-                self.show()
 
     # What is shown.
 
@@ -106,7 +89,9 @@ class Ranks:
         if self._drawn.due("agreement", version, choice.step):
             rows, step, ranks = rank_map.load_agreement(self.session.run, step=choice.step)
             self.told.agreement = tables.agreements(rows, step=step, ranks=ranks)
-        if self._drawn.due("map", version, self.site, choice.statistic, choice.zoom, self._size):
+        if self._drawn.due(
+            "map", version, self.site, choice.statistic, choice.zoom, self._frame.size
+        ):
             self._show_map()
         if self._drawn.due("numbers", version, self.site, choice.statistic, choice.step):
             self._tell_numbers()
@@ -149,7 +134,7 @@ class Ranks:
                 choice.statistic,
                 site=site,
                 steps=self.session.zoom,
-                width=self._size[0],
+                width=self._frame.size[0],
             )
         except RankscopeError as error:
             self.told.problem = str(error)
