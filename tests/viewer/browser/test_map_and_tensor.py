@@ -1,0 +1,98 @@
+"""The map and a tensor: clicks, keys, the slider, what is painted, tables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .watching import COLOUR, SIZES
+
+
+def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callable) -> None:
+    first = visit()
+    first.open("?kind=activation")
+    first.sees("First non-finite values: activation:blocks.2.mlp.act on rank 2, step 40.")
+    first.page.get_by_role("link", name="Map").click()
+    first.sees("Click a cell of the heatmap")
+    first.settle()
+
+    first.page.mouse.click(*first.at("heatmap", 30, 5.5))
+    first.sees("activation · step 30 · float16")
+    first.settle()
+    first.page.keyboard.press("ArrowRight")
+    first.sees("activation · step 31 · float16")
+    first.page.wait_for_url("**/*site=activation:blocks.0.mlp.act&step=31*")
+
+    again = visit()
+    again.open(first.page.url.removeprefix(first.address))
+    again.sees("activation · step 31 · float16")
+    again.page.keyboard.press("Escape")
+    again.sees("Click a cell of the heatmap")
+
+
+def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=map")
+
+    assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xD6, 0x00, 0x6C]
+    assert page.page.evaluate(COLOUR, [20, 17.5])[:3] != [0xD6, 0x00, 0x6C]
+
+
+def test_plots_have_tables_and_files(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=map&step=40")
+    line = page.page.locator("[data-of=heatmap]")
+
+    line.get_by_role("button", name="Table").click()
+    page.page.locator("table.twin caption").wait_for()
+    assert page.page.locator("table.twin tbody tr").count() == 60
+    for kind, begins in (("CSV", b"step,"), ("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.page.expect_download() as download:
+            line.get_by_role("button", name=kind).click()
+        assert download.value.suggested_filename == f"heatmap.{kind.lower()}"
+        assert download.value.path().read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_slider_and_the_keys_move_by_recorded_steps(
+    visit: Callable, start: Callable, new_job: Callable, size: tuple[int, int]
+) -> None:
+    job = new_job(bad_step=None, every=10)
+    job.commit(range(45))
+    page = visit(start(job.path).address, size)
+    page.open("?page=tensor&site=activation:blocks.0.norm1&step=20")
+    page.sees("step 20 · 3 of 5")
+
+    slider = page.page.get_by_role("slider")
+    slider.focus()
+    page.page.keyboard.press("ArrowRight")
+    page.sees("step 30 · 4 of 5")
+    page.settle()
+    assert slider.get_attribute("aria-valuenow") == "3.0"
+    box = slider.bounding_box()
+    assert box is not None
+    page.drag(
+        (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), (box["x"] - 2000, box["y"])
+    )
+    page.sees("step 0 · 1 of 5")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tensor_is_seen_over_its_life_and_by_its_alerts(
+    visit: Callable, start: Callable, judged_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(start(judged_job).address, size)
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=5")
+    assert page.page.evaluate(COLOUR.replace("heatmap", "life"), [50, 0.5])[:3] == [0xD6, 0, 0x6C]
+
+    page.page.get_by_role("button", name="alert ▶|").click()
+    page.page.wait_for_url("**/*step=40*")
+    page.page.mouse.click(*page.at("life", 12, 5.5))
+    page.sees("step 12 · 13 of 60")
+    page.page.get_by_role("button", name="Show all statistics").click()
+    page.page.wait_for_function(
+        """() => [...Bokeh.index.query((view) => view.model.name === "facet_l2")].length > 0"""
+    )
+    page.page.wait_for_url("**/*more=scalars*")

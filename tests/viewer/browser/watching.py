@@ -1,0 +1,77 @@
+"""A page in a real browser, and what to ask it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Request
+
+IDLE = """() => window.Bokeh !== undefined
+  && Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle
+  && [...Bokeh.index.query((view) => /training$/.test(view.model.name))].length > 0"""
+PIXEL = """([name, x, y]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
+  const box = view.el.getBoundingClientRect();
+  return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+}"""
+RANGE = """() => {
+  const {x_range} = [...Bokeh.index.query((view) => view.model.name === "heatmap")][0].model;
+  return [x_range.start, x_range.end];
+}"""
+STEPS = """() => Math.max(...[...Bokeh.index.query((view) => view.model.name === "training")][0]
+  .model.renderers[0].data_source.data.step)"""
+COLOUR = """([x, y]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === "heatmap")][0];
+  const {ctx} = view.canvas_view.primary, ratio = view.canvas_view.primary.pixel_ratio ?? 1;
+  const at = [view.frame.x_scale.compute(x), view.frame.y_scale.compute(y)];
+  return [...ctx.getImageData(Math.round(at[0] * ratio), Math.round(at[1] * ratio), 1, 1).data];
+}"""
+
+SIZES = [(1920, 1080), (1366, 768)]
+"""Of a desktop's screen, and of a laptop's."""
+
+
+class Visit:
+    """A browser's page, with all that it asked for and all that went wrong."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page, self.address = page, address
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        page.on("request", self.note)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on(
+            "console", lambda line: self.errors.append(line.text) if line.type == "error" else None
+        )
+
+    def note(self, request: Request) -> None:
+        url = request.url.removeprefix("blob:")
+        if not url.startswith((self.address, "data:", self.address.replace("http", "ws", 1))):
+            self.foreign.append(request.url)
+
+    def open(self, query: str = "") -> None:
+        self.page.goto(self.address + query)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way any more."""
+        self.page.wait_for_function(IDLE, timeout=30_000)
+        self.page.evaluate("() => new Promise((done) => setTimeout(done, 400))")
+        self.page.wait_for_function(IDLE, timeout=30_000)
+
+    def at(self, figure: str, x: float, y: float) -> tuple[float, float]:
+        left, top = self.page.evaluate(PIXEL, [figure, x, y])
+        return left, top
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """A drag with the mouse, which zooms."""
+        mouse = self.page.mouse
+        mouse.move(*start)
+        mouse.down()
+        mouse.move((start[0] + end[0]) / 2, end[1])
+        mouse.move(*end)
+        mouse.up()
+
+    def sees(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for(timeout=15_000)
