@@ -24,7 +24,11 @@ MOST = 40
 
 @click.command()
 @click.argument("run")
-@click.option("--step", type=int, help="One step; by default the last in which nearly all sites have histograms.")
+@click.option(
+    "--step",
+    type=int,
+    help="One step; by default the last in which nearly all sites have histograms.",
+)
 @click.option("--steps", metavar="A:B", help="The worst of steps A to B, both included; : is all.")
 @click.option("--kind", multiple=True, help="Only sites of this kind; may be given again.")
 @click.option("--name", help="Only sites in whose name this regular expression is found.")

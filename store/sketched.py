@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 NEARLY = 0.9
-"""A record with this part of the most histograms has nearly all: one site more or less is chance."""
+"""A record with this part of the most histograms has nearly all: a site more is chance."""
 
 
 def sketched_steps(records: pd.DataFrame) -> NDArray[np.int64]:
@@ -29,7 +29,7 @@ def fullest_step(records: pd.DataFrame) -> int | None:
         records: as `Run.records` gives them.
     """
     found = _with_histograms(records)
-    trained = found[~found["final"].to_numpy(bool)]
+    trained = found.loc[~found["final"].to_numpy(bool)]
     found = trained if len(trained) else found
     if not len(found):
         return None
@@ -39,4 +39,4 @@ def fullest_step(records: pd.DataFrame) -> int | None:
 
 def _with_histograms(records: pd.DataFrame) -> pd.DataFrame:
     """Retention deletes histograms, and leaves the rows of their records."""
-    return records[(records["sketched"].to_numpy() > 0) & ~records["deleted"].to_numpy(bool)]
+    return records.loc[(records["sketched"].to_numpy() > 0) & ~records["deleted"].to_numpy(bool)]

@@ -80,8 +80,8 @@ def load_fitting(
         SettingError: there is no such kind, name, format or scale.
     """
     records = run.records()
-    recorded = sketched_steps(records)
-    if not len(recorded):
+    recorded, fullest = sketched_steps(records), fullest_step(records)
+    if fullest is None:
         return None
     width, span = None, slice(0, -1)
     if over_steps:
@@ -92,7 +92,6 @@ def load_fitting(
         columns = max(1, AT_ONCE // max(1, len(run.sites(kind or None, pattern or None))))
         width = columns if columns < len(inside) else None
     else:
-        fullest = fullest_step(records)
         one = fullest if step is None else int(recorded[np.abs(recorded - step).argmin()])
         span = slice(one, one)
     names = list(formats) or [*NARROW_FORMATS, *counted_formats(run)]

@@ -8,5 +8,13 @@ from .facets import FacetsFigure
 from .heatmap import HeatmapFigure
 from .life import LifeFigure
 from .lines import LinesFigure
+from .ranks import RankMapFigure
 
-__all__ = ["ExponentsFigure", "FacetsFigure", "HeatmapFigure", "LifeFigure", "LinesFigure"]
+__all__ = [
+    "ExponentsFigure",
+    "FacetsFigure",
+    "HeatmapFigure",
+    "LifeFigure",
+    "LinesFigure",
+    "RankMapFigure",
+]
