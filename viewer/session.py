@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from . import findings, grid, series, words
-from .figures import colours, look
+from .figures import Crosshair, colours, look
 from .findings import Card
 from .follow import Follower
 from .pipeline import intervals
@@ -89,7 +89,7 @@ class Session:
         """The visible steps of every figure that has a step axis."""
         self._all = (0.0, 1.0)
         self.theme = colours.THEMES[choice.theme]
-        self.crosshair, self.pinned = look.crosshair(self.theme), look.pinned(self.theme)
+        self.crosshair, self.pinned = Crosshair(self.theme), look.pinned(self.theme)
         with follower.lock:
             self.defaults()
         self._pin()
@@ -288,13 +288,17 @@ class Session:
         """What a figure takes that has it: `steps`, `crosshair`, `pinned`, `theme`."""
         return {
             "steps": self.steps,
-            "crosshair": self.crosshair,
+            "crosshair": self.crosshair.line,
             "pinned": self.pinned,
             "theme": self.theme,
         }
 
     def on_axis(self, *figures: look.Figure) -> None:
-        """Let a drag or the reset tool of these figures change the steps that all show."""
+        """Let a drag or the reset tool of these figures change the steps that all show.
+
+        The cross-hair of all moves with the mouse over any of them.
+        """
+        self.crosshair.follow(*figures)
         for figure in figures:
             figure.on_event(RangesUpdate, self._zoomed)
             figure.on_event(Reset, lambda _: self.later(self.show_all_steps))

@@ -3,6 +3,7 @@
 They know neither the store nor Panel.
 """
 
+from .crosshair import Crosshair
 from .exponents import ExponentsFigure
 from .facets import FacetsFigure
 from .heatmap import HeatmapFigure
@@ -11,6 +12,7 @@ from .lines import LinesFigure
 from .ranks import RankMapFigure
 
 __all__ = [
+    "Crosshair",
     "ExponentsFigure",
     "FacetsFigure",
     "HeatmapFigure",

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.store import open_run
+from rankscope.viewer import words
+
 from .watching import COLOUR, SIZES
 
 
@@ -30,6 +33,37 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
     again.sees("activation · step 31 · float16")
     again.page.keyboard.press("Escape")
     again.sees("Click a cell of the heatmap")
+
+
+LINE = """() => {
+  const one = (name) => [...Bokeh.index.query((view) => view.model.name === name)][0].model;
+  return [one("training").center.map((part) => part.location).find((at) => at > 0) ?? null,
+          one("readout").text];
+}"""
+
+
+def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
+    visit: Callable, broken_job: Path
+) -> None:
+    sent = list[object]()
+    page = visit()
+    page.page.on("websocket", lambda socket: socket.on("framesent", lambda one: sent.append(one)))
+    page.open("?page=map&site=activation:blocks.2.mlp.act")
+    before = len(sent)
+
+    for x in (20.1, 20.4, 30.7):
+        page.page.mouse.move(*page.at("ranks", x, 1))
+    at, told = page.page.evaluate(LINE)
+
+    run = open_run(broken_job)
+    loss = run.training(steps=31).sel(name="loss").values.ravel()
+    rms = float(run.scalar("rms", sites=["activation:blocks.2.mlp.act"], steps=31).item())
+    assert at == 31
+    assert told.startswith(f"step 31 · loss rank 0 {words.number(loss[0])} · rank 1 ")
+    assert told.endswith(f" · rms of blocks.2.mlp.act (activation) {words.number(rms)}")
+    assert len(sent) == before
+    page.page.mouse.move(5, 5)
+    assert page.page.evaluate(LINE)[1] == ""
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
