@@ -6,27 +6,35 @@ It moves in the browser alone: the server hears nothing of it.
 from __future__ import annotations
 
 from bokeh.events import MouseLeave, MouseMove
-from bokeh.models import ColumnDataSource, CustomJS, Div, InlineStyleSheet
+from bokeh.models import ColumnDataSource, CustomJS
 
 from ..reading import Readings
 from . import look
 from .colours import LIGHT, Theme
 from .lines import update
 
-STYLE = """
-:host {{ position: fixed; left: 10px; bottom: 8px; z-index: 20; pointer-events: none; margin: 0; }}
-.bk-clearfix {{ padding: 3px 10px; border: 1px solid {rule}; border-radius: 7px; max-width: 94vw;
-  background: {surface}; color: {ink}; font: 12px {font}; font-variant-numeric: tabular-nums; }}
-.bk-clearfix:empty {{ display: none; }}
-"""
+STYLE = (
+    "position: fixed; left: 10px; bottom: 8px; z-index: 20; max-width: 94vw; padding: 3px 10px; "
+    "border: 1px solid {muted}; border-radius: 7px; background: {surface}; color: {ink}; "
+    "font: 12px {font}; font-variant-numeric: tabular-nums; pointer-events: none;"
+)
 READ = """
 const {step: steps, ...columns} = numbers.data;
-const hide = () => {
-  line.setv({location: NaN}, {sync: false});
-  words.setv({text: ""}, {sync: false});
+const tell = (location, text) => {
+  line.setv({location}, {sync: false});
+  let place = document.getElementById("readout");
+  if (place === null) {
+    place = document.createElement("output");
+    place.id = "readout";
+    place.ariaLive = "off";
+    document.body.append(place);
+  }
+  // As text: names come from a run.
+  place.textContent = text;
+  place.style = text ? style : "display: none";
 };
 const {x, origin: {x_range}} = cb_obj;
-if (leaves || !steps.length || x < x_range.start || x > x_range.end) return hide();
+if (leaves || !steps.length || x < x_range.start || x > x_range.end) return tell(NaN, "");
 let at = 0, end = steps.length - 1;
 while (at < end) {
   const middle = (at + end) >> 1;
@@ -43,30 +51,26 @@ const told = label.map((name, place) => {
   const text = value === null || Number.isNaN(value) ? missing[place] : number(value);
   return text && `${name} ${text}`;
 });
-line.setv({location: steps[at]}, {sync: false});
-words.setv({text: [`step ${steps[at]}`, ...told.filter((one) => one)].join(" · ")}, {sync: false});
+tell(steps[at], [`step ${steps[at]}`, ...told.filter((one) => one)].join(" · "));
 """
 
 
 class Crosshair:
-    """One vertical line for all figures that it follows the mouse in, and one place for words."""
+    """One vertical line for all figures that it follows the mouse in; what it says stands below."""
 
     def __init__(self, theme: Theme = LIGHT) -> None:
         self.line = look.crosshair(theme)
         self.numbers = ColumnDataSource({"step": []}, name="readings")
         """The steps, and by its place in `names` what can be read there."""
         self.names = ColumnDataSource({"label": [], "missing": []})
-        style = STYLE.format(rule=theme.muted, surface=theme.surface, ink=theme.ink, font=look.FONT)
-        # As text: names come from a run. Without mathematics, for which Bokeh would ask elsewhere.
-        self.words = Div(
-            name="readout", text="", render_as_text=True, disable_math=True,
-            stylesheets=[InlineStyleSheet(css=style)],
-        )  # fmt: skip
+        self._style = STYLE.format(
+            muted=theme.muted, surface=theme.surface, ink=theme.ink, font=look.FONT
+        )
         self._moves, self._leaves = (self._script(leaves) for leaves in (False, True))
 
     def _script(self, leaves: bool) -> CustomJS:
         args = {
-            "line": self.line, "numbers": self.numbers, "names": self.names, "words": self.words,
+            "line": self.line, "numbers": self.numbers, "names": self.names, "style": self._style,
         }  # fmt: skip
         return CustomJS(args=args, code=f"const leaves = {str(leaves).lower()};{READ}")
 

@@ -135,7 +135,6 @@ class Explorer(pn.viewable.Viewer):
                 pn.Column(self.title, self.beside, width=430),
                 sizing_mode="stretch_width",
             ),
-            pn.pane.Bokeh(self.crosshair.words),
             sizing_mode="stretch_width",
         )
 

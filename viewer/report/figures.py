@@ -21,8 +21,6 @@ from .contents import Evidence
 STATISTIC = "abs_max"
 """Of heatmaps and lines: what overflow and underflow show in first."""
 MOST_TRAINING = 4
-READOUT = "readout"
-"""What is read off where the mouse is, by its name among the figures."""
 WIDTH, HEIGHT = 900, 400
 """Cells of a heatmap at most: the pixels that it has on a usual screen."""
 
@@ -50,7 +48,6 @@ class Drawing:
         lines = [series.load_training(self.run, name) for name in first]
         readings = [reading for one in lines for reading in of_training(one, recorded)]
         self.crosshair.show(Readings(steps=recorded, of=readings))
-        self.figures[READOUT] = self.crosshair.words
 
     def training(self, blamed: int | None) -> list[tuple[str, str]]:
         """Name of each figure of training statistics, and its summary."""

@@ -19,7 +19,7 @@ from ..figures.colours import LIGHT
 from ..offline import scripts
 from ..views.themes import root_css
 from .contents import Contents, Evidence, gather
-from .figures import READOUT, STATISTIC, Drawing, heatmaps
+from .figures import STATISTIC, Drawing, heatmaps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,9 +69,8 @@ def render(run: Run, *, site: str, step: int | None, now: datetime) -> str:
         *(part for number, one in enumerate(contents.evidence)
           for part in _evidence(drawing, one, number)),
         *_not_observed(run),
-        READOUT,
     ]  # fmt: skip
-    script, places = components(drawing.figures)
+    script, places = components(drawing.figures) if drawing.figures else ("", {})
     return PAGE.substitute(
         title=escape(f"{run.name} – rankscope report"),
         css=root_css(LIGHT) + CSS,

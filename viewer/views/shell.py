@@ -78,7 +78,6 @@ class Shell:
             ),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
             self._place,
-            pn.pane.Bokeh(visited.session.crosshair.words, margin=0),
             pn.pane.Bokeh(hidden, visible=False),
         )
         told.param.watch(lambda *_: self._mount(), ["page"])

@@ -38,7 +38,7 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
 LINE = """() => {
   const one = (name) => [...Bokeh.index.query((view) => view.model.name === name)][0].model;
   return [one("training").center.map((part) => part.location).find((at) => at > 0) ?? null,
-          one("readout").text];
+          document.getElementById("readout").textContent];
 }"""
 
 
