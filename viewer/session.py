@@ -18,7 +18,8 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
-from . import findings, grid, series, words
+from . import choosing, findings, grid, series, words
+from .beside import FULL, MOST
 from .figures import Crosshair, colours, look
 from .findings import Card
 from .follow import Follower
@@ -51,6 +52,7 @@ class Options(param.Parameterized):
     others = param.List(item_type=str, doc="Folders of the runs to compare with.")
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
+    refused = param.String(doc="Plain text: why a site was not put beside; empty if it was.")
 
 
 class Session:
@@ -228,6 +230,26 @@ class Session:
             site=site,
             step=self.choice.step if step is None else int(step),
         )
+
+    def select_site(self, site: str) -> None:
+        """Select a site, and stay at the step."""
+        self.choice.param.update(kind=site.partition(":")[0], site=site)
+
+    def move_site(self, by: int) -> None:
+        """Select the next site of its kind in the order of execution, or the one before."""
+        site = choosing.neighbour(self.follower.sites(), self.choice.site, by)
+        if site:
+            self.select_site(site)
+
+    def put_beside(self, site: str) -> None:
+        """Put a site beside the selected one, or take it away; no more than can be told apart."""
+        beside = self.choice.beside
+        if site in beside:
+            beside = [one for one in beside if one != site]
+        elif len(beside) < MOST:
+            beside = [*beside, site]
+        self.options.refused = "" if beside != self.choice.beside else FULL
+        self.choice.beside = beside
 
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""

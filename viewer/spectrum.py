@@ -24,6 +24,8 @@ ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
 ASIDE_NAMES = ("zero", "below", "above", "−∞", "+∞", "NaN")
 NOT_FINITE = ("neg_inf", "pos_inf", "nan")
+SIGMA = 0.7
+"""Binary exponents that a smooth line blurs by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +89,24 @@ def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> S
         is_imported=run.is_imported,
         view=view,
     )
+
+
+def outline(
+    spectrum: Spectrum, *, smooth: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The histogram as a line: exponents, and how many elements are there; 0 at both ends.
+
+    A smooth one has the same area: each bin becomes a bell of `SIGMA`.
+    """
+    if not spectrum.exponents.size:
+        return np.empty(0), np.empty(0)
+    centres = np.arange(spectrum.exponents[0] - 1, spectrum.exponents[-1] + 2) + 0.5
+    heights = np.concatenate([[0], spectrum.counts, [0]]).astype(np.float64)
+    if not smooth:
+        return centres, heights
+    x = np.arange(centres[0] - 2, centres[-1] + 2 + 1e-9, 0.125)
+    bells = np.exp(-0.5 * ((x[:, None] - centres[None, :]) / SIGMA) ** 2)
+    return x, bells @ heights / (SIGMA * np.sqrt(2 * np.pi))
 
 
 def site_format(dtype: str) -> NumberFormat:

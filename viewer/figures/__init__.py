@@ -3,6 +3,7 @@
 They know neither the store nor Panel.
 """
 
+from .compared import ComparedExponents, CurvesFigure
 from .crosshair import Crosshair
 from .exponents import ExponentsFigure
 from .facets import FacetsFigure
@@ -12,7 +13,9 @@ from .lines import LinesFigure
 from .ranks import RankMapFigure
 
 __all__ = [
+    "ComparedExponents",
     "Crosshair",
+    "CurvesFigure",
     "ExponentsFigure",
     "FacetsFigure",
     "HeatmapFigure",

@@ -1,0 +1,51 @@
+"""Choosing the site on the page itself: by what is typed, or the one before or after."""
+
+from __future__ import annotations
+
+import param
+
+from .. import choosing, site_lists
+from ..session import Session
+
+
+class Told(param.Parameterized):
+    """What can be chosen."""
+
+    found = param.String(doc="HTML: what was found; empty while nothing is sought.")
+    suggested = param.String(doc="HTML: what is often put beside the selected site.")
+
+
+class SiteChoice:
+    """Finds sites as one types."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.told = session, Told()
+        self.text = ""
+        self._site = session.choice.site
+
+    def look_for(self, text: str) -> None:
+        """Tell which sites have these words in their labels."""
+        self.text = text
+        self._tell()
+
+    def take_first(self) -> None:
+        """Select the first site that was found."""
+        found, _ = choosing.search(self.session.follower.sites(), self.text)
+        if found:
+            self.session.select_site(found[0])
+
+    def show(self) -> None:
+        """Bring it up to date; what was typed is done with once a site is selected."""
+        site = self.session.choice.site
+        if site != self._site:
+            self._site, self.text = site, ""
+        self._tell()
+
+    def _tell(self) -> None:
+        sites, beside = self.session.follower.sites(), self.session.choice.beside
+        labels, total = choosing.search(sites, self.text)
+        some = choosing.suggestions(sites, self._site)
+        self.told.param.update(
+            found=site_lists.found(labels, total, text=self.text, beside=beside),
+            suggested=site_lists.suggested(some, beside=beside),
+        )
