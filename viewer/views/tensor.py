@@ -105,7 +105,8 @@ def _site(page: Tensor) -> pn.Column:
         stylesheets=[WIDGET_CSS],
     )
     words_of.param.watch(lambda event: sites.look_for(str(event.new)), ["value_input"])
-    words_of.param.watch(lambda _: sites.take_first(), ["enter_pressed"])
+    # Panel tells of Enter without the document's lock, under which figures change (panel 1.9.4).
+    words_of.param.watch(lambda _: session.later(sites.take_first), ["enter_pressed"])
 
     def forget(found: str) -> None:
         # What was typed is done with once a site is selected.

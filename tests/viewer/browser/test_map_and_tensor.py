@@ -113,6 +113,33 @@ def test_the_slider_and_the_keys_move_by_recorded_steps(
     page.sees("step 0 · 1 of 5")
 
 
+def test_a_site_is_found_put_beside_and_gone_on_from(visit: Callable) -> None:
+    page = visit()
+    browser = page.page
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=20")
+
+    browser.get_by_label("Find a site").press_sequentially("3 norm2")
+    browser.get_by_role("button", name="Put beside activation:blocks.3.norm2").click()
+    browser.wait_for_url("**/*beside=activation:blocks.3.norm2*")
+    browser.get_by_label("Find a site").press("ArrowDown")
+    browser.get_by_role("button", name="before it").click()
+    browser.wait_for_url("**/*beside=activation:blocks.3.norm2%0Aactivation:blocks.2.mlp.up*")
+    browser.keyboard.press("ArrowDown")
+    assert "site=activation:blocks.2.mlp.act" in browser.url  # a button has the focus
+    browser.get_by_role("heading", name="Exponents over steps").click()
+    browser.keyboard.press("ArrowDown")
+    page.sees("activation · step 20 · float16")
+    browser.wait_for_url("**/*site=activation:blocks.3.norm1&*")
+    page.settle()
+
+    browser.get_by_label("Find a site").press_sequentially("0.mlp.up grad")
+    browser.locator("button[data-site='weight_gradient:blocks.0.mlp.up']").first.wait_for()
+    browser.get_by_label("Find a site").press("Enter")
+    browser.wait_for_url("**/*site=weight_gradient:blocks.0.mlp.up&*")
+    page.settle()
+    assert browser.get_by_label("Find a site").input_value() == ""
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_tensor_is_seen_over_its_life_and_by_its_alerts(
     visit: Callable, start: Callable, judged_job: Path, size: tuple[int, int]
