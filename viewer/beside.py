@@ -11,7 +11,7 @@ import pandas as pd
 
 from . import words
 from .curves import Curves
-from .spectrum import ASIDE, ASIDE_NAMES, Spectrum, load_seen
+from .spectrum import ASIDE, ASIDE_NAMES, Spectrum, load_all_seen
 from .twins import spectrum_table
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def load_beside(
     run: Run, sites: Sequence[str], *, step: int | None, view: View
 ) -> dict[str, Spectrum | None]:
     """The exponents of each site at the step; None where it has no histogram there."""
-    if step is None:
+    if step is None or not sites:
         return dict.fromkeys(sites)
-    return {site: load_seen(run, site=site, step=step, view=view) for site in sites}
+    return load_all_seen(run, sites=sites, step=step, view=view)
 
 
 def name_of(site: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,10 +57,17 @@ class Spectrum:
 
 def load_seen(run: Run, *, site: str, step: int, view: View) -> Spectrum | None:
     """The histogram in that view where there are exact columns of it, else of all ranks."""
+    return load_all_seen(run, sites=[site], step=step, view=view)[site]
+
+
+def load_all_seen(
+    run: Run, *, sites: Sequence[str], step: int, view: View
+) -> dict[str, Spectrum | None]:
+    """The same of several sites; None where one was not observed."""
     if view not in SPREAD:
         with suppress(SettingError):
-            return load_spectrum(run, site=site, step=step, view=view)
-    return load_spectrum(run, site=site, step=step)
+            return load_spectra(run, sites=sites, step=step, view=view)
+    return load_spectra(run, sites=sites, step=step)
 
 
 def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> Spectrum | None:
@@ -68,27 +76,43 @@ def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> S
     Raises:
         SettingError: there are no exact columns of the view.
     """
-    found = run.exponents(sites=[site], steps=slice(step, step), view=view)
-    if found.sizes["step"] == 0 or found.sizes["site"] == 0:
-        return None
-    one = found.isel(step=-1, site=0)
-    counts = np.asarray(one["count"].values, np.int64)
-    if not bool(one["observed"]):
-        return None
-    exponents = np.asarray(one["exponent"].values, np.int64)
-    held = np.flatnonzero(counts)
-    span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
-    return Spectrum(
-        site=site,
-        step=step,
-        exponents=exponents[span],
-        counts=counts[span],
-        aside={name: int(one[name]) for name in ASIDE},
-        total=int(one["total"]),
-        unseen=int(one["unseen"]),
-        is_imported=run.is_imported,
-        view=view,
-    )
+    return load_spectra(run, sites=[site], step=step, view=view)[site]
+
+
+def load_spectra(
+    run: Run, *, sites: Sequence[str], step: int, view: View = "merged"
+) -> dict[str, Spectrum | None]:
+    """The histogram of each site at a step; None where it was not observed.
+
+    Raises:
+        SettingError: there are no exact columns of the view.
+    """
+    found = run.exponents(sites=list(sites), steps=slice(step, step), view=view)
+    if found.sizes["step"] == 0:
+        return dict.fromkeys(sites)
+    table = found.isel(step=-1)
+    exponents = np.asarray(table["exponent"].values, np.int64)
+    counts = np.asarray(table["count"].transpose("site", "exponent").values, np.int64)
+    names = (*ASIDE, "observed", "total", "unseen")
+    columns = {name: table[name].values.tolist() for name in names}
+    spectra: dict[str, Spectrum | None] = dict.fromkeys(sites)
+    for place, site in enumerate(sites):
+        if not columns["observed"][place]:
+            continue
+        held = np.flatnonzero(counts[place])
+        span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
+        spectra[site] = Spectrum(
+            site=site,
+            step=step,
+            exponents=exponents[span],
+            counts=counts[place, span],
+            aside={name: int(columns[name][place]) for name in ASIDE},
+            total=int(columns["total"][place]),
+            unseen=int(columns["unseen"][place]),
+            is_imported=run.is_imported,
+            view=view,
+        )
+    return spectra
 
 
 def outline(

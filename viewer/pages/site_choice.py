@@ -6,6 +6,7 @@ import param
 
 from .. import choosing, site_lists
 from ..session import Session
+from .page import Drawn
 
 
 class Told(param.Parameterized):
@@ -22,11 +23,12 @@ class SiteChoice:
         self.session, self.told = session, Told()
         self.text = ""
         self._site = session.choice.site
+        self._drawn = Drawn()
 
     def look_for(self, text: str) -> None:
         """Tell which sites have these words in their labels."""
         self.text = text
-        self._tell()
+        self.show()
 
     def take_first(self) -> None:
         """Select the first site that was found."""
@@ -39,13 +41,11 @@ class SiteChoice:
         site = self.session.choice.site
         if site != self._site:
             self._site, self.text = site, ""
-        self._tell()
-
-    def _tell(self) -> None:
         sites, beside = self.session.follower.sites(), self.session.choice.beside
-        labels, total = choosing.search(sites, self.text)
-        some = choosing.suggestions(sites, self._site)
-        self.told.param.update(
-            found=site_lists.found(labels, total, text=self.text, beside=beside),
-            suggested=site_lists.suggested(some, beside=beside),
-        )
+        facts = len(sites), *beside
+        if self._drawn.due("found", self.text, *facts):
+            labels, total = choosing.search(sites, self.text)
+            self.told.found = site_lists.found(labels, total, text=self.text, beside=beside)
+        if self._drawn.due("suggested", site, *facts):
+            some = choosing.suggestions(sites, site)
+            self.told.suggested = site_lists.suggested(some, beside=beside)
