@@ -164,7 +164,7 @@ class Session:
 
     def recorded(self) -> NDArray[np.int64]:
         """int64 [steps]: all that have a record, ascending."""
-        return np.unique(np.asarray(self.follower.records()["step"], np.int64))
+        return self.follower.steps()
 
     def drawn(self) -> NDArray[np.int64]:
         """int64 [steps]: those that may have the chosen statistic, ascending."""
