@@ -182,8 +182,14 @@ class Run:
         Raises:
             SettingError: nothing matches.
         """
-        known = self._reader.meta.sites
-        return sites_frame(known, self._reader.choose_sites(kind=kind, name=name).tolist())
+        reader = self._reader
+        if "sites" not in reader.of_meta:
+            reader.of_meta["sites"] = sites_frame(reader.sites(reader.choose_sites()))
+        frame: pd.DataFrame = reader.of_meta["sites"]
+        if kind is None and name is None:
+            return frame.copy()
+        places = reader.choose_sites(kind=kind, name=name)
+        return frame.loc[[reader.label(place) for place in places]]
 
     def regions(
         self,

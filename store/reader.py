@@ -74,14 +74,18 @@ class Reader:
         self.snapshot: Snapshot = snapshot
         self.state: State = snapshot.state
         self.arrays = Arrays(session.store)
+        if before is not None and before.state.shapes == self.state.shapes:
+            self.arrays = before.arrays.on(session.store)
         self._repository = repository
         self._decoded = Decoded()
         if before is not None and before.state.meta == self.state.meta:
             self.meta: Meta = before.meta
-            self._index = before._index
+            self._index, self.of_meta = before._index, before.of_meta
         else:
             self.meta = read_meta(session.store)
             self._index = index_of(self.meta.sites)
+            self.of_meta: dict[str, Any] = {}
+            """What a question leaves for the next one, as long as the sites stay the same."""
         is_same = before is not None and before.state.logs == self.state.logs
         self._known: dict[str, Any] = before._known if before is not None and is_same else {}
         """What some of the logs say, which a viewer asks with every snapshot."""
