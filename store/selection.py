@@ -174,6 +174,21 @@ def choose_sites(
     return np.array(chosen, np.int64)
 
 
+def choose_rows(
+    known: Sequence[SiteInfo], rows: Sequence[Sequence[str]]
+) -> tuple[Indices, list[int]]:
+    """int64: indices of the sites of all rows, one row after the other, and how many each has.
+
+    Raises:
+        SettingError: there is no such site, or a row has none.
+    """
+    empty = [place for place, row in enumerate(rows) if not row]
+    if empty:
+        raise SettingError(f"Each of `rows` must have a site; row {empty[0]} has none.")
+    places = by_label(known, [label for row in rows for label in row])
+    return np.array(places, np.int64), [len(row) for row in rows]
+
+
 def execution_order(known: Sequence[SiteInfo]) -> list[int]:
     """Indices of all sites in the order in which they are first executed within a step."""
     return sorted(range(len(known)), key=lambda place: (known[place].order, place))
