@@ -24,7 +24,8 @@ class Told(param.Parameterized):
     """What is said of it."""
 
     beside = param.String(doc="HTML: the modules beside their rows.")
-    levels = param.Dict({}, doc="By what a menu says, what it chooses.")
+    levels = param.Dict({}, doc="What can be chosen as `Choice.fold`, by what a menu says.")
+    level = param.String(doc="The one that is chosen.")
 
 
 class Folds:
@@ -72,9 +73,17 @@ class Folds:
         self.told.beside = markup.modules(brackets, rows=len(shown.row_sites), height=height)
         fits = next(level for level in self.levels if level.depth == self.fitting)
         menu = {markup.level(fits, "as fits"): ""}
-        self.told.levels = menu | {markup.level(one): str(one.depth) for one in self.levels}
+        menu |= {markup.level(one): str(one.depth) for one in self.levels}
+        chosen = self.session.choice.fold
+        if chosen not in menu.values():
+            menu[modules.in_words(chosen)] = chosen
+        self.told.param.update(levels=menu, level=chosen)
 
     # What the user does.
+
+    def choose(self, level: str) -> None:
+        """Fold as one of the levels says."""
+        self.session.choice.fold = level
 
     def toggle(self, path: str) -> None:
         """Fold a module that is unfolded, or the other way round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import panel as pn
 
 from .. import markup, words
-from ..modules import in_words
+from ..pages.folds import Folds
 from ..pages.map import MODULES_WIDTH, Map
 from .selection import exponents_view, ranks_view, training_view
 from .twins import twin
@@ -49,18 +49,11 @@ def _controls(page: Map) -> pn.FlexBox:
     choice, options = session.choice, session.options.param
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
-        select(session, "kind", options.kinds, label="Kind", width=135, words=markup.kind_name),
+        select(session, "kind", options.kinds, label="Kind", width=130, words=markup.kind_name),
         select(session, "statistic", session.statistics, label="Statistic", width=105),
-        select(session, "view", options.views, label="View", width=150, words=words.view_name),
+        select(session, "view", options.views, label="View", width=158, words=words.view_name),
         select(session, "scale", scales, label="Shading", width=110),
-        select(
-            session,
-            "fold",
-            page.folds.told.param.levels,
-            label="Modules",
-            words=in_words,
-            width=160,
-        ),
+        _levels(page.folds),
         pn.widgets.TextInput.from_param(
             choice.param.pattern,
             label="Name matches",
@@ -72,6 +65,25 @@ def _controls(page: Map) -> pn.FlexBox:
         ),
         gap="10px",
     )
+
+
+def _levels(folds: Folds) -> pn.widgets.Select:
+    """To which depth modules are folded."""
+    told = folds.told
+    menu = pn.widgets.Select(
+        label="Modules",
+        options=told.levels,
+        value=told.level,
+        width=160,
+        margin=0,
+        stylesheets=[WIDGET_CSS],
+    )
+    # Both at once: a menu that does not know its value takes another one.
+    told.param.watch(
+        lambda *_: menu.param.update(options=told.levels, value=told.level), ["levels", "level"]
+    )
+    menu.param.watch(lambda event: folds.choose(event.new), ["value"])
+    return menu
 
 
 def _right(page: Map) -> pn.Column:
