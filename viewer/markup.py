@@ -223,8 +223,8 @@ def selection(site: str, step: int | None, facts: Mapping[str, object] | None) -
         return (
             '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
             "which exponents they have, whether they fit a format, and which rank differs."
-            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold and fold "
-            "modules, <kbd>Esc</kbd> clears.</div>"
+            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold "
+            "and fold modules, <kbd>Esc</kbd> clears.</div>"
         )
     kind, _, name = site.partition(":")
     parts = [kind_name(kind), "" if step is None else f"step {step}"]
