@@ -26,9 +26,8 @@ from rankscope.store import RankInfo, Record, RunWriter, SiteInfo, open_run
 from rankscope.store.arrays import Arrays, resize
 from rankscope.store.layout import ARRAYS, BLOCKS, PYRAMID, STRETCH, pyramid_path
 from rankscope.store.state import State
-from rankscope.viewer.figures.heatmap import HeatmapFigure
 from rankscope.viewer.follow import Follower
-from rankscope.viewer.pages import Visited
+from rankscope.viewer.pages import Map, Visited
 from rankscope.viewer.session import Session
 from rankscope.viewer.state import Choice
 from rankscope.viewer.views import CONTENTS
@@ -124,14 +123,15 @@ def report_server(path: Path) -> None:
         begin = time.perf_counter()
         choice.fold = fold
         row(f"server, fold={fold}", f"{(time.perf_counter() - begin) * 1e3:.0f} ms", "")
-        heatmap: HeatmapFigure = visited.page.heatmap
-        assert heatmap.grid is not None
+        page = visited.page
+        assert isinstance(page, Map)
+        assert page.heatmap.grid is not None
         taken = list[float]()
         for column in range(10, 20):
             begin = time.perf_counter()
-            visited.page.select(0, column)
+            page.select(0, column)
             taken.append((time.perf_counter() - begin) * 1e3)
-        rows = len(heatmap.grid.names)
+        rows = len(page.heatmap.grid.names)
         row(f"server, a click of {rows} rows, p50 / p95", p50_p95(taken), "")
 
 

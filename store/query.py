@@ -55,9 +55,8 @@ from .selection import (
     Indices,
     Steps,
     choose_records,
-    choose_rows,
-    choose_sites,
     is_counted,
+    lengths_of,
 )
 from .state import alert_from_json
 from .tallies import has_histogram
@@ -184,8 +183,14 @@ class Run:
         Raises:
             SettingError: nothing matches.
         """
-        known = self._reader.meta.sites
-        return sites_frame(known, choose_sites(known, kind=kind, name=name).tolist())
+        reader = self._reader
+        if "sites" not in reader.of_meta:
+            reader.of_meta["sites"] = sites_frame(reader.sites(reader.choose_sites()))
+        frame: pd.DataFrame = reader.of_meta["sites"]
+        if kind is None and name is None:
+            return frame.copy()
+        places = reader.choose_sites(kind=kind, name=name)
+        return frame.loc[[reader.label(place) for place in places]]
 
     def regions(
         self,
@@ -207,7 +212,7 @@ class Run:
             SettingError: nothing matches.
         """
         meta = self._reader.meta
-        places = choose_sites(meta.sites, kind=kind, name=name)
+        places = self._reader.choose_sites(kind=kind, name=name)
         mesh = meta.attempts[-1 if attempt is None else attempt].mesh if meta.attempts else {}
         return regions_frame(self._reader.sites(places), mesh)
 
@@ -249,7 +254,7 @@ class Run:
             SettingError: there is no such statistic, site, view or attempt, or no loss scale.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = values(reader, statistic, chosen.records, places, view)
         if unscaled and view not in ("argmin", "argmax"):
@@ -277,7 +282,7 @@ class Run:
             SettingError: there is no such site or attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt)
         return xr.DataArray(
             reader.read("scalars", chosen.records, places),
@@ -301,7 +306,7 @@ class Run:
         """
         reader = self._reader
         column = main_column(statistic, "ranks")
-        [place] = choose_sites(reader.meta.sites, sites=site)
+        [place] = reader.choose_sites(sites=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = reader.read("ranks", chosen.records, slice(None), int(place), column)
         return xr.DataArray(
@@ -342,7 +347,7 @@ class Run:
             SettingError: there is no such site or view, or no exact columns of it.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         if width is not None:
             if view != "merged":
@@ -378,7 +383,7 @@ class Run:
         """
         reader = self._reader
         record = reader.choose_step(step, attempt)
-        places = choose_sites(reader.meta.sites, sites=sites)
+        places = reader.choose_sites(sites=sites)
         here, table = observed(reader, view, record, places)
         return [reader.label(place) for place in here], table
 
@@ -462,7 +467,7 @@ class Run:
             SettingError: there is no such site, format, scale or attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         asked = Question(
             formats=formats,
@@ -482,7 +487,7 @@ class Run:
             SettingError: no site matches.
         """
         reader = self._reader
-        return quantities_frame(reader, choose_sites(reader.meta.sites, kind=kind, name=name))
+        return quantities_frame(reader, reader.choose_sites(kind=kind, name=name))
 
     def quantity(
         self,
@@ -569,12 +574,13 @@ class Run:
         """
         reader = self._reader
         if rows is None:
-            places = choose_sites(reader.meta.sites, kind=kind, name=name)
+            places = reader.choose_sites(kind=kind, name=name)
             lengths = [1] * len(places)
         else:
             if kind is not None or name is not None:
                 raise SettingError("Choose sites by `rows`, or by `kind` and `name`, not by both.")
-            places, lengths = choose_rows(reader.meta.sites, rows)
+            lengths = lengths_of(rows)
+            places = reader.choose_sites(sites=[label for row in rows for label in row])
         return heatmap(
             reader,
             statistic,
@@ -747,7 +753,7 @@ class Run:
             SettingError: it is not kept of that statistic, or there is no such site.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name)
+        places = reader.choose_sites(kind=kind, name=name)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_outliers(reader, statistic, chosen, places, by, worst=worst, most=most)
 
@@ -778,7 +784,7 @@ class Run:
             SettingError: it is no main statistic, or there is no such site or attempt.
         """
         reader = self._reader
-        [place] = choose_sites(reader.meta.sites, sites=site)
+        [place] = reader.choose_sites(sites=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_ratios(reader, statistic, chosen, int(place), width=width)
 
@@ -806,7 +812,7 @@ class Run:
             SettingError: the run has no gradients from before their reduction, or no such attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, name=name)
+        places = reader.choose_sites(name=name)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return agreement_frame(reader, chosen, places)
 
@@ -920,7 +926,7 @@ class Run:
             SettingError: there is no such site, or no such exponent.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name)
+        places = reader.choose_sites(kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
         return logframe(_parts(reader, chosen, places), exponents=exponents)
 

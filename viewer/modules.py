@@ -156,7 +156,9 @@ def rows_of(module: Module, folding: Folding) -> Iterator[Row]:
     for part in module.parts:
         if isinstance(part, str):
             yield Row(sites=[part])
-        elif len(part.sites) > 1 and folding.folds(part):
+        elif len(part.sites) == 1:
+            yield Row(sites=part.sites)
+        elif folding.folds(part):
             yield Row(sites=part.sites, module=part)
         else:
             yield from rows_of(part, folding)

@@ -236,6 +236,10 @@ def test_a_spike_and_a_nan_in_one_step_show_in_a_small_heatmap(
     assert np.array_equal(folded.nonfinite, small.nonfinite)
     with pytest.raises(SettingError, match=r"by `rows`, or by `kind` and `name`, not by both"):
         run.heatmap("abs_max", kind="activation", rows=[[UP_0]])
+    with pytest.raises(SettingError, match=r"Each of `rows` must have a site; row 1 has none\."):
+        run.heatmap("abs_max", rows=[[UP_0], []])
+    with pytest.raises(SettingError, match="There is no site 'activation:up'"):
+        run.heatmap("abs_max", rows=[[UP_0], ["activation:up"]])
 
 
 def test_heatmaps_of_ranks_and_of_their_extremes(run: Run, record: Make) -> None:

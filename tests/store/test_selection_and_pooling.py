@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,6 @@ from rankscope.store.layout import COLUMNS, RING
 from rankscope.store.pooling import Pool, group_size, pool_sites, pool_steps, row_starts
 from rankscope.store.selection import (
     choose_records,
-    choose_rows,
     choose_sites,
     choose_step,
     stretches,
@@ -105,7 +106,7 @@ def test_sites_come_in_the_order_of_execution() -> None:
     ],
 )
 def test_a_choice_that_finds_nothing_names_what_is_near(
-    choice: dict[str, str], message: str
+    choice: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingError, match=message):
         choose_sites(SITES, **choice)
@@ -229,16 +230,3 @@ def test_one_spike_in_one_step_is_never_lost(
     row = int(np.searchsorted(starts, at[1], "right")) - 1
     assert pooled[row, at[0] // size] == np.float32(1e30)
     assert (pooled > 1).sum() == 1
-
-
-def test_rows_of_sites_are_chosen_by_label() -> None:
-    down, up = SITES[2].label, SITES[1].label
-
-    assert [part.tolist() for part in map(np.asarray, choose_rows(SITES, [[down], [up]]))] == [
-        [2, 1],
-        [1, 1],
-    ]
-    with pytest.raises(SettingError, match=r"Each of `rows` must have a site; row 1 has none\."):
-        choose_rows(SITES, [[down], []])
-    with pytest.raises(SettingError, match=r"There is no site 'activation:layers\.9\.up'"):
-        choose_rows(SITES, [["activation:layers.9.up"]])
