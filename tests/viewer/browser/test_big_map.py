@@ -11,8 +11,8 @@ from .big_run import BLOCK, write_big_run
 from .watching import COLOUR
 
 STEP, NAME = 7321, "layers.61.mlp.experts.7"
-ROWS = """() => [...Bokeh.index.query((view) => view.model.name === "heatmap")][0]
-  .model.y_range.start"""
+ROWS = """(rows) => [...Bokeh.index.query((view) => view.model.name === "heatmap")][0]
+  .model.y_range.start === rows"""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def test_one_step_of_one_site_is_on_the_screen_and_a_click_finds_it(
     for fold, rows, row in (("", 100, 61), ("0", 400, place // 5)):
         if fold:
             page.open(f"?page=map&stat=abs_max&fold={fold}")
-        assert page.page.evaluate(ROWS) == rows
+        page.page.wait_for_function(ROWS, arg=rows)
+        page.settle()
         spike, beside = (page.page.evaluate(COLOUR, [at, row + 0.5]) for at in (STEP, STEP - 150))
         assert sum(spike[:3]) < sum(beside[:3]) - 150, "dark on the light ramp"
         page.page.mouse.click(*page.at("heatmap", STEP, row + 0.5))
@@ -49,8 +50,8 @@ def test_modules_fold_by_mouse_and_by_keys(visit: Callable, start: Callable, big
     for fold, rows in (("layers.61", 104), ("layers.61,layers.61.mlp", 106)):
         page.page.keyboard.press("+")
         page.page.wait_for_url(f"**/*fold=2,{fold}&*")
+        page.page.wait_for_function(ROWS, arg=rows)
         page.settle()
-        assert page.page.evaluate(ROWS) == rows
         box = module.bounding_box()
         ends = [page.at("heatmap", STEP, row)[1] for row in (61, 61 + rows - 99)]
         assert [box["y"], box["y"] + box["height"]] == pytest.approx(ends, abs=1)
@@ -69,5 +70,4 @@ def test_modules_fold_by_mouse_and_by_keys(visit: Callable, start: Callable, big
     page.page.wait_for_url("**/*fold=1,layers&*")
     page.page.go_back()
     page.page.wait_for_url(f"**/*fold=2,layers.61&site=activation:{NAME}&step={STEP}*")
-    page.settle()
-    assert page.page.evaluate(ROWS) == 104
+    page.page.wait_for_function(ROWS, arg=104)
