@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from .cause import phase_of
-from .pooling import Heatmap, group_size, pool_sites, pool_steps
+from .pooling import Heatmap, labels_by_row, pool_sites, pool_steps, row_starts
 from .reader import Reader
 from .selection import Chosen, Indices, Steps
 from .values import SKETCHED, main_column
@@ -183,9 +183,9 @@ def ratios(
         pool_steps(ratio.astype(np.float32), column[some], low, "min")
         pool_steps(np.fmax(first.bad, second.bad), column[some], bad, "max")
         pool_steps(np.where(both, 1, np.nan).astype(np.float32), column[some], seen, "max")
-    group = group_size(sites, sizes[1])
-    above, worst, known = (pool_sites(part, group, "max") for part in (high, bad, seen))
-    below = pool_sites(low, group, "min")
+    starts = row_starts([1] * sites, sizes[1])
+    above, worst, known = (pool_sites(part, starts, "max") for part in (high, bad, seen))
+    below = pool_sites(low, starts, "min")
     return Heatmap(
         statistic=f"log2 of {statistic}, other over one",
         kind=kind,
@@ -193,7 +193,7 @@ def ratios(
         values=np.where(np.abs(below) > np.abs(above), below, above),
         nonfinite=worst > 0,
         observed=~np.isnan(known),
-        row_sites=[list(pair.labels[start : start + group]) for start in range(0, sites, group)],
+        row_sites=labels_by_row(pair.labels, starts),
         column_first=np.array([pair.steps[held[0]] for held in groups if len(held)], np.int64),
         column_last=np.array([pair.steps[held[-1]] for held in groups if len(held)], np.int64),
     )

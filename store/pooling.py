@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -60,24 +62,38 @@ def pool_steps(
             worst(column, worst.reduce(values[start:stop], axis=0), out=column)
 
 
-def pool_sites(values: NDArray[np.float32], size: int, pool: Pool) -> NDArray[np.float32]:
-    """float32 [rows, columns] of [columns, sites]: the worst of each `size` sites in a row."""
+def row_starts(lengths: Sequence[int], most: int | None) -> NDArray[np.int64]:
+    """int64 [rows]: where each row begins among the sites.
+
+    Args:
+        lengths: of how many sites each row would be by itself.
+        most: rows; where there are more, neighbouring ones become one. None: all.
+    """
+    starts = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
+    return starts[:: group_size(len(starts), most)]
+
+
+def labels_by_row(labels: Sequence[str], starts: NDArray[np.int64]) -> list[list[str]]:
+    """The sites in each row."""
+    return [list(labels[a:b]) for a, b in pairwise([*starts.tolist(), len(labels)])]
+
+
+def pool_sites(
+    values: NDArray[np.float32], starts: NDArray[np.int64], pool: Pool
+) -> NDArray[np.float32]:
+    """float32 [rows, columns] of [columns, sites]: the worst of the sites of each row."""
     worst = np.fmax if pool == "max" else np.fmin
     # Reduced while it is the first axis, so that whole rows are compared at once.
-    return reduce_groups(worst, np.ascontiguousarray(values.T), size)
+    return reduce_groups(worst, np.ascontiguousarray(values.T), starts)
 
 
 def reduce_groups(
-    operation: np.ufunc, block: NDArray[np.float32], size: int
+    operation: np.ufunc, block: NDArray[np.float32], starts: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Reduce each `size` rows to one; the last group may be smaller."""
-    if size == 1:
+    """Reduce the rows from each start to the next to one."""
+    if len(starts) == len(block):
         return block
-    whole = block.shape[0] // size
-    heads = operation.reduce(block[: whole * size].reshape(whole, size, -1), axis=1)
-    tail = block[whole * size :]
-    return (
-        np.concatenate([heads, operation.reduce(tail, axis=0, keepdims=True)])
-        if len(tail)
-        else heads
-    )
+    pooled = np.empty((len(starts), *block.shape[1:]), block.dtype)
+    for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(block)])):
+        operation.reduce(block[start:stop], axis=0, out=pooled[row])
+    return pooled

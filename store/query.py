@@ -56,6 +56,7 @@ from .selection import (
     Steps,
     choose_records,
     is_counted,
+    lengths_of,
 )
 from .state import alert_from_json
 from .tallies import has_histogram
@@ -545,6 +546,7 @@ class Run:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        rows: Sequence[Sequence[str]] | None = None,
         view: View = "merged",
         steps: Steps = None,
         width: int | None = None,
@@ -558,16 +560,34 @@ class Run:
         smallest, by `pool`), and whether there was any NaN or infinity. Of a long run the merged
         view of a main statistic is read from extremes that are kept; the answer is the same.
 
+        Args:
+            statistic, view, attempt: see `scalar`.
+            kind, name: which sites, a row each.
+            rows: in their place the labels of the sites of each row, of which the worst is kept,
+                too: as those of a module.
+            steps: which steps, both ends included.
+            width, height: at most so many columns and rows; neighbours are taken together.
+            pool: which number is the worst: `max` or `min`.
+
         Raises:
-            SettingError: there is no such statistic, site or view.
+            SettingError: there is no such statistic, site or view, or a row without a site.
         """
         reader = self._reader
+        if rows is None:
+            places = reader.choose_sites(kind=kind, name=name)
+            lengths = [1] * len(places)
+        else:
+            if kind is not None or name is not None:
+                raise SettingError("Choose sites by `rows`, or by `kind` and `name`, not by both.")
+            lengths = lengths_of(rows)
+            places = reader.choose_sites(sites=[label for row in rows for label in row])
         return heatmap(
             reader,
             statistic,
             _records_with(reader, statistic, steps, attempt),
-            reader.choose_sites(kind=kind, name=name),
+            places,
             view=view,
+            lengths=lengths,
             sizes=(width, height),
             pool=pool,
             kind=kind if isinstance(kind, str) else None,

@@ -181,6 +181,18 @@ def choose_sites(
     return np.array(chosen, np.int64)
 
 
+def lengths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """How many sites each row has.
+
+    Raises:
+        SettingError: a row has none.
+    """
+    lengths = [len(row) for row in rows]
+    if 0 in lengths:
+        raise SettingError(f"Each of `rows` must have a site; row {lengths.index(0)} has none.")
+    return lengths
+
+
 def execution_order(known: Sequence[SiteInfo]) -> list[int]:
     """Indices of all sites in the order in which they are first executed within a step."""
     return sorted(range(len(known)), key=lambda place: (known[place].order, place))

@@ -32,7 +32,7 @@ from .columns import Columns, in_columns
 from .layout import CHUNK
 from .reader import Reader
 from .selection import Chosen, Indices, is_counted
-from .values import pooled_by, silent_records, summed
+from .values import Pooled, pooled_by, silent_records, summed
 
 ROWS_AT_ONCE = 8192
 """Histograms that are in memory at a time."""
@@ -173,9 +173,8 @@ def _summed(
 ) -> tuple[SketchTable, NDArray[np.bool_]]:
     """[columns x sites] rows of what all steps of a column hold together."""
     counts, histograms = summed(reader, columns, places)
-    extremes = pooled_by(
-        reader, [("abs_max", "merged", "max"), ("abs_min", "merged", "min")], columns, places, 1
-    )
+    asked: list[Pooled] = [("abs_max", "merged", "max"), ("abs_min", "merged", "min")]
+    extremes = pooled_by(reader, asked, columns, places, np.arange(len(places)))
     moments = _moments(*(one.T for one in extremes))
     if reader.is_imported:  # where one step does not tell its extremes, all do not
         moments[:] = np.nan

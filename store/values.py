@@ -14,7 +14,7 @@ from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
 from .layout import ENDS, pyramid_path
-from .pooling import Heatmap, Pool, group_size, pool_sites, pool_steps
+from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, row_starts
 from .reader import Asked, Reader
 from .selection import BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
@@ -108,11 +108,14 @@ def heatmap(
     places: Indices,
     *,
     view: View,
+    lengths: Sequence[int],
     sizes: tuple[int | None, int | None],
     pool: Pool,
     kind: str | None,
 ) -> Heatmap:
     """One statistic over sites and steps, pooled to at most `sizes` (columns, rows).
+
+    Each row is of as many sites as `lengths` says, or of several such rows.
 
     Raises:
         SettingError: there is no such statistic or view, or it cannot be pooled.
@@ -135,10 +138,9 @@ def heatmap(
         by_blocks=view == "merged" and statistic in MAIN,
     )
     several(reader, [(name, seen) for name, seen, _ in asked], chosen.records[:0], places)  # checks
-    group = group_size(len(places), sizes[1])
-    numbers, most_bad, *known = pooled_by(reader, asked, columns, places, group)
+    starts = row_starts(lengths, sizes[1])
+    numbers, most_bad, *known = pooled_by(reader, asked, columns, places, starts)
     observed = ~np.isnan(known[0]) | (most_bad > 0) if known else ~np.isnan(most_bad)
-    labels = [reader.label(place) for place in places]
     return Heatmap(
         statistic=statistic,
         kind=kind,
@@ -146,7 +148,7 @@ def heatmap(
         values=numbers,
         nonfinite=most_bad > 0,
         observed=observed,
-        row_sites=[labels[start : start + group] for start in range(0, len(labels), group)],
+        row_sites=labels_by_row([reader.label(place) for place in places], starts),
         column_first=columns.first,
         column_last=columns.last,
     )
@@ -161,12 +163,10 @@ def silent_records(reader: Reader, statistic: str) -> NDArray[np.bool_]:
 
 
 def pooled_by(
-    reader: Reader, asked: Sequence[Pooled], columns: Columns, places: Indices, group: int
+    reader: Reader, asked: Sequence[Pooled], columns: Columns, places: Indices, starts: Indices
 ) -> list[NDArray[np.float32]]:
-    """float32 [rows, columns] of each: the worst of the steps in a column and of `group` sites."""
-    found = [
-        np.empty((-(-len(places) // group), len(columns)), np.float32) for _ in range(len(asked))
-    ]
+    """float32 [rows, columns] of each: the worst of the steps in a column and sites in a row."""
+    found = [np.empty((len(starts), len(columns)), np.float32) for _ in range(len(asked))]
     for some, rows in columns.batches(AT_ONCE // max(len(places), 1)):
         pooled = [np.full((some.stop - some.start, len(places)), np.nan, np.float32) for _ in asked]
         for part in rows:
@@ -175,7 +175,7 @@ def pooled_by(
             ):
                 pool_steps(values.astype(np.float32, copy=False), part.columns, into, pool)
         for worst, into, (_, _, pool) in zip(pooled, found, asked, strict=True):
-            into[:, some] = pool_sites(worst, group, pool)
+            into[:, some] = pool_sites(worst, starts, pool)
     return found
 
 

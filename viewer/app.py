@@ -15,6 +15,7 @@ from panel.io.state import set_curdoc
 
 from .follow import Follower
 from .pages import Visited
+from .pages.folds import Folds, WithFolds
 from .pages.twins import WithTwins
 from .session import Others, Session
 from .state import Choice
@@ -50,6 +51,8 @@ window.addEventListener("click", (event) => {
   if (beside !== undefined) return ask("beside", beside.dataset.beside);
   const row = event.composedPath().find((at) => at.dataset?.site);
   if (row !== undefined) return ask("choose", JSON.stringify({...row.dataset}));
+  const module = event.composedPath().find((at) => at.dataset?.fold);
+  if (module !== undefined) return ask("fold", module.dataset.fold);
   const link = event.composedPath().find((at) => at.dataset?.page);
   if (link === undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
   ask("page", link.dataset.page);
@@ -242,6 +245,12 @@ class App:
         if isinstance(page, WithTwins):
             self._file.data = {"name": [plot], "text": [page.twins.csv(plot)]}
 
+    def _on_folds(self, does: Callable[[Folds], None]) -> None:
+        page = self.visited.page
+        if isinstance(page, WithFolds):
+            with self.session.follower.lock:
+                does(page.folds)
+
     def _listener(self) -> Div:
         title = f"{self.session.run.name} – rankscope"
         self._address.js_on_change("data", CustomJS(args={"address": self._address}, code=WRITE))
@@ -252,6 +261,8 @@ class App:
             "ArrowDown": partial(self.session.move_site, 1),
             "Escape": self.session.back,
             "p": self.visited.pause_or_resume,
+            "+": lambda: self._on_folds(Folds.unfold),
+            "-": lambda: self._on_folds(Folds.fold),
         }
         args = {"asked": self._asked, "title": title, "keys": list(keys)}
         args["file"] = self._file
@@ -263,6 +274,7 @@ class App:
             "choose": self.session.choose,
             "beside": self.session.put_beside,
             "address": self._read_address,
+            "fold": lambda path: self._on_folds(lambda folds: folds.toggle(path)),
             "table": self._toggle_table,
             "csv": self._save_table,
         }

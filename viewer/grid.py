@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,9 @@ def load_grid(
     run: Run,
     *,
     statistic: str,
-    kind: str,
+    kind: str = "",
     pattern: str = "",
+    rows: Sequence[Sequence[str]] | None = None,
     view: str = "merged",
     scale: str = "",
     steps: tuple[float, float] | None = None,
@@ -117,12 +118,15 @@ def load_grid(
 ) -> Grid:
     """Ask the store for at most `width` × `height` cells and lay them out.
 
-    `recorded` are the steps that have a record of the statistic, if they are known already.
+    Rows are the sites of a kind that match a pattern, or, if they are given, stand for the sites
+    with these labels. `recorded` are the steps that have a record of the statistic, if they are
+    known already.
     """
     pool = pool_of(statistic, view)
     recorded = recorded_steps(run.records(), statistic) if recorded is None else recorded
     ask = partial(rank_heatmap if view in RANK_VIEWS else Run.heatmap, run, statistic)
-    question = {"kind": kind, "name": pattern or None, "view": run_view(view), "pool": pool}
+    sites = {"kind": kind, "name": pattern or None} if rows is None else {"rows": rows}
+    question = {**sites, "view": run_view(view), "pool": pool}
     span = span_of(between(recorded, steps))
     found = ask(**question, steps=span, width=width, height=height)
     logarithmic = is_logarithmic(statistic, view, scale)
@@ -159,21 +163,21 @@ def rank_heatmap(
     run: Run,
     statistic: str,
     *,
-    kind: str,
-    name: str | None,
     view: str,
     pool: str,
     steps: slice,
     width: int,
     height: int,
+    **sites: Any,
 ) -> Heatmap:
     """Which rank is the extreme one: of several steps and sites in a cell, that of the worst."""
     extreme = view.removeprefix("arg")
-    scalar = partial(run.scalar, statistic, kind=kind, name=name, steps=steps)
     worst = run.heatmap(
-        statistic, kind=kind, name=name, steps=steps, view=extreme, width=width, height=height,
-        pool="min" if extreme == "min" else "max",
+        statistic, steps=steps, view=extreme, width=width, height=height,
+        pool="min" if extreme == "min" else "max", **sites,
     )  # fmt: skip
+    labels = [label for row in worst.row_sites for label in row]
+    scalar = partial(run.scalar, statistic, sites=labels, steps=steps)
     sign = -1.0 if extreme == "min" else 1.0
     extremes = scalar(view=extreme)
     values = sign * np.asarray(extremes.values, float)
@@ -248,7 +252,8 @@ def describe(grid: Grid, *, statistic: str, kind: str, view: str) -> str:
         return f"No {kind.replace('_', ' ')} site has been recorded here yet."
     first, last = int(grid.first[grid.first >= 0].min()), int(grid.last.max())
     shown = grid.shade[np.isfinite(grid.shade)]
-    text = f"{words.count(sites, 'site')}, {words.steps(first, last)}"
+    rows = f" in {words.count(len(grid.names), 'row')}" if len(grid.names) < sites else ""
+    text = f"{words.count(sites, 'site')}{rows}, {words.steps(first, last)}"
     if view in RANK_VIEWS:
         text += f"; the rank whose {statistic} is {view.removeprefix('arg')}imal"
     elif shown.size:

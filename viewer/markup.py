@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..store.runs import RunSummary
+    from .modules import Bracket, Level
+
+ROW_PX, MODULE_PX = 11, 44
+"""Pixels that a sign needs in a row, and a module's name along its rows."""
 
 LOGO = (
     '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
@@ -163,13 +167,63 @@ def _rank(value: float) -> str:
     return f"rank {max(round(value), 0)}"
 
 
+def modules(brackets: Sequence[Bracket], *, rows: int, height: int) -> str:
+    """The modules beside the rows of a heatmap, each a button that folds or unfolds it.
+
+    Args:
+        brackets: the modules.
+        rows: how many rows there are.
+        height: of the frame, in pixels.
+    """
+    if not brackets:
+        return ""
+    levels = max(one.level for one in brackets) + 1
+    buttons = "".join(_bracket(one, levels, rows, height) for one in brackets)
+    return (
+        f'<div class="modules" role="group" aria-label="Modules" style="height:{height}px">'
+        f"{buttons}</div>"
+    )
+
+
+def _bracket(bracket: Bracket, levels: int, rows: int, height: int) -> str:
+    share = (bracket.stop - bracket.first) / rows
+    tall = share * height
+    left, top = bracket.level / levels, bracket.first / rows
+    width = 1 - left if bracket.folded else 1 / levels
+    above, _, word = bracket.path.rpartition(".")
+    short = f"{above.rpartition('.')[2]}.{word}" if word.isdecimal() and above else word
+    sign = "▸" if bracket.folded else "▾"
+    text = sign if bracket.folded or tall < MODULE_PX else f"{sign} {short}"
+    text = escape(text) if tall >= ROW_PX else ""
+    told = f"{bracket.path}: {words.count(bracket.sites, 'site')}"
+    does = "unfold" if bracket.folded else "fold"
+    place = ";".join(
+        f"{side}:{100 * part:.5g}%"
+        for side, part in (("left", left), ("top", top), ("width", width), ("height", share))
+    )
+    # What is too thin to be read is passed over by the Tab key; + and − reach it.
+    skipped = ' tabindex="-1"' if tall < ROW_PX else ""
+    return (
+        f'<button class="{does}" data-fold="{escape(bracket.path)}" style="{place}"{skipped} '
+        f'aria-expanded="{str(not bracket.folded).lower()}" aria-label="{escape(told)}" '
+        f'title="{escape(told)}. Click to {does}.">{text}</button>'
+    )
+
+
+def level(one: Level, what: str = "") -> str:
+    """All modules folded to a depth, as a menu says it."""
+    what = what or (f"{one.example}, …" if one.example else "all sites")
+    return f"{words.shorten(what, 40)} ({words.count(one.rows, 'row')})"
+
+
 def selection(site: str, step: int | None, facts: Mapping[str, object] | None) -> str:
     """Which cell is selected, and facts about its site."""
     if not site:
         return (
             '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
             "which exponents they have, whether they fit a format, and which rank differs."
-            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>Esc</kbd> clears.</div>"
+            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold "
+            "and fold modules, <kbd>Esc</kbd> clears.</div>"
         )
     kind, _, name = site.partition(":")
     parts = [kind_name(kind), "" if step is None else f"step {step}"]

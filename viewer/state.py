@@ -7,6 +7,8 @@ from typing import Any
 
 import param
 
+from .modules import Folding
+
 KEYS: Mapping[str, str] = {
     "page": "page",
     "theme": "theme",
@@ -14,6 +16,7 @@ KEYS: Mapping[str, str] = {
     "statistic": "stat",
     "view": "view",
     "pattern": "name",
+    "fold": "fold",
     "scale": "scale",
     "site": "site",
     "step": "step",
@@ -45,6 +48,7 @@ class Choice(param.Parameterized):
         "merged", doc="`merged`, `max`, `min`, `argmax`, `argmin`, a rank or a group of ranks."
     )
     pattern = param.String("", doc="A regular expression that names must match.")
+    fold = param.String("", doc="Which modules are folded, see `modules.Folding`; empty: as fits.")
     scale = param.Selector(default="", objects=["", "log2", "linear"], doc="How values are shaded.")
     site = param.String("", doc="Label of the selected site.")
     step = param.Integer(None, allow_None=True, doc="The selected step.")
@@ -118,6 +122,8 @@ def _read(attribute: str, text: str) -> Any:
         return [one for one in text.split("\n") if one]
     if attribute == "step":
         return int(text)
+    if attribute == "fold":
+        return Folding.read(text).write()
     if attribute == "zoom":
         first, last = (float(end) for end in text.split(":"))
         if not first < last:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,8 @@ def expected_heatmap(
     worst = np.fmax if pool == "max" else np.fmin
     for column in range(shape[1]):
         inside = (steps >= found.column_first[column]) & (steps <= found.column_last[column])
-        row = 0
         for place, labels in enumerate(found.row_sites):
-            some = slice(row, row + len(labels))
-            row += len(labels)
-            cell = np.ix_(inside, np.arange(values.shape[1])[some])
+            cell = np.ix_(inside, full.get_index("site").get_indexer(labels))
             numbers[place, column] = worst.reduce(values[cell], axis=None)
             nonfinite[place, column] = (bad[cell] > 0).any()
             seen = ~np.isnan(bad[cell])
@@ -142,8 +140,18 @@ def expected_heatmap(
     return numbers, nonfinite, observed
 
 
+@st.composite
+def grouped(draw: st.DrawFn, sites: int = 4) -> list[list[int]]:
+    """Some of the sites in any order, cut into rows."""
+    chosen = draw(st.lists(st.integers(0, sites - 1), min_size=1, unique=True))
+    cuts = sorted(draw(st.sets(st.integers(1, len(chosen)))) | {0, len(chosen)})
+    return [chosen[a:b] for a, b in pairwise(cuts)]
+
+
 @settings(max_examples=60, deadline=None)
-@example(statistic="rms", pool="max", width=None, height=None, limits=[173, 174], attempt=None)
+@example(
+    statistic="rms", pool="max", width=None, height=None, limits=[173, 174], attempt=None, rows=None
+)
 @given(
     statistic=st.sampled_from(MAIN),
     pool=st.sampled_from(["max", "min"]),
@@ -151,6 +159,7 @@ def expected_heatmap(
     height=st.integers(1, 4) | st.none(),
     limits=st.tuples(st.integers(0, STEPS), st.integers(0, STEPS)).map(sorted),
     attempt=st.sampled_from([None, 0, 1]),
+    rows=st.none() | grouped(),
 )
 def test_a_heatmap_is_what_pooling_all_numbers_gives(
     long_run: Run,
@@ -160,11 +169,18 @@ def test_a_heatmap_is_what_pooling_all_numbers_gives(
     height: int | None,
     limits: list[int],
     attempt: int | None,
+    rows: list[list[int]] | None,
 ) -> None:
     question: dict[str, Any] = {"steps": tuple(limits), "attempt": attempt}
+    labels = long_run.sites().index
+    groups = None if rows is None else [[labels[place] for place in row] for row in rows]
 
-    found = long_run.heatmap(statistic, width=width, height=height, pool=pool, **question)
+    found = long_run.heatmap(
+        statistic, rows=groups, width=width, height=height, pool=pool, **question
+    )
 
+    if groups is not None and height is None:
+        assert found.row_sites == groups
     numbers, nonfinite, observed = expected_heatmap(long_run, statistic, question, found, pool)
     if width is not None:
         assert found.values.shape[1] <= width

@@ -230,6 +230,16 @@ def test_a_spike_and_a_nan_in_one_step_show_in_a_small_heatmap(
     assert np.flatnonzero(small.nonfinite[0]).tolist() == [0]
     assert small.observed.all()
     assert run.heatmap("abs_max", kind="activation", width=10, pool="min").values.max() == 1
+    folded = run.heatmap("abs_max", rows=[[UP_1, UP_0]], width=10)
+    assert folded.row_sites == [[UP_1, UP_0]]
+    assert np.array_equal(folded.values, small.values)
+    assert np.array_equal(folded.nonfinite, small.nonfinite)
+    with pytest.raises(SettingError, match=r"by `rows`, or by `kind` and `name`, not by both"):
+        run.heatmap("abs_max", kind="activation", rows=[[UP_0]])
+    with pytest.raises(SettingError, match=r"Each of `rows` must have a site; row 1 has none\."):
+        run.heatmap("abs_max", rows=[[UP_0], []])
+    with pytest.raises(SettingError, match="There is no site 'activation:up'"):
+        run.heatmap("abs_max", rows=[[UP_0], ["activation:up"]])
 
 
 def test_heatmaps_of_ranks_and_of_their_extremes(run: Run, record: Make) -> None:

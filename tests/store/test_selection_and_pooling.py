@@ -15,8 +15,13 @@ from rankscope.sketch import SettingError
 from rankscope.store import SiteInfo
 from rankscope.store.chunks import overlaps
 from rankscope.store.layout import COLUMNS, RING
-from rankscope.store.pooling import Pool, group_size, pool_sites, pool_steps
-from rankscope.store.selection import choose_records, choose_sites, choose_step, stretches
+from rankscope.store.pooling import Pool, group_size, pool_sites, pool_steps, row_starts
+from rankscope.store.selection import (
+    choose_records,
+    choose_sites,
+    choose_step,
+    stretches,
+)
 from rankscope.store.tiers import Bounds, pieces
 
 SITES = [
@@ -164,32 +169,48 @@ numbers = arrays(
 
 
 def pool_cells(
-    values: NDArray[np.float32], sizes: tuple[int, int], pool: Pool
+    values: NDArray[np.float32], size: int, starts: NDArray[np.int64], pool: Pool
 ) -> NDArray[np.float32]:
     """float32 [rows, columns] of [steps, sites], in two parts, as a long heatmap is pooled."""
-    columns = np.arange(len(values)) // sizes[0]
+    columns = np.arange(len(values)) // size
     pooled = np.full((columns[-1] + 1, values.shape[1]), np.nan, np.float32)
     half = len(values) // 2
     for some in (slice(None, half), slice(half, None)):
         pool_steps(values[some], columns[some], pooled, pool)
-    return pool_sites(pooled, sizes[1], pool)
+    return pool_sites(pooled, starts, pool)
 
 
-@given(numbers, st.integers(1, 40), st.integers(1, 40), st.sampled_from(["max", "min"]))
+def uneven(sites: int, length: int) -> list[int]:
+    """Lengths of rows: 1, 2, … up to the given one, and so on, of all sites together."""
+    lengths, left = list[int](), sites
+    while left:
+        lengths.append(min(len(lengths) % length + 1, left))
+        left -= lengths[-1]
+    return lengths
+
+
+@given(
+    numbers,
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 5),
+    st.sampled_from(["max", "min"]),
+)
 def test_pooling_keeps_the_worst_of_each_cell(
-    values: NDArray[np.float32], width: int, height: int, pool: Pool
+    values: NDArray[np.float32], width: int, height: int, length: int, pool: Pool
 ) -> None:
-    sizes = group_size(values.shape[0], width), group_size(values.shape[1], height)
+    steps, sites = values.shape
+    size, starts = group_size(steps, width), row_starts(uneven(sites, length), height)
 
-    pooled = pool_cells(values, sizes, pool)
+    pooled = pool_cells(values, size, starts, pool)
 
+    assert pooled.shape == (len(starts), -(-steps // size))
     assert pooled.shape[0] <= height
     assert pooled.shape[1] <= width
-    for row in range(pooled.shape[0]):
+    for row, first in enumerate(starts):
+        some = slice(first, starts[row + 1] if row + 1 < len(starts) else sites)
         for column in range(pooled.shape[1]):
-            cell = values[
-                column * sizes[0] : (column + 1) * sizes[0], row * sizes[1] : (row + 1) * sizes[1]
-            ]
+            cell = values[column * size : (column + 1) * size, some]
             known = cell[~np.isnan(cell)]
             worst = np.nan if not len(known) else known.max() if pool == "max" else known.min()
             assert np.array_equal(pooled[row, column], worst, equal_nan=True)
@@ -202,8 +223,10 @@ def test_one_spike_in_one_step_is_never_lost(
     at = data.draw(st.integers(0, steps - 1)), data.draw(st.integers(0, sites - 1))
     values = np.ones((steps, sites), np.float32)
     values[at] = 1e30
-    sizes = group_size(steps, width), group_size(sites, height)
-    pooled = pool_cells(values, sizes, "max")
+    size = group_size(steps, width)
+    starts = row_starts(uneven(sites, data.draw(st.integers(1, 9))), height)
+    pooled = pool_cells(values, size, starts, "max")
 
-    assert pooled[at[1] // sizes[1], at[0] // sizes[0]] == np.float32(1e30)
+    row = int(np.searchsorted(starts, at[1], "right")) - 1
+    assert pooled[row, at[0] // size] == np.float32(1e30)
     assert (pooled > 1).sum() == 1

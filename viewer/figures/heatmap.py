@@ -32,6 +32,9 @@ LABEL_LENGTH = 30
 """Characters of a site's name that fit there."""
 LABEL_HEIGHT = 13
 """Pixels that a row's name needs."""
+BORDER_TOP, BORDER_BOTTOM = 5, 46
+"""Pixels above and below the frame, more than its axis takes: what stands beside it is in line with
+its rows."""
 PATCH_COLUMNS = 8
 """More changed columns than this are sent as a whole new image."""
 SPARE = 64
@@ -83,6 +86,7 @@ class HeatmapFigure:
         self,
         name: str = "heatmap",
         *,
+        beside: int = 0,
         steps: Range1d,
         crosshair: Span,
         pinned: Span,
@@ -93,10 +97,12 @@ class HeatmapFigure:
 
         Args:
             name: what to call it.
+            beside: pixels left of it that something else takes of its left border.
             steps, crosshair, pinned, theme: as all figures of a session have them.
             undefined: what is said of a cell that was observed and has no number.
         """
         self.name, self.theme, self.undefined = name, theme, undefined
+        self.label_width = LABEL_WIDTH - beside
         self.grid: Grid | None = None
         nothing: look.Data = {
             "shade": [np.full((1, 1), np.nan, np.float32)],
@@ -114,7 +120,8 @@ class HeatmapFigure:
     def _build(self, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
         rows = Range1d(start=1, end=0)
         fig = look.plot(self.name, theme=self.theme, x_range=steps, y_range=rows, height=420)
-        fig.min_border_left = LABEL_WIDTH
+        fig.min_border_left = self.label_width
+        fig.min_border_top, fig.min_border_bottom = BORDER_TOP, BORDER_BOTTOM
         fig.xaxis.axis_label = "step"
         fig.grid.visible = False
         fig.yaxis.major_tick_line_color = None
@@ -210,10 +217,9 @@ class HeatmapFigure:
         """Name as many rows as can be read; a row keeps its name through zoom and refresh."""
         rows = max(len(grid.names), 1)
         every = max(round(LABEL_HEIGHT * rows / look.frame(self.figure)[1] + 0.49), 1)
+        length = LABEL_LENGTH * self.label_width // LABEL_WIDTH
         ticks = [row + 0.5 for row in range(0, len(grid.names), every)]
-        names = {
-            row + 0.5: words.shorten(name, LABEL_LENGTH) for row, name in enumerate(grid.names)
-        }
+        names = {row + 0.5: words.shorten(name, length) for row, name in enumerate(grid.names)}
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
             axis.ticker = FixedTicker(ticks=ticks)

@@ -10,15 +10,20 @@ import numpy as np
 import param
 
 from ...sketch.errors import RankscopeError
-from .. import grid, markup, words
+from .. import grid, markup, modules, words
 from ..figures import HeatmapFigure, LinesFigure, colours
+from ..figures.heatmap import BORDER_BOTTOM, BORDER_TOP
 from ..session import Session
 from ..twins import grid_table, lines_table, spectrum_table
 from .fitted import Fitted
+from .folds import Folds
 from .page import Drawn
 from .selection import Selection
 from .training import Training
 from .twins import Twin, Twins
+
+MODULES_WIDTH = 48
+"""Pixels left of the heatmap, in which modules stand beside their rows."""
 
 
 class Told(param.Parameterized):
@@ -36,14 +41,15 @@ class Map:
     name: ClassVar[str] = "map"
     title: ClassVar[str] = "Map"
     watched: ClassVar[Sequence[str]] = (
-        "kind", "statistic", "view", "pattern", "scale", "zoom", "site", "step", "format",
+        "kind", "statistic", "view", "pattern", "fold", "scale", "zoom", "site", "step", "format",
         "drawing", "amount", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
         self.training = Training(session, "training", height=130, labelled=False)
-        self.heatmap = HeatmapFigure(**session.axis())
+        self.heatmap = HeatmapFigure(**session.axis(), beside=MODULES_WIDTH)
+        self.folds = Folds(session)
         self.selection = Selection(session, LinesFigure("ranks", **session.axis(), height=150))
         self._listen()
         held = self.selection
@@ -89,8 +95,9 @@ class Map:
         """Bring everything up to date."""
         choice, version = self.session.choice, self.session.follower.version
         self.training.show()
-        asked = (choice.kind, choice.statistic, choice.view, choice.pattern, choice.scale)
-        if self._drawn.due("grid", version, *asked, choice.zoom, self._frame.size):
+        asked = (choice.kind, choice.statistic, choice.view, choice.pattern, choice.fold)
+        where = (choice.scale, choice.zoom, self._frame.size)
+        if self._drawn.due("grid", version, *asked, *where):
             self._show_grid()
         self._follow()
         self._outline()
@@ -116,8 +123,10 @@ class Map:
         if shown is None:
             return
         limits = self._stick(shown)
-        self.heatmap.figure.height = int(np.clip(len(shown.names) * 16, 160, 400)) + 46
+        height = int(np.clip(len(shown.names) * 16, 160, 400))
+        self.heatmap.figure.height = height + BORDER_TOP + BORDER_BOTTOM
         self.heatmap.show(shown, limits, statistic=choice.statistic)
+        self.folds.tell(shown, height=height)
         what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
         told = {
             "heatmap": markup.title(what, words.view_name(choice.view)),
@@ -134,11 +143,11 @@ class Map:
         if not choice.kind:
             return None
         width, height = self._frame.size
-        return grid.load_grid(
+        rows = self.folds.load()
+        shown = grid.load_grid(
             self.session.run,
             statistic=choice.statistic,
-            kind=choice.kind,
-            pattern=choice.pattern,
+            rows=[row.sites for row in rows],
             view=choice.view,
             scale=choice.scale,
             steps=self.session.zoom,
@@ -146,6 +155,7 @@ class Map:
             width=width,
             height=height,
         )
+        return modules.named(shown, rows)
 
     def _stick(self, shown: grid.Grid) -> colours.Limits:
         """Limits that stay for each kind and statistic, whatever is looked at in between."""

@@ -18,7 +18,7 @@ from ...sketch.formats import FORMATS, number_format
 from ...sketch.ranges import QUESTIONS
 from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
 from ...store.logframe import SCALARS, TENSOR_TYPES
-from ...store.pooling import Heatmap, group_size, reduce_groups
+from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
 from ...store.record import SiteInfo
 from ...store.selection import choose_sites
 from .. import curves, grid, life, series, spectrum
@@ -98,7 +98,8 @@ class FrameSource:
         there = np.stack([np.isin(table.steps, self._steps_of(site)) for site in sites])
         bad = np.stack([np.isin(table.steps, wrong) for wrong in table.bad])
         pool = grid.pool_of(ours, view)
-        down, across = group_size(len(sites), size[1]), group_size(len(table.steps), size[0])
+        down = row_starts([1] * len(sites), size[1])
+        across = row_starts([1] * len(table.steps), size[0])
         worst = np.fmin if pool == "min" else np.fmax
 
         # `Any` of two dimensions: numbers or flags.
@@ -106,7 +107,7 @@ class FrameSource:
             rows = reduce_groups(operation, cells, down)
             return reduce_groups(operation, np.ascontiguousarray(rows.T), across).T
 
-        ends = np.append(np.arange(across, len(table.steps), across), len(table.steps)) - 1
+        ends = np.append(across[1:], len(table.steps)) - 1
         found = Heatmap(
             statistic=ours,
             kind=kind,
@@ -114,8 +115,8 @@ class FrameSource:
             values=pooled(worst, table.values.T.astype(np.float32)),
             nonfinite=pooled(np.logical_or, bad),
             observed=pooled(np.logical_or, there),
-            row_sites=[sites[at : at + down] for at in range(0, len(sites), down)],
-            column_first=table.steps[::across],
+            row_sites=labels_by_row(sites, down),
+            column_first=table.steps[across],
             column_last=table.steps[ends] if len(table.steps) else table.steps,
         )
         logarithmic = grid.is_logarithmic(ours, view, scale)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import panel as pn
 
 from .. import markup, words
-from ..pages.map import Map
+from ..pages.folds import Folds
+from ..pages.map import MODULES_WIDTH, Map
 from .selection import exponents_view, ranks_view, training_view
 from .twins import twin
 from .widgets import WIDGET_CSS, button, card, cards, figure, select, text
@@ -29,7 +30,12 @@ def _left(page: Map) -> pn.Column:
             sizing_mode="stretch_width",
         ),
         text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
-        figure(page.heatmap.figure),
+        pn.Row(
+            text(page.folds.told.param.beside, sizing_mode=None, width=MODULES_WIDTH),
+            figure(page.heatmap.figure),
+            sizing_mode="stretch_width",
+            margin=0,
+        ),
         text(told.param.heatmap_summary),
         twin(page.twins, "heatmap"),
         ranks_view(page.selection, page.twins),
@@ -43,21 +49,41 @@ def _controls(page: Map) -> pn.FlexBox:
     choice, options = session.choice, session.options.param
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
-        select(session, "kind", options.kinds, label="Kind", width=160, words=markup.kind_name),
-        select(session, "statistic", session.statistics, label="Statistic", width=125),
-        select(session, "view", options.views, label="View", width=170, words=words.view_name),
-        select(session, "scale", scales, label="Shading", width=125),
+        select(session, "kind", options.kinds, label="Kind", width=130, words=markup.kind_name),
+        select(session, "statistic", session.statistics, label="Statistic", width=105),
+        select(session, "view", options.views, label="View", width=158, words=words.view_name),
+        select(session, "scale", scales, label="Shading", width=110),
+        _levels(page.folds),
         pn.widgets.TextInput.from_param(
             choice.param.pattern,
             label="Name matches",
             placeholder="regular expression",
             description=None,
-            width=150,
+            width=125,
             margin=0,
             stylesheets=[WIDGET_CSS],
         ),
         gap="10px",
     )
+
+
+def _levels(folds: Folds) -> pn.widgets.Select:
+    """To which depth modules are folded."""
+    told = folds.told
+    menu = pn.widgets.Select(
+        label="Modules",
+        options=told.levels,
+        value=told.level,
+        width=160,
+        margin=0,
+        stylesheets=[WIDGET_CSS],
+    )
+    # Both at once: a menu that does not know its value takes another one.
+    told.param.watch(
+        lambda *_: menu.param.update(options=told.levels, value=told.level), ["levels", "level"]
+    )
+    menu.param.watch(lambda event: folds.choose(event.new), ["value"])
+    return menu
 
 
 def _right(page: Map) -> pn.Column:

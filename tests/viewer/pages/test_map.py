@@ -400,3 +400,137 @@ def test_without_a_selection_it_says_how_to_select(new_job: Callable, open_page:
 
     assert "Click a cell" in page.selection.told.cell
     assert page.selection.told.fit == ""
+
+
+def test_a_folded_module_is_one_row_of_its_worst(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, kind="activation", fold="2")
+    shown = grid_of(page)
+
+    assert shown.names == [f"blocks.{n} · 6 sites" for n in range(4)]
+    assert shown.said[0] == "blocks.0 · 6 sites (activation)"
+    assert "24 sites in 4 rows, steps 0–59" in page.told.heatmap_summary
+    sites = shown.row_sites[2]
+    run = open_run(broken_job)
+    every = run.scalar("rms", sites=sites).values
+    bad = (run.scalar("nonfinite", sites=sites).values > 0).any(axis=1)
+    assert np.allclose(2.0 ** shown.shade[2], np.nanmax(every, axis=1))
+    assert ((shown.state[2] == grid.NONFINITE) == bad).all()
+    assert not (shown.state[:2] == grid.NONFINITE).any()
+
+    tap(page.heatmap.figure, 40, 2.5)
+    assert (page.session.choice.site, page.session.choice.step) == (ORIGIN, 40)
+    box = page.heatmap.chosen
+    assert (column(box, "top"), column(box, "bottom")) == ([2], [3])
+
+
+@pytest.mark.parametrize("view", ["max", "min", "argmax", "argmin", "2"])
+@pytest.mark.parametrize("statistic", ["rms", "abs_min"])
+def test_every_view_of_a_folded_module_is_of_all_its_sites(
+    broken_job: Path, view: str, statistic: str, open_page: Callable
+) -> None:
+    page = open_page(broken_job, kind="activation", view=view, statistic=statistic, fold="1")
+
+    assert page.told.problem == ""
+    [cells] = grid_of(page).shade
+    scalar = open_run(broken_job).scalar
+    asked = view.removeprefix("arg") if view in grid.RANK_VIEWS else grid.run_view(view)
+    found = scalar(statistic, kind="activation", view=asked)
+    smallest = view.endswith("min") or (statistic == "abs_min" and view != "argmax")
+    places = (np.nanargmin if smallest else np.nanargmax)(found.values, axis=1)
+    if view in grid.RANK_VIEWS:
+        found = scalar(statistic, kind="activation", view=view)
+    values = found.values[np.arange(60), places]
+    assert np.allclose(cells if view in grid.RANK_VIEWS else 2.0**cells, values)
+
+
+def test_modules_are_folded_and_unfolded_one_by_one(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, kind="activation", site=ORIGIN, step=40)
+    assert len(grid_of(page).names) == 24
+    beside = page.folds.told.beside
+    assert 'data-fold="blocks.2.mlp"' in beside
+    assert 'aria-label="blocks.2: 6 sites"' in beside
+
+    page.folds.toggle("blocks.1")
+    assert page.session.choice.fold == "0,blocks.1"
+    assert grid_of(page).names[5:8] == ["blocks.0.mlp.act", "blocks.1 · 6 sites", "blocks.2.norm1"]
+    page.folds.toggle("blocks.1")
+    assert page.session.choice.fold == "0"
+    page.folds.toggle("no such module")
+    assert page.session.choice.fold == "0"
+
+    for fold in ("0,blocks.2.mlp", "0,blocks.2", "0,blocks", "0,blocks"):
+        page.folds.fold()
+        assert page.session.choice.fold == fold
+    page.folds.unfold()
+    assert len(grid_of(page).names) == 24
+
+
+def test_with_nothing_selected_all_modules_fold_by_a_level(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, kind="activation")
+    page.session.clear()
+    assert list(page.folds.told.levels.items()) == [
+        ("as fits (24 rows)", ""), ("all sites (24 rows)", "0"),
+        ("blocks.0.attn, … (16 rows)", "3"), ("blocks.0, … (4 rows)", "2"),
+        ("blocks, … (1 row)", "1"),
+    ]  # fmt: skip
+
+    folds = list[str]()
+    for does in (page.folds.fold,) * 4 + (page.folds.unfold,):
+        does()
+        folds.append(page.session.choice.fold)
+    assert folds == ["3", "2", "1", "1", "2"]
+    assert len(grid_of(page).names) == 4
+
+
+def test_a_name_filter_and_a_kind_have_their_own_tree(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, kind="activation", pattern="attn", fold="2,blocks.3")
+    assert grid_of(page).names == [
+        *(f"blocks.{n} · 2 sites" for n in range(3)), "blocks.3.attn · 2 sites",
+    ]  # fmt: skip
+
+    page.session.choice.pattern = "act$"
+    assert grid_of(page).names == [f"blocks.{n}.mlp.act" for n in range(4)]
+    assert page.folds.told.beside.count("<button") == 1
+    page.session.choice.param.update(pattern="nothing like this")
+    assert page.told.problem.startswith("No site's name matches")
+    page.session.choice.param.update(pattern="", kind="weight_gradient")
+    assert grid_of(page).names[:2] == ["blocks.0 · 3 sites", "blocks.1 · 3 sites"]
+
+
+def test_sites_of_hostile_names_fold_as_others_do(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    names = ['<img src=x>.a"b', "<img src=x>.c", "plain", "stage1.experts.3.up", "stage1.out"]
+    job.sites = [
+        replace(job.sites[0], name=name, order=order) for order, name in enumerate(names)
+    ]  # fmt: skip
+    job.index = np.array(job.writer.catalog.add_sites(job.sites), np.intp)
+    job.sketch = lambda site, step, rank, spike: job.measured(
+        replace(site, name="blocks.0.norm1"), step
+    )
+    job.commit(range(3))
+
+    page = open_page(job.path, kind="activation", pattern="img|plain|stage", fold="1")
+
+    assert grid_of(page).names == ["<img src=x> · 2 sites", "plain", "stage1 · 2 sites"]
+    assert "<img" not in page.folds.told.beside
+    page.folds.toggle("<img src=x>")
+    assert grid_of(page).names[:2] == ['<img src=x>.a"b', "<img src=x>.c"]
+
+
+def test_new_steps_are_patched_into_folded_rows(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(20))
+    pages = open_pages(job.path, page="map", fold="2")
+    image, beside = pages.page.heatmap.cells.data["shade"][0], pages.page.folds.told.beside
+
+    job.commit(range(20, 21))
+    pages.session.follower.look()
+    pages.tick()
+
+    assert pages.page.heatmap.cells.data["shade"][0] is image, "patched in place, not replaced"
+    assert np.isfinite(image[:4, :21]).all()
+    assert pages.page.folds.told.beside == beside
