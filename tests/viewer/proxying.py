@@ -16,19 +16,17 @@ from tornado.websocket import WebSocketClientConnection, WebSocketHandler, webso
 
 
 class Proxy:
-    """Shows a server under a path of its own, with the headers that browsers sent."""
+    """Shows a server under a path, with its own host in the requests, as nginx does by default."""
 
-    def __init__(self, target: str, *, path: str, strips: bool) -> None:
+    def __init__(self, *, path: str, strips: bool) -> None:
         """Start it.
 
         Args:
-            target: the server's address, without a path.
             path: what the browser sees before each path, such as `/rankscope`.
             strips: whether the server gets paths without it.
         """
-        self.target = target
-        self.asked: list[str] = []
-        """What was asked of it: paths and queries."""
+        self.target = ""
+        """The server's address, without a path."""
         bound: Future[int] = Future()
         self._thread = Thread(target=self._serve, args=(path, strips, bound), daemon=True)
         self._thread.start()
@@ -72,11 +70,11 @@ class Pages(RequestHandler):
 
     async def pass_on(self, path: str) -> None:
         query = f"?{self.request.query}" if self.request.query else ""
-        self.proxy.asked.append(path + query)
+        headers = {name: value for name, value in self.request.headers.items() if name != "Host"}
         request = HTTPRequest(
             self.proxy.target + self.kept + path + query,
             method=self.request.method or "",
-            headers={**self.request.headers, "Accept-Encoding": "identity"},
+            headers={**headers, "Accept-Encoding": "identity"},
             body=self.request.body or None,
             follow_redirects=False,
             allow_nonstandard_methods=True,

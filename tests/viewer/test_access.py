@@ -17,7 +17,7 @@ def test_who_is_on_this_machine_needs_no_token(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "", "::", "10.1.2.3", "gpu-7"])
 def test_an_address_that_others_reach_wants_a_token_or_many_words(address: str) -> None:
-    with pytest.raises(AddressError, match="--token-file FILE makes one.*or say `--insecure`"):
+    with pytest.raises(AddressError, match=r"--token-file FILE makes one.*or say `--insecure`"):
         Access(address=address)
 
     assert Access(address=address, insecure=True).token is None

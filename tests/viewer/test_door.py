@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
@@ -20,6 +20,8 @@ from tornado.websocket import websocket_connect
 
 from rankscope.viewer import Server, serve
 from rankscope.viewer.door import PAUSE_S, TokenLock
+
+from .proxying import Proxy
 
 TOKEN = "correct horse & <b>"
 SECRETS = (TOKEN, quote(TOKEN), "correct")
@@ -33,16 +35,20 @@ class Answer(NamedTuple):
     waits: str
 
 
-def ask(address: str, path: str = "", *, cookie: str = "", typed: str | None = None) -> Answer:
-    """One request of a browser that follows nothing by itself."""
+def ask(
+    address: str, path: str = "", *, cookie: str = "", typed: str | None = None, scheme: str = ""
+) -> Answer:
+    """One request of a browser that follows nothing by itself; a proxy says which scheme it has."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
     headers = {"Cookie": cookie} if cookie else {}
+    headers |= {"X-Forwarded-Proto": scheme} if scheme else {}
     body = None
     if typed is not None:
         body = urlencode({"token": typed})
         headers["Content-Type"] = "application/x-www-form-urlencoded"
-    connection.request("POST" if body else "GET", parts.path + path, body, headers)
+    query = f"?{parts.query}" if parts.query else ""
+    connection.request("POST" if body else "GET", parts.path + query + path, body, headers)
     got = connection.getresponse()
     told = {name: got.headers.get(name) or "" for name in ("Location", "Set-Cookie", "Retry-After")}
     text = got.read().decode(errors="replace")
@@ -50,25 +56,24 @@ def ask(address: str, path: str = "", *, cookie: str = "", typed: str | None = N
     return Answer(got.status, told["Location"], told["Set-Cookie"], text, told["Retry-After"])
 
 
-def opens_websocket(address: str, page: str, *, cookie: str = "", origin: str = "") -> bool:
-    """Whether a websocket comes about for the session in `page`."""
+def open_websocket(address: str, page: str, *, cookie: str = "", origin: str = "") -> int:
+    """The answer's code to who asks for a websocket for the session in `page`."""
     [session] = re.findall(r'"token":"([^"]+)"', page)
     headers = {"Sec-WebSocket-Protocol": f"bokeh, {session}"}
     headers |= {"Cookie": cookie} if cookie else {}
     headers |= {"Origin": origin} if origin else {}
 
-    async def connect() -> bool:
+    async def connect() -> int:
         request = HTTPRequest(address.replace("http", "ws", 1) + "ws", headers=headers)
         try:
             socket = await websocket_connect(request)
         except HTTPClientError as error:
-            assert error.code == 403
-            return False
-        first = await socket.read_message()
+            return error.code
+        assert await socket.read_message() is not None
         socket.close()
         while await socket.read_message() is not None:
             pass
-        return first is not None
+        return 101
 
     return asyncio.run(connect())
 
@@ -119,11 +124,12 @@ def test_the_token_gives_a_cookie_for_this_path_which_opens_pages_and_websockets
     assert answer.place == "./?run=a+b&theme=dark"
     # No path: the browser takes that of the login page, as it sees it.
     assert ways == ["HttpOnly", "SameSite=Lax"]
+    assert "Secure" in ask(locked.address, "login", typed=TOKEN, scheme="https").cookie.split("; ")
     page = ask(locked.address, cookie=cookie)
     assert page.status == 200
-    assert opens_websocket(locked.address, page.text, cookie=cookie)
-    assert not opens_websocket(locked.address, page.text)
-    assert not opens_websocket(locked.address, page.text, cookie=cookie[:-1] + "!")
+    assert open_websocket(locked.address, page.text, cookie=cookie) == 101
+    assert open_websocket(locked.address, page.text) == 403
+    assert open_websocket(locked.address, page.text, cookie=cookie[:-1] + "!") == 403
 
 
 def test_a_link_with_the_token_leaves_no_trace_of_it(
@@ -207,11 +213,11 @@ def test_pages_of_foreign_origins_are_refused_and_the_log_says_which_flag_lets_t
     try:
         page = ask(server.address).text
         # A session is there for the one that comes first; the others make their own.
-        assert opens_websocket(server.address, page, origin=server.address.rstrip("/"))
-        assert opens_websocket(server.address, page, origin="https://lab.org")
-        assert opens_websocket(server.address, page), "what is no browser has no origin"
+        assert open_websocket(server.address, page, origin=server.address.rstrip("/")) == 101
+        assert open_websocket(server.address, page, origin="https://lab.org") == 101
+        assert open_websocket(server.address, page) == 101, "what is no browser has no origin"
         for origin in foreign * 2:
-            assert not opens_websocket(server.address, page, origin=origin)
+            assert open_websocket(server.address, page, origin=origin) == 403
     finally:
         server.stop()
 
@@ -234,4 +240,27 @@ def test_a_prefix_stands_before_all_that_is_answered(broken_job: Path) -> None:
         assert ask(server.address, "liveness").status == 200
         assert [ask(root, path).status for path in ("/", "/login", "/liveness")] == [404] * 3
     finally:
+        server.stop()
+
+
+def test_behind_a_proxy_that_takes_its_path_away_all_is_found(broken_job: Path) -> None:
+    proxy = Proxy(path="/user/x/proxy/5006", strips=True)
+    origin = f"http://127.0.0.1:{proxy.port}"
+    server = serve(broken_job, token=TOKEN, origins=[origin.removeprefix("http://")])
+    proxy.target = server.address.rstrip("/")
+    try:
+        login = urljoin(proxy.address, ask(proxy.address, "?step=3").place)
+        let_in = ask(login, typed=TOKEN)
+        cookie = let_in.cookie.partition(";")[0]
+        page = ask(urljoin(login, let_in.place), cookie=cookie).text
+        files = re.findall(r'(?:src|href)="([^"]+)"', page)
+
+        assert login == f"{proxy.address}login?step=3"
+        assert urljoin(login, let_in.place) == f"{proxy.address}?step=3"
+        assert len(files) > 5
+        assert {ask(urljoin(proxy.address, file)).status for file in files} == {200}
+        assert open_websocket(proxy.address, page, cookie=cookie, origin=origin) == 101
+        assert open_websocket(proxy.address, page, origin=origin) == 403
+    finally:
+        proxy.stop()
         server.stop()
