@@ -6,7 +6,7 @@ was judged is never called healthy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,7 +111,7 @@ def why(run: Run) -> Why:
         findings=[_finding(run, one, sites, gaps, records) for one in incidents[:MOST_INCIDENTS]],
         left_out=max(len(incidents) - MOST_INCIDENTS, 0),
         checked=dict(sorted(judged.items())),
-        not_observed=list(_not_observed(run, records, gaps, judged)),
+        not_observed=list(_not_observed(run, records, gaps, judged, set(sites["kind"]))),
     )
 
 
@@ -215,7 +215,11 @@ def _confidence(
 
 
 def _not_observed(
-    run: Run, records: pd.DataFrame, gaps: pd.DataFrame, judged: Mapping[str, int]
+    run: Run,
+    records: pd.DataFrame,
+    gaps: pd.DataFrame,
+    judged: Mapping[str, int],
+    kinds: Collection[str],
 ) -> Iterator[str]:
     if not len(records):
         yield "No record was stored."
@@ -231,11 +235,10 @@ def _not_observed(
     stride = float(np.median([*np.diff(np.unique(records["step"].to_numpy(np.int64))), 1]))
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."
+    events = run.events()
     for kind in ("rule-failed", "imported"):
-        told = run.events().query(f"kind == {kind!r}")
-        for text in told["text"].drop_duplicates().head(5):
+        for text in events.loc[events["kind"] == kind, "text"].drop_duplicates().head(5):
             yield str(text)
-    kinds = set(run.sites()["kind"])
     for kind in ("weight", "weight_gradient", "activation"):
         if kind not in kinds:
             yield f"No {kind.replace('_', ' ')} was observed."

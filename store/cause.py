@@ -19,7 +19,7 @@ from ..sketch.table import UNSEEN
 from .badness import Seen
 from .reader import Reader
 from .record import SiteInfo
-from .selection import ATTEMPT, COMPLETE, KEPT, PARTIAL, STEP, Indices, choose_sites
+from .selection import ATTEMPT, COMPLETE, KEPT, PARTIAL, STEP, Indices
 
 Cause = Literal[
     "module", "forward", "input", "backward", "reduction", "update", "weights", "gather", "unknown"
@@ -85,7 +85,7 @@ class Case:
     def before(self) -> str:
         """The label of the site that was executed before this one on the rank."""
         row, before, phase = self.rows[0], "", phase_of(self.site)
-        for place in choose_sites(self.reader.meta.sites).tolist():
+        for place in self.reader.choose_sites().tolist():
             if place == self.place:
                 break
             if self.here.seen[row, place] and FORWARD <= phase_of(self._info(place)) <= phase:

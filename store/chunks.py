@@ -25,11 +25,16 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, BloscShuffle, TransposeCodec
 from zarr.core.sync import sync
 
+from .blosc_part import part_of
+from .decoded import Chunk, Decoded
+
 Slices = tuple[slice, ...]
 Block = NDArray[Any]  # of the array's own dtype
 
 LEVEL = 1
 """Of compression, for all chunks; the arrays' metadata say with what, and how to shuffle."""
+LITTLE = 2
+"""A part of a chunk is decoded alone where it is at most one in so many rows."""
 SAMPLE = 509
 """A chunk is looked at for what is not the fill value in steps of so many elements first."""
 
@@ -89,15 +94,47 @@ Encoded = dict[str, bytes | None]
 """Chunks as they are stored, by their key in the store; None for one that holds nothing."""
 
 
-def read_regions(requests: Iterable[Request]) -> None:
+def read_regions(requests: Iterable[Request], decoded: Decoded | None = None) -> None:
     """Fill each block with the elements of its region, which must lie within the array.
 
     Where nothing is stored it gets the fill value.
+
+    Args:
+        decoded: what is known of chunks of the same snapshot; what is read is kept there.
     """
     works = by_chunk(requests)
-    chunks = _get_all([key_of(chunk) for chunk in works])
+    if decoded is not None:
+        works = [some for some in works if not place_known(some, decoded)]
+    chunks = _get_all([key_of(some) for some in works])
+
+    def decode_and_place(some: Sequence[Work], encoded: Stored | None) -> None:
+        rows = rows_of(some)
+        chunk = None if encoded is None else decode_rows(some[0][0], encoded, rows)
+        place(some, chunk, rows.start)
+        if decoded is not None:
+            decoded.keep((name_of(*key_of(some)), rows.start, rows.stop), chunk)
+
     # Blosc lets go of the interpreter, so threads do help.
-    list(_threads.map(place, works, chunks))
+    list(_threads.map(decode_and_place, works, chunks))
+
+
+def rows_of(works: Sequence[Work]) -> slice:
+    """What to decode of one chunk, along the axis that comes first as it is stored."""
+    array = works[0][0]
+    axis = order_of(array)[0]
+    first = min(part.inside[axis].start for _, _, part in works)
+    stop = max(part.inside[axis].stop for _, _, part in works)
+    length = array.chunks[axis]
+    return slice(first, stop) if (stop - first) * LITTLE <= length else slice(0, length)
+
+
+def place_known(works: Sequence[Work], decoded: Decoded) -> bool:
+    """Copy what is asked for of one chunk if it is known; whether it is."""
+    rows = rows_of(works)
+    is_known, chunk = decoded.find((name_of(*key_of(works)), rows.start, rows.stop))
+    if is_known:
+        place(works, chunk, rows.start)
+    return is_known
 
 
 def each_chunk(array: zarr.Array[Any], region: Slices, use: Callable[[Part, Block], None]) -> None:
@@ -190,12 +227,16 @@ def name_of(array: zarr.Array[Any], chunk: tuple[int, ...]) -> str:
     return f"{array.path}/{array.metadata.encode_chunk_key(chunk)}"
 
 
-def place(works: Sequence[Work], encoded: Stored | None) -> None:
-    """Copy what is asked for of one chunk into the blocks of its regions."""
-    array = works[0][0]
-    chunk = None if encoded is None else decode(array, encoded)
-    for _, block, part in works:
-        block[part.outside] = array.fill_value if chunk is None else chunk[part.inside]
+def place(works: Sequence[Work], chunk: Chunk, first: int) -> None:
+    """Copy what is asked for of one chunk, of which the rows from `first` on are given."""
+    axis = order_of(works[0][0])[0]
+    for array, block, part in works:
+        if chunk is None:
+            block[part.outside] = array.fill_value
+            continue
+        rows = part.inside[axis]
+        moved = slice(rows.start - first, rows.stop - first)
+        block[part.outside] = chunk[(*part.inside[:axis], moved, *part.inside[axis + 1 :])]
 
 
 def _room(array: zarr.Array[Any]) -> Block:
@@ -209,10 +250,27 @@ def _room(array: zarr.Array[Any]) -> Block:
 
 def decode(array: zarr.Array[Any], encoded: Stored, room: Block | None = None) -> Block:
     """The elements of one chunk."""
-    flat = np.frombuffer(Blosc().decode(encoded, out=room), array.dtype)
+    return turned(array, np.frombuffer(Blosc().decode(encoded, out=room), array.dtype))
+
+
+def decode_rows(array: zarr.Array[Any], encoded: Stored, rows: slice) -> Block:
+    """Those elements of one chunk along the axis that comes first as it is stored."""
+    length = array.chunks[order_of(array)[0]]
+    if rows.stop - rows.start == length:
+        return decode(array, encoded)
+    size = math.prod(array.chunks) * array.dtype.itemsize // length
+    start, stop = rows.start * size, rows.stop * size
+    some, first = part_of(encoded, start, stop)
+    # A copy, for a block of Blosc may be much larger than what is kept of it.
+    found = np.frombuffer(Blosc().decode(some), np.uint8)[start - first : stop - first].copy()
+    return turned(array, found.view(array.dtype))
+
+
+def turned(array: zarr.Array[Any], flat: Block) -> Block:
+    """Elements in the order in which they are stored, as a chunk, or as some rows of one."""
     order = order_of(array)
-    turned = flat.reshape([array.chunks[axis] for axis in order])
-    return turned.transpose(np.argsort(order))
+    shape = [array.chunks[axis] for axis in order[1:]]
+    return flat.reshape(-1, *shape).transpose(np.argsort(order))
 
 
 def order_of(array: zarr.Array[Any]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from ..sketch.errors import SettingError
 from .cause import phase_of
 from .pooling import Heatmap, group_size, pool_sites, pool_steps
 from .reader import Reader
-from .selection import Chosen, Indices, Steps, choose_sites
+from .selection import Chosen, Indices, Steps
 from .values import SKETCHED, main_column
 
 AT_ONCE = 1 << 20
@@ -311,7 +311,7 @@ def _pair(
 
 
 def _chosen(reader: Reader, kind: str | None, name: str | None) -> Indices:
-    return choose_sites(reader.meta.sites, kind=kind, name=name)
+    return reader.choose_sites(kind=kind, name=name)
 
 
 def _why_bits_cannot_be_known(one: Reader, other: Reader) -> str:

@@ -26,7 +26,7 @@ from .fit import counted_of, fit_row, nonzero
 from .labels import by_step
 from .reader import Reader
 from .record import QuantityInfo
-from .selection import Chosen, Indices, choose_sites
+from .selection import Chosen, Indices
 
 
 def quantities_frame(reader: Reader, places: Indices) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def counts_at(reader: Reader, site: str, step: int, attempt: int | None) -> dict
         SettingError: the step was not recorded, or there is no such site.
     """
     record = np.array([reader.choose_step(step, attempt)])
-    [place] = choose_sites(reader.meta.sites, sites=site)
+    [place] = reader.choose_sites(sites=site)
     infos = [info for info in reader.meta.quantities if info.site == place]
     blocks = reader.read_all([("quantities", record, (info.numbers,)) for info in infos])
     return {
@@ -100,7 +100,7 @@ def fit_blocks(
 
 
 def _info(reader: Reader, quantity: Quantity, site: str) -> QuantityInfo:
-    [place] = choose_sites(reader.meta.sites, sites=site)
+    [place] = reader.choose_sites(sites=site)
     there = {info.name: info for info in reader.meta.quantities if info.site == place}
     if quantity.name not in there:
         known = ", ".join(there) or "nothing beside the sketch"

@@ -12,6 +12,7 @@ from ..sketch.formats import NumberFormat, number_format
 from ..sketch.quantities import NONZERO, BlockExponents, CastCounts, Quantity
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.table import ZERO, Ints, SketchTable
+from ..sketch.tally import Tally
 
 
 def fit_formats(
@@ -27,7 +28,8 @@ def fit_formats(
     Raises:
         SettingError: there is no such format.
     """
-    rows = [_row(table, counts, number_format(name)) for name in formats]
+    tally = Tally.of(table)
+    rows = [_row(table, tally, counts, number_format(name)) for name in formats]
     return pd.DataFrame(rows, index=pd.Index(list(formats), name="format", dtype=object))
 
 
@@ -42,11 +44,11 @@ def fit_row(shares: Mapping[str, Bounded]) -> dict[str, float]:
 
 
 def _row(
-    table: SketchTable, counts: Mapping[Quantity, Ints], target: NumberFormat
+    table: SketchTable, tally: Tally, counts: Mapping[Quantity, Ints], target: NumberFormat
 ) -> dict[str, float]:
     # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
     with np.errstate(all="ignore"):
-        best = {question: share(table, target) for question, share in QUESTIONS.items()}
+        best = {question: share(tally, target) for question, share in QUESTIONS.items()}
         for quantity, found in counts.items():
             if isinstance(quantity, BlockExponents):  # which tells of a tensor that is scaled
                 continue

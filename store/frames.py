@@ -109,9 +109,8 @@ def hosts_frame(attempts: Sequence[Attempt], attempt: int | None) -> pd.DataFram
     return pd.DataFrame(rows, columns=columns).set_index("rank")
 
 
-def sites_frame(sites: Sequence[SiteInfo], chosen: Sequence[int]) -> pd.DataFrame:
+def sites_frame(picked: Sequence[SiteInfo]) -> pd.DataFrame:
     """One row a site, see `Run.sites`."""
-    picked = [sites[place] for place in chosen]
     index = pd.Index([site.label for site in picked], name="site", dtype=object)
     columns: dict[str, list[Any]] = {
         "kind": [site.kind for site in picked],

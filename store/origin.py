@@ -17,7 +17,7 @@ from .badness import Badness, Seen
 from .cause import BACKWARD, Case, Cause, phase_of
 from .reader import Reader
 from .record import SiteInfo
-from .selection import ATTEMPT, STEP, Steps, choose_sites
+from .selection import ATTEMPT, STEP, Steps
 
 MOST_NAMED = 16
 """Ranks that a sentence names."""
@@ -94,7 +94,7 @@ Key = tuple[int, int, int]
 def _begun(reader: Reader, here: Seen, attempt: int) -> dict[int, tuple[Key, list[int]]]:
     """By place of a site: its key, and the rows of the ranks on which it is the first bad one."""
     infos = {rank.rank: rank.coordinates for rank in reader.meta.attempts[attempt].ranks}
-    order = choose_sites(reader.meta.sites).tolist()
+    order = reader.choose_sites().tolist()
     begun = dict[int, tuple[Key, list[int]]]()
     for row, rank in enumerate(here.ranks):
         stage = infos.get(rank, {}).get("pp", 0)

@@ -55,7 +55,6 @@ from .selection import (
     Indices,
     Steps,
     choose_records,
-    choose_sites,
     is_counted,
 )
 from .state import alert_from_json
@@ -183,8 +182,14 @@ class Run:
         Raises:
             SettingError: nothing matches.
         """
-        known = self._reader.meta.sites
-        return sites_frame(known, choose_sites(known, kind=kind, name=name).tolist())
+        reader = self._reader
+        if "sites" not in reader.of_meta:
+            reader.of_meta["sites"] = sites_frame(reader.sites(reader.choose_sites()))
+        frame: pd.DataFrame = reader.of_meta["sites"]
+        if kind is None and name is None:
+            return frame.copy()
+        places = reader.choose_sites(kind=kind, name=name)
+        return frame.loc[[reader.label(place) for place in places]]
 
     def regions(
         self,
@@ -206,7 +211,7 @@ class Run:
             SettingError: nothing matches.
         """
         meta = self._reader.meta
-        places = choose_sites(meta.sites, kind=kind, name=name)
+        places = self._reader.choose_sites(kind=kind, name=name)
         mesh = meta.attempts[-1 if attempt is None else attempt].mesh if meta.attempts else {}
         return regions_frame(self._reader.sites(places), mesh)
 
@@ -248,7 +253,7 @@ class Run:
             SettingError: there is no such statistic, site, view or attempt, or no loss scale.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = values(reader, statistic, chosen.records, places, view)
         if unscaled and view not in ("argmin", "argmax"):
@@ -276,7 +281,7 @@ class Run:
             SettingError: there is no such site or attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt)
         return xr.DataArray(
             reader.read("scalars", chosen.records, places),
@@ -300,7 +305,7 @@ class Run:
         """
         reader = self._reader
         column = main_column(statistic, "ranks")
-        [place] = choose_sites(reader.meta.sites, sites=site)
+        [place] = reader.choose_sites(sites=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = reader.read("ranks", chosen.records, slice(None), int(place), column)
         return xr.DataArray(
@@ -341,7 +346,7 @@ class Run:
             SettingError: there is no such site or view, or no exact columns of it.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         if width is not None:
             if view != "merged":
@@ -377,7 +382,7 @@ class Run:
         """
         reader = self._reader
         record = reader.choose_step(step, attempt)
-        places = choose_sites(reader.meta.sites, sites=sites)
+        places = reader.choose_sites(sites=sites)
         here, table = observed(reader, view, record, places)
         return [reader.label(place) for place in here], table
 
@@ -461,7 +466,7 @@ class Run:
             SettingError: there is no such site, format, scale or attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         asked = Question(
             formats=formats,
@@ -481,7 +486,7 @@ class Run:
             SettingError: no site matches.
         """
         reader = self._reader
-        return quantities_frame(reader, choose_sites(reader.meta.sites, kind=kind, name=name))
+        return quantities_frame(reader, reader.choose_sites(kind=kind, name=name))
 
     def quantity(
         self,
@@ -561,7 +566,7 @@ class Run:
             reader,
             statistic,
             _records_with(reader, statistic, steps, attempt),
-            choose_sites(reader.meta.sites, kind=kind, name=name),
+            reader.choose_sites(kind=kind, name=name),
             view=view,
             sizes=(width, height),
             pool=pool,
@@ -728,7 +733,7 @@ class Run:
             SettingError: it is not kept of that statistic, or there is no such site.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name)
+        places = reader.choose_sites(kind=kind, name=name)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_outliers(reader, statistic, chosen, places, by, worst=worst, most=most)
 
@@ -759,7 +764,7 @@ class Run:
             SettingError: it is no main statistic, or there is no such site or attempt.
         """
         reader = self._reader
-        [place] = choose_sites(reader.meta.sites, sites=site)
+        [place] = reader.choose_sites(sites=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_ratios(reader, statistic, chosen, int(place), width=width)
 
@@ -787,7 +792,7 @@ class Run:
             SettingError: the run has no gradients from before their reduction, or no such attempt.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, name=name)
+        places = reader.choose_sites(name=name)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return agreement_frame(reader, chosen, places)
 
@@ -901,7 +906,7 @@ class Run:
             SettingError: there is no such site, or no such exponent.
         """
         reader = self._reader
-        places = choose_sites(reader.meta.sites, kind=kind, name=name)
+        places = reader.choose_sites(kind=kind, name=name)
         chosen = reader.choose(steps=steps, sketched=True)
         return logframe(_parts(reader, chosen, places), exponents=exponents)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -15,6 +15,7 @@ from ..sketch.errors import NotARunError, StoreError
 from ..wire.messages import Schema
 from .arrays import Arrays, Index
 from .chunks import read_regions
+from .decoded import Decoded
 from .deferred import Deferred, along
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
@@ -29,10 +30,13 @@ from .selection import (
     ALONE,
     Chosen,
     Indices,
+    Labels,
     Steps,
     choose_records,
+    choose_sites,
     choose_step,
     first_ranks,
+    index_of,
 )
 from .state import Meta, State
 
@@ -70,11 +74,18 @@ class Reader:
         self.snapshot: Snapshot = snapshot
         self.state: State = snapshot.state
         self.arrays = Arrays(session.store)
+        if before is not None and before.state.shapes == self.state.shapes:
+            self.arrays = before.arrays.on(session.store)
         self._repository = repository
+        self._decoded = Decoded()
         if before is not None and before.state.meta == self.state.meta:
             self.meta: Meta = before.meta
+            self._index, self.of_meta = before._index, before.of_meta
         else:
             self.meta = read_meta(session.store)
+            self._index = index_of(self.meta.sites)
+            self.of_meta: dict[str, Any] = {}
+            """What a question leaves for the next one, as long as the sites stay the same."""
         is_same = before is not None and before.state.logs == self.state.logs
         self._known: dict[str, Any] = before._known if before is not None and is_same else {}
         """What some of the logs say, which a viewer asks with every snapshot."""
@@ -97,6 +108,17 @@ class Reader:
     def sites(self, places: Indices) -> list[SiteInfo]:
         """The sites at these indices."""
         return [self.meta.sites[place] for place in places]
+
+    def choose_sites(
+        self,
+        *,
+        kind: str | Collection[str] | None = None,
+        name: str | None = None,
+        sites: Labels = None,
+    ) -> Indices:
+        """The indices of sites, see `choose_sites`."""
+        known = self.meta.sites
+        return choose_sites(known, kind=kind, name=name, sites=sites, index=self._index)
 
     @property
     def is_imported(self) -> bool:
@@ -148,7 +170,7 @@ class Reader:
         """Several times `read`; a chunk that several of them touch is fetched and decoded once."""
         reads = [self._defer(name, records, inner) for name, records, inner in asked]
         with self._still_there():
-            read_regions(request for read in reads for request in read.requests)
+            read_regions((one for read in reads for one in read.requests), self._decoded)
         return [read.finish() for read in reads]
 
     def _defer(self, name: str, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:

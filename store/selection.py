@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -17,6 +17,8 @@ from .layout import COLUMNS
 from .record import SiteInfo
 
 Indices = NDArray[np.int64]
+Labels = str | Collection[str] | None
+"""Labels of sites; None: all."""
 Steps = slice | tuple[int | None, int | None] | int | np.integer[Any] | None
 """Steps from first to last, both included; None is open. One step; or None: all."""
 
@@ -145,7 +147,8 @@ def choose_sites(
     *,
     kind: str | Collection[str] | None = None,
     name: str | None = None,
-    sites: str | Collection[str] | None = None,
+    sites: Labels = None,
+    index: Mapping[str, int] | None = None,
 ) -> Indices:
     """int64: indices of the sites of a kind, whose name matches, among those labels.
 
@@ -156,11 +159,15 @@ def choose_sites(
         kind: One kind, or several.
         name: A regular expression, searched for in the site's name.
         sites: Labels of sites.
+        index: Their indices by label, if they are known.
 
     Raises:
         SettingError: nothing matches, or the expression is broken; the message lists near names.
     """
-    places = execution_order(known) if sites is None else by_label(known, sites)
+    if sites is None:
+        places = execution_order(known)
+    else:
+        places = by_label(index_of(known) if index is None else index, sites)
     kinds = None if kind is None else {kind} if isinstance(kind, str) else set(kind)
     pattern = compiled(name)
     chosen = [
@@ -179,9 +186,13 @@ def execution_order(known: Sequence[SiteInfo]) -> list[int]:
     return sorted(range(len(known)), key=lambda place: (known[place].order, place))
 
 
-def by_label(known: Sequence[SiteInfo], labels: str | Collection[str]) -> list[int]:
+def index_of(known: Sequence[SiteInfo]) -> dict[str, int]:
+    """The indices of all sites by label."""
+    return {site.label: place for place, site in enumerate(known)}
+
+
+def by_label(index: Mapping[str, int], labels: str | Collection[str]) -> list[int]:
     """The indices of these labels."""
-    index = {site.label: place for place, site in enumerate(known)}
     wanted = [labels] if isinstance(labels, str) else list(labels)
     for label in wanted:
         if label not in index:

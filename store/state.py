@@ -58,6 +58,11 @@ class State:
         history = self.history[name] if ARRAYS[name].recent else self.recent
         return Bounds(history=history, recent=self.recent, records=self.records)
 
+    @property
+    def shapes(self) -> tuple[object, ...]:
+        """While it stays the same all arrays keep their shapes."""
+        return self.meta, self.recent, self.history, self.logs, self.stretches, self.created
+
     def with_record(self, record: Record) -> State:
         """The state after one more record, or a patched one."""
         return replace(

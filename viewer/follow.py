@@ -12,6 +12,9 @@ from copy import copy
 from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..rules.explain import why
 
 if TYPE_CHECKING:
@@ -78,6 +81,10 @@ class Follower:
     def records(self) -> pd.DataFrame:
         """`Run.records`."""
         return self._once("records", self.run.records)
+
+    def steps(self) -> NDArray[np.int64]:
+        """int64 [steps]: all that have a record, ascending."""
+        return self._once("steps", lambda: np.unique(np.asarray(self.records()["step"], np.int64)))
 
     def attempts(self) -> pd.DataFrame:
         """`Run.attempts`."""

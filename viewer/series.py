@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,7 +113,7 @@ def powers(values: Floats) -> Floats:
 
 def training_names(run: Run) -> list[str]:
     """The training statistics of a run, the loss first."""
-    names = [str(name) for name in run.training()["name"].values]
+    names = [str(name) for name in run.training(steps=slice(0, 0))["name"].values]
     return sorted(names, key=lambda name: (name != "loss", "loss" not in name, name))
 
 
@@ -139,8 +139,8 @@ def load_training(run: Run, name: str) -> Lines:
     return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad)
 
 
-def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Lines:
-    """One site over steps on each rank that the store keeps, the worst rank at `step` named."""
+def load_ranks(run: Run, statistic: str, *, site: str) -> Lines:
+    """One site over steps on each rank that the store keeps."""
     table = run.ranks(statistic, site=site).transpose("rank", "step")
     counts = run.ranks("nonfinite", site=site).transpose("rank", "step")
     steps = np.asarray(table["step"].values, np.int64)
@@ -157,7 +157,6 @@ def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Line
             on_steps(run.scalar(statistic, sites=[site], view=view), steps)
             for view in ("min", "max")
         )
-    worst, why = worst_rank(run, statistic, site=site, step=step, bad=bad)
     return Lines(
         name=statistic,
         steps=steps,
@@ -165,8 +164,6 @@ def load_ranks(run: Run, statistic: str, *, site: str, step: int | None) -> Line
         low=low,
         high=high,
         bad=bad,
-        worst=worst,
-        why=why,
     )
 
 
@@ -185,21 +182,21 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
     return f"{text} The nearest is at step {int(sketched[np.abs(sketched - step).argmin()])}."
 
 
-def worst_rank(
-    run: Run, statistic: str, *, site: str, step: int | None, bad: Sequence[tuple[int, int]]
-) -> tuple[int | None, str]:
-    """The rank to look at, and why: not finite at the step, or the extreme one of the spread."""
+def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
+    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one."""
+    lines = replace(lines, worst=None, why="")
     if step is None:
-        return None, ""
-    there = sorted(rank for at, rank in bad if at == step)
+        return lines
+    there = sorted(rank for at, rank in lines.bad if at == step)
     if there:
-        return there[0], f"{words.rank_words(there)} not finite at step {step}"
-    view = "argmin" if pool_of(statistic, "merged") == "min" else "argmax"
-    found = run.scalar(statistic, sites=[site], steps=slice(step, step), view=view)
+        why = f"{words.rank_words(there)} not finite at step {step}"
+        return replace(lines, worst=there[0], why=why)
+    view = "argmin" if pool_of(lines.name, "merged") == "min" else "argmax"
+    found = run.scalar(lines.name, sites=[site], steps=slice(step, step), view=view)
     if found.size == 0 or np.isnan(rank := float(found.values.ravel()[-1])):
-        return None, ""
+        return lines
     word = "smallest" if view == "argmin" else "largest"
-    return int(rank), f"{word} on rank {int(rank)} at step {step}"
+    return replace(lines, worst=int(rank), why=f"{word} on rank {int(rank)} at step {step}")
 
 
 # `found` is an xarray.DataArray, untyped here as all that comes from the query API.

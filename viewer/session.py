@@ -84,6 +84,7 @@ class Session:
         self.choice = choice
         self.now, self.later, self.index = now, later, index
         self._gather, self._scrubbed = gather, 0
+        self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
@@ -164,7 +165,7 @@ class Session:
 
     def recorded(self) -> NDArray[np.int64]:
         """int64 [steps]: all that have a record, ascending."""
-        return np.unique(np.asarray(self.follower.records()["step"], np.int64))
+        return self.follower.steps()
 
     def drawn(self) -> NDArray[np.int64]:
         """int64 [steps]: those that may have the chosen statistic, ascending."""
@@ -181,7 +182,10 @@ class Session:
 
     def cards(self) -> list[Card]:
         """The findings, what goes on and is worst first."""
-        return findings.cards(self.follower.why(), since=self.since())
+        snapshot = self.follower, self.follower.version
+        if self._cards is None or self._cards[0] != snapshot:
+            self._cards = snapshot, findings.cards(self.follower.why(), since=self.since())
+        return self._cards[1]
 
     def interval_s(self) -> float | None:
         """What usually is between two records of the run, as it is live; None if nobody can say."""

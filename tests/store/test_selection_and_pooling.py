@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,7 +101,7 @@ def test_sites_come_in_the_order_of_execution() -> None:
     ],
 )
 def test_a_choice_that_finds_nothing_names_what_is_near(
-    choice: dict[str, str], message: str
+    choice: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingError, match=message):
         choose_sites(SITES, **choice)

@@ -96,21 +96,22 @@ class Selection:
         return number_format(chosen) if chosen else spectrum.site_format(own)
 
     def _show_ranks(self) -> None:
-        choice, version = self.session.choice, self.session.follower.version
-        if not self._drawn.due(
-            "ranks", version, choice.site, choice.step, choice.statistic, choice.scale
-        ):
+        session, choice = self.session, self.session.choice
+        drawn = (session.follower.version, choice.site, choice.statistic)
+        if not self._drawn.due("ranks", *drawn, choice.step, choice.scale):
             return
         try:
-            lines = series.load_ranks(
-                self.session.run, choice.statistic, site=choice.site, step=choice.step
-            )
+            if self._drawn.due("lines", *drawn) or self.lines is None:
+                self.lines = series.load_ranks(session.run, choice.statistic, site=choice.site)
         except SettingError:
-            self._drawn.forget("ranks")
+            self._drawn = Drawn()
             raise
+        self.lines = lines = series.at_step(
+            session.run, self.lines, site=choice.site, step=choice.step
+        )
         logarithmic = grid.is_logarithmic(choice.statistic, "merged", choice.scale)
-        self.lines = lines
-        self.ranks.show(lines, logarithmic=logarithmic)
+        if self._drawn.due("ranks_drawn", *drawn, lines.worst, logarithmic):
+            self.ranks.show(lines, logarithmic=logarithmic)
         self.told.param.update(
             ranks=markup.title(f"{choice.statistic} on each rank", lines.why),
             ranks_summary=markup.summary(series.describe(lines)),

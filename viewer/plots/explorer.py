@@ -233,7 +233,8 @@ class Explorer(pn.viewable.Viewer):
         if self.run is None:
             return
         statistic = self.statistic.value
-        lines = series.load_ranks(self.run, statistic, site=site, step=step)
+        lines = series.load_ranks(self.run, statistic, site=site)
+        lines = series.at_step(self.run, lines, site=site, step=step)
         self.ranks.show(lines, logarithmic=is_logarithmic(statistic, "merged", ""))
 
     def _show_training(self) -> None:

@@ -209,7 +209,7 @@ def _rank_lines(
     run, statistic = run_of(data, "`ranks`"), statistics[0]
     last = run.ranks(statistic, site=site, steps=None if steps is None else slice(*steps))["step"]
     step = int(last.values[-1]) if last.size else None
-    found = series.load_ranks(run, statistic, site=site, step=step)
+    found = series.at_step(run, series.load_ranks(run, statistic, site=site), site=site, step=step)
     kept = np.ones(len(found.steps), bool)
     if steps is not None:
         kept = (found.steps >= steps[0]) & (found.steps <= steps[1])

@@ -81,7 +81,8 @@ class Drawing:
     def ranks(self, one: Evidence, number: int) -> tuple[str, str, str]:
         """Name of the figure, or nothing; why a rank stands out; and its summary."""
         try:
-            lines = series.load_ranks(self.run, STATISTIC, site=one.site, step=one.step)
+            lines = series.load_ranks(self.run, STATISTIC, site=one.site)
+            lines = series.at_step(self.run, lines, site=one.site, step=one.step)
         except SettingError as error:
             return "", "", str(error)
         if one.ranks and one.ranks[0] in lines.values:
