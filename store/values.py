@@ -96,8 +96,8 @@ def numbers(
     reader: Reader, name: str, names: tuple[str, ...], records: Indices
 ) -> NDArray[np.float64]:
     """float64 [records, ranks, names] of the array `training` or `health`."""
-    if not names:
-        return np.empty((len(records), reader.ranks, 0))
+    if not names or not len(records):
+        return np.empty((len(records), reader.ranks, len(names)))
     return reader.read(name, records, slice(None), slice(0, len(names)))
 
 

@@ -198,7 +198,9 @@ def describe(life: Life | None) -> str:
     grid = life.grid
     held = (grid.state == NUMBER).any(axis=0)
     steps = words.steps(int(grid.first[grid.first >= 0].min()), int(grid.last.max()))
-    text = f"{steps}: elements between {words.power(life.low)} and {words.power(life.high + 1)}"
+    text = f"{steps}: no element is in a bin"
+    if life.counts.any():
+        text = f"{steps}: elements between {words.power(life.low)} and {words.power(life.high + 1)}"
     bins = grid.state[life.first_bin : life.first_bin + life.high - life.low + 1] == NUMBER
     ends = [_span(life, bins[:, at]) for at in np.flatnonzero(held)[[0, -1]]] if held.any() else []
     if len(ends) == 2 and all(ends):

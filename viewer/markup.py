@@ -73,7 +73,7 @@ def chips(
     """How a run is doing, in one line.
 
     Args:
-        attempt: its number.
+        attempt: its number; -1 before the first.
         finished: whether its writer ended it.
         waiting: how many records are newer than what is shown; None where that follows the run.
         step: the newest one.
@@ -86,10 +86,9 @@ def chips(
     if waiting is not None:
         newer = f", {words.count(waiting, 'newer record')}" if waiting else ""
         state = ("warn", f"❚❚ paused{newer}")
-    told = [
-        f'<span class="chip {state[0]}">{state[1]}</span>',
-        f'<span class="chip">attempt {attempt}</span>',
-    ]
+    told = [f'<span class="chip {state[0]}">{state[1]}</span>']
+    if attempt >= 0:
+        told.append(f'<span class="chip">attempt {attempt}</span>')
     if step is None:
         told.append('<span class="chip">no step recorded yet</span>')
     else:

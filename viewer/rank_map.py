@@ -117,6 +117,8 @@ def describe(found: RankMap, *, statistic: str) -> str:
     far = np.where(np.isnan(grid.shade), 0, np.abs(grid.shade))
     if found.alone:
         text += "; no rank holds the same part as another, so there is nothing to compare"
+    elif np.isnan(grid.shade).all():
+        text += "; no rank has a number to compare"
     elif far.max() >= FAR:
         row, column = np.unravel_index(far.argmax(), far.shape)
         ratio = 2.0 ** float(grid.shade[row, column])

@@ -237,6 +237,8 @@ def describe(lines: Lines) -> str:
     if not len(lines.steps) or not lines.values:
         if not lines.name:
             return "No training statistic has been recorded."
+        if lines.bad:
+            return f"No {lines.name}: no element is finite on {_bad(lines)}."
         return f"No {lines.name} has been recorded yet."
     last = {rank: line[-1] for rank, line in lines.values.items() if np.isfinite(line[-1])}
     text = f"{lines.name} on {words.rank_words(list(lines.values))}"
@@ -247,8 +249,11 @@ def describe(lines: Lines) -> str:
     if lines.why:
         text += f"; {lines.why}"
     if lines.bad:
-        ranks = sorted({rank for _, rank in lines.bad})
-        text += (
-            f"; not finite on {words.rank_words(ranks)} from step {min(s for s, _ in lines.bad)}"
-        )
+        text += f"; not finite on {_bad(lines)}"
     return text + "."
+
+
+def _bad(lines: Lines) -> str:
+    """Which ranks are not finite, and since when."""
+    ranks = sorted({rank for _, rank in lines.bad})
+    return f"{words.rank_words(ranks)} from step {min(step for step, _ in lines.bad)}"

@@ -47,6 +47,11 @@ class Spectrum:
     """The ranks that they are of."""
 
     @property
+    def casts(self) -> bool:
+        """Whether any element is finite and not zero, so that a format could lose it."""
+        return bool(self.counts.any()) or any(self.aside[name] for name in ("under", "over"))
+
+    @property
     def shares(self) -> NDArray[np.float64]:
         """float64 [bins]: parts of all elements."""
         return self.counts / max(self.total, 1)

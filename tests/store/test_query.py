@@ -318,6 +318,7 @@ def test_training_and_health_by_rank(writer: RunWriter, record: Make) -> None:
     writer.commit([late], streams={})
     run = open_run(writer.path)
 
+    assert run.training(steps=10**6).shape[0] == 0
     training = run.training()
     assert training.dims == ("step", "rank", "name")
     assert training.sel(step=0, name="loss").to_numpy().tolist() == [10, 11]

@@ -67,6 +67,7 @@ class Job:
     magnitude has grown for a while; everything after it in the same step follows. All sites are
     sketched every `every` steps, and left to the sentinel in between; samples left `unseen`
     elements of each out. If it is `watched`, its records are judged as a collector judges them.
+    Where it is `all_nan`, no element is a number.
     """
 
     def __init__(
@@ -82,12 +83,13 @@ class Job:
         unseen: int = 0,
         start_ns: int = START_NS,
         watched: bool = False,
+        all_nan: bool = False,
     ) -> None:
         self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
         self.random = np.random.default_rng(7)
         # Making a sketch takes half a millisecond: sound tensors are made once in `hold` steps.
         self.hold, self.every, self.start_ns = hold, every, start_ns
-        self.unseen = unseen
+        self.unseen, self.all_nan = unseen, all_nan
         self.kept: dict[tuple[str, int, int, bool], SketchTable] = {}
         self.sites = [
             SiteInfo(
@@ -233,7 +235,7 @@ class Job:
         scale = MODULES[name][1] * (1 + 0.3 * block) * growth
         if site.kind == "weight_gradient":
             scale *= 2.0**-9 * 0.985**step
-        x = self.random.standard_normal(ELEMENTS) * scale
+        x = self.random.standard_normal(ELEMENTS) * (np.nan if self.all_nan else scale)
         if name == "mlp.act":
             x = np.maximum(x, 0) * np.exp(np.abs(self.random.standard_normal(ELEMENTS)))
         if site.dtype == "float16":
