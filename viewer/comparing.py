@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.errors import SettingError
 from . import words
 from .columns import MISSING, NONFINITE, NUMBER, UNDEFINED, between, lay_out, span_of
 from .grid import Grid, recorded_steps, row_name
@@ -30,6 +31,19 @@ FAR = 0.02
 def size_class(steps: int, sites: int) -> int:
     """A number that changes when a run that grows is to be compared again."""
     return steps if steps * sites <= SMALL else -int(log(steps, GROWTH))
+
+
+def common_sites(run: Run, other: Run, *, kind: str, pattern: str) -> list[str]:
+    """The labels of the sites that both have, in the order of execution.
+
+    Raises:
+        SettingError: there is none.
+    """
+    sites = run.sites(kind=kind or None, name=pattern or None).index
+    common = [str(site) for site in sites if site in other.sites().index]
+    if not common:
+        raise SettingError("The other run has none of these sites; choose another kind or name.")
+    return common
 
 
 def load_ratios(

@@ -33,6 +33,7 @@ KEYS: Mapping[str, str] = {
     "times": "times",
     "most": "most",
     "other": "with",
+    "maps": "maps",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -80,6 +81,10 @@ class Choice(param.Parameterized):
     times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
     most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
     other = param.String("", doc="Folder of the run to compare with; empty: the latest other.")
+
+    maps = param.Selector(
+        default="", objects=["", "both"], doc="Whether two runs are shown, or how far apart."
+    )
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.

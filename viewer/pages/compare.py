@@ -16,6 +16,7 @@ from ..figures import HeatmapFigure, LinesFigure, colours
 from ..series import Lines
 from ..session import Session
 from ..twins import grid_table, lines_table
+from .both import Both
 from .fitted import Fitted
 from .page import Drawn
 from .twins import Twin, Twins
@@ -43,7 +44,8 @@ class Compare:
     name: ClassVar[str] = "compare"
     title: ClassVar[str] = "Compare"
     watched: ClassVar[Sequence[str]] = (
-        "other", "kind", "statistic", "pattern", "zoom", "site", "step", "training",
+        "other", "kind", "statistic", "pattern", "scale", "maps",
+        "zoom", "site", "step", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -53,6 +55,7 @@ class Compare:
         self.heatmap = HeatmapFigure(
             "compare_map", **session.axis(), undefined="not a number in one of them"
         )
+        self.both = Both(session, self)
         session.on_axis(self.training.figure, self.heatmap.figure, self.site.figure)
         self.heatmap.on_cell(self.select)
         for lines in (self.training, self.site):
@@ -62,6 +65,8 @@ class Compare:
         self.twins = Twins({
             "compare_training": self._lines_twin("compare_training", "Training of both"),
             "compare_map": Twin("The other over this", lambda: grid_table(self.heatmap.grid)),
+            "compare_this": Twin("This run", lambda: grid_table(self.both.maps[0].grid)),
+            "compare_other": Twin("The other", lambda: grid_table(self.both.maps[1].grid)),
             "compare_site": self._lines_twin("compare_site", "The site in both"),
         })  # fmt: skip
         self._drawn = Drawn()
@@ -98,6 +103,7 @@ class Compare:
             except RankscopeError as error:
                 self._drawn.forget("answer")
                 self._drawn.forget("map")
+                self._drawn.forget("both")
                 self.told.problem = str(error)
 
     def _show(self, other: Run, version: int) -> None:
@@ -111,7 +117,11 @@ class Compare:
         asked = (size, version, choice.other, choice.statistic, choice.pattern, choice.zoom)
         if self._drawn.due("answer", *asked):
             self._answer(other)
-        if self._drawn.due("map", *asked, choice.kind, self._frame.size):
+        if choice.maps == "both":
+            if self._drawn.due("both", *asked, choice.kind, choice.scale, self.both.size):
+                self.both.show(other)
+            self.both.outline()
+        elif self._drawn.due("map", *asked, choice.kind, self._frame.size):
             self._show_map(other)
         if self._drawn.due("site", mine, version, choice.other, choice.statistic, choice.site):
             self._show_site(other)

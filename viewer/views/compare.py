@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import panel as pn
 
 from .. import markup
@@ -9,11 +11,13 @@ from ..pages.compare import Compare
 from .twins import twin
 from .widgets import WIDGET_CSS, button, card, cards, column, figure, select, text
 
+MAPS = {"how far apart": "", "both runs": "both"}
+
 
 def compare_view(page: Compare) -> pn.FlexBox:
     """The answer and what both look like over steps; beside it the sites that part first."""
     session, told = page.session, page.told
-    options = session.options.param
+    options, maps = session.options.param, session.choice.param.maps
     return cards(
         card(
             pn.FlexBox(
@@ -22,6 +26,7 @@ def compare_view(page: Compare) -> pn.FlexBox:
                     session, "kind", options.kinds, label="Kind", width=160, words=markup.kind_name
                 ),
                 select(session, "statistic", session.statistics, label="Statistic", width=125),
+                select(session, "maps", MAPS, label="Show", width=150),
                 pn.widgets.TextInput.from_param(
                     session.choice.param.pattern,
                     label="Name matches",
@@ -44,11 +49,8 @@ def compare_view(page: Compare) -> pn.FlexBox:
                 select(session, "training", options.names, width=180, margin=(8, 0, 0, 0)),
                 figure(page.training.figure),
                 twin(page.twins, "compare_training"),
-                text(told.param.title, margin=(8, 0, 2, 0)),
-                text(told.param.legend),
-                figure(page.heatmap.figure),
-                twin(page.twins, "compare_map"),
-                text(told.param.summary),
+                _difference(page, visible=maps.rx() == ""),
+                _both(page, visible=maps.rx() == "both"),
                 column(
                     figure(page.site.figure),
                     twin(page.twins, "compare_site"),
@@ -59,4 +61,40 @@ def compare_view(page: Compare) -> pn.FlexBox:
             flex="4 1 640px",
         ),
         card(text(told.param.sites), flex="1 1 460px", min_width=400),
+    )
+
+
+# `visible`: what Panel takes in the place of a bool.
+def _difference(page: Compare, *, visible: Any) -> pn.Column:
+    """The other run over this one."""
+    told = page.told.param
+    return column(
+        text(told.title, margin=(8, 0, 2, 0)),
+        text(told.legend),
+        figure(page.heatmap.figure),
+        twin(page.twins, "compare_map"),
+        text(told.summary),
+        visible=visible,
+    )
+
+
+def _both(page: Compare, *, visible: Any) -> pn.Column:
+    """Each run by itself, in the same colours."""
+    session, told = page.session, page.both.told.param
+    scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
+    parts = [
+        part
+        for number, one in enumerate(page.both.maps)
+        for part in (
+            text(told.titles.rx()[number], margin=(8, 0, 2, 0)),
+            figure(one.figure),
+            twin(page.twins, one.name),
+        )
+    ]
+    return column(
+        select(session, "scale", scales, label="Shading", width=125, margin=(8, 0, 0, 0)),
+        text(told.legend),
+        *parts,
+        text(told.summary),
+        visible=visible,
     )

@@ -112,3 +112,34 @@ def test_what_is_drawn_is_there_in_tables(two_jobs: tuple[Path, Path], open_page
     assert ratios.loc[7, "blocks.1.mlp.up"] == pytest.approx(16, rel=0.25)
     assert list(page.twins.tables["compare_site"].frame().columns) == ["this run", "the other"]
     assert all(page.twins.told.html.values())
+
+
+def test_both_runs_are_shown_in_the_same_colours_and_rows(
+    two_jobs: tuple[Path, Path], open_page: Callable
+) -> None:
+    page: Compare = open_page(
+        two_jobs[0], beside=two_jobs[1], page="compare", kind="activation", maps="both"
+    )
+    this, other = page.both.maps
+
+    assert this.grid is not None
+    assert other.grid is not None
+    assert this.grid.row_sites == other.grid.row_sites
+    assert (this.mapper.low, this.mapper.high) == (other.mapper.low, other.mapper.high)
+    row, column = other.grid.row(SITE), other.grid.column(7)
+    assert row is not None
+    assert column is not None
+    apart = other.grid.shade - this.grid.shade
+    assert apart[row, column] == pytest.approx(4.0, abs=0.3)
+    assert this.name in page.twins.tables
+    page.both.select(1, row, column)
+    assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
+    assert dict(this.chosen.data) == dict(other.chosen.data)
+    assert list(this.chosen.data["left"]) == [6.5]
+
+
+def test_without_a_common_site_it_says_so(two_jobs: tuple[Path, Path], open_page: Callable) -> None:
+    page: Compare = open_page(
+        two_jobs[0], beside=two_jobs[1], page="compare", kind="weight", maps="both"
+    )
+    assert "No site is of kind weight" in page.told.problem
