@@ -13,9 +13,10 @@ import xarray as xr
 
 from ..sketch.errors import SettingError
 from .format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS, Scale
-from .query import NARROW_FORMATS, Run, open_run
+from .query import NARROW_FORMATS, open_run
 from .recipes import recipe
 from .selection import Steps
+from .sketched import fullest_step
 
 MOST = 40
 """Sites that are listed."""
@@ -23,7 +24,11 @@ MOST = 40
 
 @click.command()
 @click.argument("run")
-@click.option("--step", type=int, help="One step; by default the last that has histograms.")
+@click.option(
+    "--step",
+    type=int,
+    help="One step; by default the last in which nearly all sites have histograms.",
+)
 @click.option("--steps", metavar="A:B", help="The worst of steps A to B, both included; : is all.")
 @click.option("--kind", multiple=True, help="Only sites of this kind; may be given again.")
 @click.option("--name", help="Only sites in whose name this regular expression is found.")
@@ -59,7 +64,8 @@ def formats(
     """Say which tensors of RUN (a folder or a URL) would break in which number formats."""
     opened = open_run(run)
     table = opened.format_table(
-        _last_sketched(opened) if step is None and steps is None else _steps(step, steps),
+        # Of a run without histograms: all steps, and the answer that nothing is known.
+        fullest_step(opened.records()) if step is None and steps is None else _steps(step, steps),
         kind=kind or None,
         name=name,
         formats=formats or NARROW_FORMATS,
@@ -120,13 +126,6 @@ def _broken(table: xr.Dataset) -> Iterator[str]:
 
 def _between(low: float, high: float) -> str:
     return f"{low:.3%}" if low == high else f"{low:.3%} to {high:.3%}"
-
-
-def _last_sketched(run: Run) -> Steps:
-    """The last step that has histograms; all of a run that has none."""
-    records = run.records()
-    sketched = records.loc[records["sketched"] > 0, "step"]
-    return int(sketched.max()) if len(sketched) else None
 
 
 def _steps(step: int | None, steps: str | None) -> Steps:

@@ -35,6 +35,10 @@ window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
   const writes = /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
   if (event.ctrlKey || event.altKey || event.metaKey || writes) return;
+  // Up and down are of a tensor alone, and of what has the focus.
+  const goes = /[?&]page=tensor/.test(window.location.search)
+    && !at.closest("a, button, summary, [role], [contenteditable]");
+  if (/^Arrow(Up|Down)$/.test(event.key) && !goes) return;
   if (keys.includes(event.key)) {
     ask("key", event.key);
     event.preventDefault();
@@ -43,6 +47,8 @@ window.addEventListener("keydown", (event) => {
   }
 }, true);
 window.addEventListener("click", (event) => {
+  const beside = event.composedPath().find((at) => at.dataset?.beside);
+  if (beside !== undefined) return ask("beside", beside.dataset.beside);
   const row = event.composedPath().find((at) => at.dataset?.site);
   if (row !== undefined) return ask("choose", JSON.stringify({...row.dataset}));
   const module = event.composedPath().find((at) => at.dataset?.fold);
@@ -251,6 +257,8 @@ class App:
         keys: dict[str, Callable[[], None]] = {
             "ArrowLeft": partial(self.session.move, -1),
             "ArrowRight": partial(self.session.move, 1),
+            "ArrowUp": partial(self.session.move_site, -1),
+            "ArrowDown": partial(self.session.move_site, 1),
             "Escape": self.session.back,
             "p": self.visited.pause_or_resume,
             "+": lambda: self._on_folds(Folds.unfold),
@@ -264,6 +272,7 @@ class App:
             "key": lambda key: keys[key](),
             "page": self.session.visit,
             "choose": self.session.choose,
+            "beside": self.session.put_beside,
             "address": self._read_address,
             "fold": lambda path: self._on_folds(lambda folds: folds.toggle(path)),
             "table": self._toggle_table,

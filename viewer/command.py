@@ -2,25 +2,73 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
+from pathlib import Path
 
 import click
 
+from .access import read_token
 from .server import serve
+
+VARIABLE = "RANKSCOPE_VIEW_TOKEN"
 
 
 @click.command()
 @click.argument("directory")
 @click.option("--port", default=5006, show_default=True, help="0 takes any that is free.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Ask for the token in this file, which is made if there is none.  [env: {VARIABLE}, "
+    "the token itself]",
+)
+@click.option("--insecure", is_flag=True, help="Show the runs to all who reach the address.")
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="HOST[:PORT]",
+    help="What else the browser's address bar shows, behind a proxy; may be repeated.",
+)
+@click.option("--prefix", default="", help="Before every path, such as /rankscope.")
 @click.option("--open/--no-open", "open_browser", default=True, help="Whether to open the browser.")
-def view(directory: str, port: int, address: str, open_browser: bool) -> None:
+def view(
+    *,
+    directory: str,
+    port: int,
+    address: str,
+    token_file: Path | None,
+    insecure: bool,
+    origins: tuple[str, ...],
+    prefix: str,
+    open_browser: bool,
+) -> None:
     """Show the run, or the runs, in DIRECTORY (or at a URL) in the browser, live or finished."""
-    server = serve(directory, port=port, address=address)
+    token, said = _token(token_file)
+    if said:
+        click.echo(said)
+    server = serve(
+        directory, port=port, address=address, prefix=prefix, origins=origins, token=token,
+        insecure=insecure,
+    )  # fmt: skip
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")
+    if token is None and not server.access.is_local:
+        click.echo(f"Whoever reaches {address} can look at all of it.", err=True)
     if open_browser:
         webbrowser.open(server.address)
     try:
         server.wait()
     except KeyboardInterrupt:
         server.stop()
+
+
+def _token(file: Path | None) -> tuple[str | None, str]:
+    """What to ask for, and what to say of it."""
+    # Taken out: the browser that is opened would hand it on.
+    token = os.environ.pop(VARIABLE, None)
+    if file is None:
+        return token, "" if token is None else f"It asks for the token in {VARIABLE}"
+    token, made = read_token(file)
+    return token, f"{'Made a token in' if made else 'It asks for the token in'} {file}"

@@ -14,6 +14,7 @@ from ..sketch.quantities import quantity_named
 from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, format_named
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS
 from ..store.query import NARROW_FORMATS
+from ..store.sketched import fullest_step, sketched_steps
 from . import words
 from .columns import between, span_of
 
@@ -65,7 +66,8 @@ def load_fitting(
 
     Args:
         run: an open run.
-        step: the one to look at, or the nearest that has histograms; None: the last.
+        step: the one to look at, or the nearest that has histograms; None: the last in which
+            nearly all sites have.
         steps: first and last of those to look at instead, if `over_steps`; None: all.
         over_steps: whether the worst of several steps counts.
         kind: of sites; empty: all.
@@ -77,8 +79,9 @@ def load_fitting(
     Raises:
         SettingError: there is no such kind, name, format or scale.
     """
-    recorded = sketched_steps(run)
-    if not len(recorded):
+    records = run.records()
+    recorded, fullest = sketched_steps(records), fullest_step(records)
+    if fullest is None:
         return None
     width, span = None, slice(0, -1)
     if over_steps:
@@ -89,8 +92,8 @@ def load_fitting(
         columns = max(1, AT_ONCE // max(1, len(run.sites(kind or None, pattern or None))))
         width = columns if columns < len(inside) else None
     else:
-        nearest = fullest_step(run) if step is None else recorded[np.abs(recorded - step).argmin()]
-        span = slice(int(nearest), int(nearest))
+        one = fullest if step is None else int(recorded[np.abs(recorded - step).argmin()])
+        span = slice(one, one)
     names = list(formats) or [*NARROW_FORMATS, *counted_formats(run)]
     table = run.format_table(
         span,
@@ -109,20 +112,6 @@ def load_fitting(
         steps=(int(span.start), int(span.stop)),
         stretches=width or 0,
     )
-
-
-def sketched_steps(run: Run) -> NDArray[np.int64]:
-    """int64 [steps]: those that have histograms, ascending."""
-    records = run.records()
-    sketched = records[records["sketched"].to_numpy() > 0]
-    return np.unique(np.asarray(sketched["step"], np.int64))
-
-
-def fullest_step(run: Run) -> int:
-    """The last of the steps in which most sites have histograms: the final one has only weights."""
-    records = run.records()
-    sketched = records["sketched"].to_numpy()
-    return int(records["step"].to_numpy()[sketched == sketched.max()].max())
 
 
 def counted_formats(run: Run) -> list[str]:

@@ -21,7 +21,9 @@ from ..store.place import Place, place_of
 from ..store.query import open_run
 from ..store.runs import list_runs
 from . import markup, words
+from .access import Access
 from .app import App
+from .door import Alive, Door, TokenLock, log_request
 from .follow import INTERVAL_S, Follower
 from .session import Others
 from .views import forget, prepare, text
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 FORGET_S = 30.0
 """Seconds after which a session is freed that no browser is connected to."""
+BODY_BYTES = 64 * 1024
+"""The longest body of a request that is read: nothing but tokens is sent so."""
 
 
 class Runs:
@@ -82,25 +86,24 @@ class Runs:
 class Server:
     """A running viewer."""
 
-    def __init__(self, runs: Runs, *, port: int, address: str, forget_s: float) -> None:
-        self.runs = runs
+    def __init__(self, runs: Runs, access: Access, *, forget_s: float) -> None:
+        self.runs, self.access = runs, access
         self.open: list[App] = []
         """The sessions that are alive."""
         self._bound: Future[BokehServer] = Future()
         self._thread = Thread(
-            target=self._serve, args=(port, address, forget_s), name="rankscope-view", daemon=True
+            target=self._serve, args=(forget_s,), name="rankscope-view", daemon=True
         )
         self._thread.start()
         self._server = self._bound.result()
-        shown = "127.0.0.1" if address in ("", "0.0.0.0", "::") else address
-        self.address = f"http://{shown}:{self._server.port}/"
+        self.address = f"http://{access.host}:{self._server.port}{access.prefix}/"
         """Where to point a browser."""
 
-    def _serve(self, port: int, address: str, forget_s: float) -> None:
+    def _serve(self, forget_s: float) -> None:
         asyncio.set_event_loop(asyncio.new_event_loop())
         loop = IOLoop.current()
         try:
-            self._server = _bind(self._session, loop, port=port, address=address, forget_s=forget_s)
+            self._server = _bind(self._session, loop, self.access, forget_s=forget_s)
             self._server.start()
         except BaseException as error:
             self._bound.set_exception(error)
@@ -114,7 +117,7 @@ class Server:
         """What a browser gets that opens the address."""
         document = curdoc()
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
-        prepare(document, query.get("theme", ""))
+        prepare(document, query.get("theme", ""), self.access.hosts(self._server.port or 0))
         name = query.get("run", "")
         follower = self.runs.find(name)
         if follower is None:
@@ -166,18 +169,30 @@ class Server:
 
 
 # `session` is what Panel takes: a function that makes a viewable for each browser.
-def _bind(session: Any, loop: IOLoop, *, port: int, address: str, forget_s: float) -> BokehServer:
+def _bind(session: Any, loop: IOLoop, access: Access, *, forget_s: float) -> BokehServer:
+    address, port = access.address, access.port
     try:
         port = _free_port(address, port)
+        hosts = access.hosts(port)
+        lock = TokenLock(access.token, port=port) if access.token is not None else None
         return pn.io.server.get_server(
             {"/": session},
             port=port,
             address=address,
+            prefix=access.prefix,
             loop=loop,
-            websocket_origin=_origins(address, port),
+            websocket_origin=hosts,
+            auth_provider=Door(prefix=access.prefix, hosts=hosts, lock=lock),
+            # Bokeh would show both to the page's scripts, and send them along with each websocket.
+            include_headers=[],
+            include_cookies=[],
+            log_function=log_request,
+            http_server_kwargs={"max_body_size": BODY_BYTES},
             unused_session_lifetime_milliseconds=int(forget_s * 1000),
             check_unused_sessions_milliseconds=int(max(forget_s * 500, 100)),
-            liveness=True,
+            extra_patterns=[("/liveness", Alive)],
+            # Panel's model of the address would take a prefix out of the paths of style sheets.
+            location=False,
             title="rankscope",
             show=False,
             start=False,
@@ -192,12 +207,6 @@ def _bind(session: Any, loop: IOLoop, *, port: int, address: str, forget_s: floa
         ) from error
 
 
-def _origins(address: str, port: int) -> list[str]:
-    """Which pages may open a websocket: our own, under each name of this machine."""
-    hosts = {"127.0.0.1", "localhost", address or "127.0.0.1"}
-    return [f"{host}:{port}" for host in sorted(hosts)]
-
-
 def _free_port(address: str, port: int) -> int:
     """The port, or any free one for 0. Bokeh wants to know it before it binds, for its origins."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -210,6 +219,10 @@ def serve(
     *,
     port: int = 0,
     address: str = "127.0.0.1",
+    prefix: str = "",
+    origins: Sequence[str] = (),
+    token: str | None = None,
+    insecure: bool = False,
     interval_s: float = INTERVAL_S,
     forget_s: float = FORGET_S,
 ) -> Server:
@@ -218,12 +231,22 @@ def serve(
     Args:
         path: a run, or a directory that holds runs.
         port: 0 takes any that is free.
-        address: where to listen. Anything but this machine's own shows the run to all who reach it.
+        address: where to listen. Any but this machine's own wants a `token`, or `insecure`.
+        prefix: what stands before every path, such as `/rankscope`, where a proxy keeps it.
+        origins: hosts, `NAME` or `NAME:PORT`, under which browsers reach the server otherwise.
+        token: who knows it may look; None: who reaches the server.
+        insecure: let all look who reach the address.
         interval_s: seconds between two looks at a run that is watched.
         forget_s: seconds after which a closed page is freed.
 
     Raises:
         NotARunError: there is neither a run nor a directory at `path`.
-        AddressError: the port is taken, or the address is not one of this machine's.
+        SettingError: the prefix, an origin or the token cannot be used.
+        AddressError: the port is taken, or the address is not one of this machine's, or it wants a
+            token.
     """
-    return Server(Runs(path, interval_s=interval_s), port=port, address=address, forget_s=forget_s)
+    access = Access(
+        address=address, port=port, prefix=prefix, origins=tuple(origins), token=token,
+        insecure=insecure,
+    )  # fmt: skip
+    return Server(Runs(path, interval_s=interval_s), access, forget_s=forget_s)

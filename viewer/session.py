@@ -18,8 +18,9 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
-from . import findings, grid, series, words
-from .figures import colours, look
+from . import choosing, findings, grid, series, words
+from .beside import FULL, MOST
+from .figures import Crosshair, colours, look
 from .findings import Card
 from .follow import Follower
 from .pipeline import intervals
@@ -51,6 +52,7 @@ class Options(param.Parameterized):
     others = param.List(item_type=str, doc="Folders of the runs to compare with.")
     views = param.List(item_type=str)
     names = param.List(item_type=str, doc="The training statistics.")
+    refused = param.String(doc="Plain text: why a site was not put beside; empty if it was.")
 
 
 class Session:
@@ -90,7 +92,7 @@ class Session:
         """The visible steps of every figure that has a step axis."""
         self._all = (0.0, 1.0)
         self.theme = colours.THEMES[choice.theme]
-        self.crosshair, self.pinned = look.crosshair(self.theme), look.pinned(self.theme)
+        self.crosshair, self.pinned = Crosshair(self.theme), look.pinned(self.theme)
         with follower.lock:
             self.defaults()
         self._pin()
@@ -233,6 +235,26 @@ class Session:
             step=self.choice.step if step is None else int(step),
         )
 
+    def select_site(self, site: str) -> None:
+        """Select a site, and stay at the step."""
+        self.choice.param.update(kind=site.partition(":")[0], site=site)
+
+    def move_site(self, by: int) -> None:
+        """Select the next site of its kind in the order of execution, or the one before."""
+        site = choosing.neighbour(self.follower.sites(), self.choice.site, by)
+        if site:
+            self.select_site(site)
+
+    def put_beside(self, site: str) -> None:
+        """Put a site beside the selected one, or take it away; no more than can be told apart."""
+        beside = self.choice.beside
+        if site in beside:
+            beside = [one for one in beside if one != site]
+        elif len(beside) < MOST:
+            beside = [*beside, site]
+        self.options.refused = "" if beside != self.choice.beside else FULL
+        self.choice.beside = beside
+
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""
         if len(steps):
@@ -292,13 +314,17 @@ class Session:
         """What a figure takes that has it: `steps`, `crosshair`, `pinned`, `theme`."""
         return {
             "steps": self.steps,
-            "crosshair": self.crosshair,
+            "crosshair": self.crosshair.line,
             "pinned": self.pinned,
             "theme": self.theme,
         }
 
     def on_axis(self, *figures: look.Figure) -> None:
-        """Let a drag or the reset tool of these figures change the steps that all show."""
+        """Let a drag or the reset tool of these figures change the steps that all show.
+
+        The cross-hair of all moves with the mouse over any of them.
+        """
+        self.crosshair.follow(*figures)
         for figure in figures:
             figure.on_event(RangesUpdate, self._zoomed)
             figure.on_event(Reset, lambda _: self.later(self.show_all_steps))

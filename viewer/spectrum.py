@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ ASIDE: tuple[str, ...] = ("zero", "under", "over", "neg_inf", "pos_inf", "nan")
 """What has no bin, in the order in which it is drawn."""
 ASIDE_NAMES = ("zero", "below", "above", "−∞", "+∞", "NaN")
 NOT_FINITE = ("neg_inf", "pos_inf", "nan")
+SIGMA = 0.7
+"""Binary exponents that a smooth line blurs by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,10 +62,17 @@ class Spectrum:
 
 def load_seen(run: Run, *, site: str, step: int, view: View) -> Spectrum | None:
     """The histogram in that view where there are exact columns of it, else of all ranks."""
+    return load_all_seen(run, sites=[site], step=step, view=view)[site]
+
+
+def load_all_seen(
+    run: Run, *, sites: Sequence[str], step: int, view: View
+) -> dict[str, Spectrum | None]:
+    """The same of several sites; None where one was not observed."""
     if view not in SPREAD:
         with suppress(SettingError):
-            return load_spectrum(run, site=site, step=step, view=view)
-    return load_spectrum(run, site=site, step=step)
+            return load_spectra(run, sites=sites, step=step, view=view)
+    return load_spectra(run, sites=sites, step=step)
 
 
 def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> Spectrum | None:
@@ -71,27 +81,61 @@ def load_spectrum(run: Run, *, site: str, step: int, view: View = "merged") -> S
     Raises:
         SettingError: there are no exact columns of the view.
     """
-    found = run.exponents(sites=[site], steps=slice(step, step), view=view)
-    if found.sizes["step"] == 0 or found.sizes["site"] == 0:
-        return None
-    one = found.isel(step=-1, site=0)
-    counts = np.asarray(one["count"].values, np.int64)
-    if not bool(one["observed"]):
-        return None
-    exponents = np.asarray(one["exponent"].values, np.int64)
-    held = np.flatnonzero(counts)
-    span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
-    return Spectrum(
-        site=site,
-        step=step,
-        exponents=exponents[span],
-        counts=counts[span],
-        aside={name: int(one[name]) for name in ASIDE},
-        total=int(one["total"]),
-        unseen=int(one["unseen"]),
-        is_imported=run.is_imported,
-        view=view,
-    )
+    return load_spectra(run, sites=[site], step=step, view=view)[site]
+
+
+def load_spectra(
+    run: Run, *, sites: Sequence[str], step: int, view: View = "merged"
+) -> dict[str, Spectrum | None]:
+    """The histogram of each site at a step; None where it was not observed.
+
+    Raises:
+        SettingError: there are no exact columns of the view.
+    """
+    found = run.exponents(sites=list(sites), steps=slice(step, step), view=view)
+    if found.sizes["step"] == 0:
+        return dict.fromkeys(sites)
+    table = found.isel(step=-1)
+    exponents = np.asarray(table["exponent"].values, np.int64)
+    counts = np.asarray(table["count"].transpose("site", "exponent").values, np.int64)
+    names = (*ASIDE, "observed", "total", "unseen")
+    columns = {name: table[name].values.tolist() for name in names}
+    spectra: dict[str, Spectrum | None] = dict.fromkeys(sites)
+    for place, site in enumerate(sites):
+        if not columns["observed"][place]:
+            continue
+        held = np.flatnonzero(counts[place])
+        span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
+        spectra[site] = Spectrum(
+            site=site,
+            step=step,
+            exponents=exponents[span],
+            counts=counts[place, span],
+            aside={name: int(columns[name][place]) for name in ASIDE},
+            total=int(columns["total"][place]),
+            unseen=int(columns["unseen"][place]),
+            is_imported=run.is_imported,
+            view=view,
+        )
+    return spectra
+
+
+def outline(
+    spectrum: Spectrum, *, smooth: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The histogram as a line: exponents, and how many elements are there; 0 at both ends.
+
+    A smooth one has the same area: each bin becomes a bell of `SIGMA`.
+    """
+    if not spectrum.exponents.size:
+        return np.empty(0), np.empty(0)
+    centres = np.arange(spectrum.exponents[0] - 1, spectrum.exponents[-1] + 2) + 0.5
+    heights = np.concatenate([[0], spectrum.counts, [0]]).astype(np.float64)
+    if not smooth:
+        return centres, heights
+    x = np.arange(centres[0] - 2, centres[-1] + 2 + 1e-9, 0.125)
+    bells = np.exp(-0.5 * ((x[:, None] - centres[None, :]) / SIGMA) ** 2)
+    return x, bells @ heights / (SIGMA * np.sqrt(2 * np.pi))
 
 
 def site_format(dtype: str) -> NumberFormat:

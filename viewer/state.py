@@ -23,6 +23,7 @@ KEYS: Mapping[str, str] = {
     "format": "format",
     "drawing": "draw",
     "amount": "amount",
+    "beside": "beside",
     "more": "more",
     "zoom": "zoom",
     "training": "train",
@@ -53,10 +54,13 @@ class Choice(param.Parameterized):
     step = param.Integer(None, allow_None=True, doc="The selected step.")
     format = param.String("", doc="The number format to compare with; empty: the site's own.")
     drawing = param.Selector(
-        default="bars", objects=["bars", "line"], doc="How a histogram is drawn."
+        default="bars", objects=["bars", "line", "smooth"], doc="How a histogram is drawn."
     )
     amount = param.Selector(
         default="share", objects=["share", "count"], doc="What the height of a histogram is."
+    )
+    beside = param.List(
+        [], item_type=str, doc="Labels of the sites that stand beside the selected one."
     )
     more = param.Selector(
         default="", objects=["", "scalars"], doc="What else the page of a tensor shows."
@@ -108,10 +112,14 @@ class Choice(param.Parameterized):
 def _write(value: Any) -> str:
     if isinstance(value, tuple):
         return ":".join(f"{end:g}" for end in value)
+    if isinstance(value, list):
+        return "\n".join(value)
     return str(value)
 
 
 def _read(attribute: str, text: str) -> Any:
+    if attribute == "beside":
+        return [one for one in text.split("\n") if one]
     if attribute == "step":
         return int(text)
     if attribute == "fold":

@@ -277,7 +277,11 @@ def _title(cell: Mapping[str, Any], stretches: int) -> str:
 
 
 def ratio_legend(
-    limits: colours.Limits, *, middle: str = "the median", alone: str = "no peer"
+    limits: colours.Limits,
+    *,
+    middle: str = "the median",
+    alone: str = "no peer",
+    crosses: bool = False,
 ) -> str:
     """The ramp of ratios with its ends, and what the other colours mean.
 
@@ -285,6 +289,7 @@ def ratio_legend(
         limits: of log2 of the ratio.
         middle: what a ratio of 1 means.
         alone: what an observed cell without a ratio means.
+        crosses: whether alerts stand on the picture.
     """
     stops = ",".join(limits.palette[:: len(limits.palette) // 16])
     ends = f"÷{words.number(2.0**limits.high)}", middle, f"×{words.number(2.0**limits.high)}"
@@ -293,6 +298,8 @@ def ratio_legend(
         f'<span class="key"><i class="{name}"></i>{text}</span>'
         for name, text in (("bad", "non-finite"), ("alone", alone), ("none", "not observed"))
     )
+    if crosses:
+        keys += '<span class="key"><b>×—</b>copies differ, or a sum is none</span>'
     return (
         '<div class="legend"><span class="ramp">'
         f'<i style="background:linear-gradient(90deg,{stops})"></i>'

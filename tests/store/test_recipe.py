@@ -55,6 +55,30 @@ def test_it_says_what_fits_and_what_breaks_the_worst_first(run: Path) -> None:
     assert "no fit" not in said(run, "--kind", "weight", "--scale", "weight=14", "--step", 1)
 
 
+def test_without_a_step_it_is_the_last_of_nearly_all_sites(path: Path, record: Make) -> None:
+    one = np.array([1, 1.5, 0.25], np.float32)
+    weights = {2: one, 3: one}
+    many = {0: one, 1: one} | weights
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(SITES)
+        records = [record(0, many), record(1, many), record(2, weights)]
+        writer.commit([*records, record(3, many, final=True)], streams={})
+
+    assert said(path, "--format", "bf16").splitlines() == ["Step 1", "  bfloat16: 4 fit"]
+    assert said(path, "--format", "bf16", "--step", 3).startswith("Step 3")
+
+
+def test_of_a_run_that_has_only_its_final_record_it_is_that(path: Path, record: Make) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(SITES)
+        assert said(path) == "Nothing was recorded in these steps.\n"
+        writer.commit([record(0, {2: np.ones(3, np.float32)}, final=True)], streams={})
+
+    assert said(path).startswith("Step 0\n")
+
+
 def test_the_table_is_written_as_csv(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
 from rankscope.store import open_run
 from rankscope.viewer import grid, plots
-from rankscope.viewer.plots.exponents import smoothed
 from rankscope.viewer.plots.guesses import shares
+from rankscope.viewer.spectrum import Spectrum, outline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -130,12 +130,14 @@ def test_sites_stand_side_by_side_on_the_same_axes(broken_job: Path) -> None:
 
 
 def test_a_smooth_line_keeps_the_area() -> None:
-    centres = np.arange(-6, 3, dtype=np.float64) + 0.5
-    heights = np.array([0, 1, 4, 9, 30, 12, 2, 1, 0.0])
+    counts = np.array([1, 4, 9, 30, 12, 2, 1])
+    spectrum = Spectrum(
+        site="weight:up", step=1, exponents=np.arange(-5, 2), counts=counts, aside={}, total=59
+    )
 
-    x, y = smoothed(centres, heights)
+    x, y = outline(spectrum, smooth=True)
 
-    assert np.trapezoid(y, x) == pytest.approx(heights.sum(), rel=1e-3)
+    assert np.trapezoid(y, x) == pytest.approx(counts.sum(), rel=1e-3)
 
 
 @pytest.mark.parametrize("style", ["line", "smooth"])

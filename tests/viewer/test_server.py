@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.sketch import AddressError, NotARunError
-from rankscope.viewer import markup, serve
+from rankscope.viewer import Server, markup, serve
 from rankscope.viewer.command import view
 from rankscope.viewer.server import Runs
 
@@ -106,6 +107,55 @@ def test_the_command_prints_the_address(broken_job: Path, monkeypatch: pytest.Mo
 
     assert result.exit_code == 0
     assert result.output.startswith(f"Showing {broken_job} at http://127.0.0.1:")
+
+
+def test_the_command_asks_for_the_token_of_a_file_and_tells_it_to_nobody(
+    broken_job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Server] = []
+    monkeypatch.setattr("rankscope.viewer.server.Server.wait", lambda one: seen.append(one))
+    file = tmp_path / "view.token"
+    command = [str(broken_job), "--port", "0", "--no-open", "--address", "0.0.0.0"]
+
+    for said in ("Made a token in", "It asks for the token in"):
+        result = CliRunner().invoke(
+            view, [*command, "--token-file", str(file), "--prefix", "/r", "--allow-origin", "b.org"]
+        )
+        seen[-1].stop()
+        assert result.exit_code == 0
+        assert result.output.startswith(f"{said} {file}\nShowing {broken_job} at http://127.0.0.1:")
+        assert result.output.endswith("/r/ (Ctrl+C ends)\n")
+        assert file.read_text().strip() not in result.output
+    assert seen[-1].access.token == file.read_text().strip()
+    assert seen[-1].access.origins == ("b.org",)
+
+
+def test_the_command_takes_the_token_of_its_environment_out_of_it(
+    broken_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Server] = []
+    monkeypatch.setattr("rankscope.viewer.server.Server.wait", lambda one: seen.append(one))
+    monkeypatch.setenv("RANKSCOPE_VIEW_TOKEN", "correct horse")
+
+    result = CliRunner().invoke(view, [str(broken_job), "--port", "0", "--no-open"])
+    seen[0].stop()
+
+    assert seen[0].access.token == "correct horse"
+    assert "RANKSCOPE_VIEW_TOKEN" not in os.environ
+    assert "It asks for the token in RANKSCOPE_VIEW_TOKEN" in result.output
+
+
+def test_the_command_opens_to_others_without_a_token_only_if_told_to(
+    broken_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.viewer.server.Server.wait", lambda server: server.stop())
+    command = [str(broken_job), "--port", "0", "--no-open", "--address", "0.0.0.0"]
+
+    refused = CliRunner().invoke(view, command)
+    told = CliRunner().invoke(view, [*command, "--insecure"])
+
+    assert isinstance(refused.exception, AddressError)
+    assert "Whoever reaches 0.0.0.0 can look at all of it." in told.output
 
 
 def test_the_viewer_loads_no_socket_library_and_no_framework() -> None:

@@ -13,11 +13,22 @@ zooms = st.none() | st.tuples(st.integers(0, 99), st.integers(100, 999)).map(
 )
 
 
-@given(text, text, st.none() | st.integers(), zooms, st.sampled_from(["", "log2", "linear"]))
+lines = st.text(st.characters(exclude_characters="\n"), min_size=1, max_size=20)
+
+
+@given(
+    text, text, st.none() | st.integers(), zooms, st.sampled_from(["", "log2", "linear"]),
+    st.lists(lines, max_size=4),
+)  # fmt: skip
 def test_an_address_restores_the_choice(
-    site: str, pattern: str, step: int | None, zoom: tuple[float, float] | None, scale: str
+    site: str,
+    pattern: str,
+    step: int | None,
+    zoom: tuple[float, float] | None,
+    scale: str,
+    beside: list[str],
 ) -> None:
-    choice = Choice(site=site, pattern=pattern, step=step, zoom=zoom, scale=scale)
+    choice = Choice(site=site, pattern=pattern, step=step, zoom=zoom, scale=scale, beside=beside)
 
     again, problems = Choice.from_query(choice.query())
 

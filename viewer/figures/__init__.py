@@ -3,10 +3,23 @@
 They know neither the store nor Panel.
 """
 
+from .compared import ComparedExponents, CurvesFigure
+from .crosshair import Crosshair
 from .exponents import ExponentsFigure
 from .facets import FacetsFigure
 from .heatmap import HeatmapFigure
 from .life import LifeFigure
 from .lines import LinesFigure
+from .ranks import RankMapFigure
 
-__all__ = ["ExponentsFigure", "FacetsFigure", "HeatmapFigure", "LifeFigure", "LinesFigure"]
+__all__ = [
+    "ComparedExponents",
+    "Crosshair",
+    "CurvesFigure",
+    "ExponentsFigure",
+    "FacetsFigure",
+    "HeatmapFigure",
+    "LifeFigure",
+    "LinesFigure",
+    "RankMapFigure",
+]

@@ -19,6 +19,12 @@ SUBNORMAL = "#e69f00"
 FLUSHED = "#7a6a9b"
 ASIDE = "#8793a0"
 
+BESIDE = ("#2ba36b", "#b5651d", "#9c2ee6")
+"""Of what stands beside, after the ink: apart from each other and from the bars for colour-blind
+eyes (CIE76 14 at least, with Machado's matrices), 3:1 against both grounds."""
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+MARKERS = ("circle", "square", "triangle", "inverted_triangle")
+
 RANK = "#7f97ad"
 WORST = "#d55e00"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, log2, log10, pi
 from typing import Literal
 
+import numpy as np
 from bokeh.core.properties import value
 from bokeh.layouts import row
 from bokeh.models import (
@@ -24,7 +25,7 @@ from bokeh.models import (
 
 from ...sketch.formats import NumberFormat
 from .. import words
-from ..spectrum import ASIDE, ASIDE_NAMES, NOT_FINITE, Spectrum, zones
+from ..spectrum import ASIDE, ASIDE_NAMES, NOT_FINITE, Spectrum, outline, zones
 from . import colours, look
 
 ZONE_COLOURS = {
@@ -33,6 +34,9 @@ ZONE_COLOURS = {
     "subnormal": colours.SUBNORMAL,
     "flushed": colours.FLUSHED,
 }
+Drawing = Literal["bars", "line", "smooth"]
+NOTHING = 1e-30
+"""A share that is below any axis."""
 HEIGHT = 290
 """Pixels."""
 NEAR = 16
@@ -76,9 +80,12 @@ class ExponentsFigure:
         self.aside = ColumnDataSource(
             {name: [] for name in ("name", "share", "colour", "count", "text")}
         )
+        self.smooth = ColumnDataSource({"x": [], "y": []})
         self.counted: int | None = None
         """How many elements the axis counts; None where it tells shares."""
         self.shares = Range1d(start=1e-4, end=2.0)
+        self.span = -10, 10
+        """The exponents between which the bars and the edges lie."""
         self.figure = self._build()
         self.beside = self._build_aside()
         self.layout: Row = row(self.figure, self.beside, sizing_mode="stretch_width", spacing=0)
@@ -100,13 +107,14 @@ class ExponentsFigure:
         fig.xgrid.visible = False
         self._annotate(fig)
         bars = fig.quad(
-            "left", "right", "share", bottom=1e-30, source=self.bars, fill_color="colour",
+            "left", "right", "share", bottom=NOTHING, source=self.bars, fill_color="colour",
             line_color=self.theme.surface, line_width=0.6,
         )  # fmt: skip
         self.drawn = {
             "bars": [bars],
             "line": [fig.line("middle", "share", source=self.bars, color=self.theme.ink, width=2),
                      fig.scatter("middle", "share", source=self.bars, color="colour", size=8)],
+            "smooth": [fig.line("x", "y", source=self.smooth, color=self.theme.ink, width=2)],
         }  # fmt: skip
         tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
         fig.add_tools(
@@ -170,7 +178,7 @@ class ExponentsFigure:
             "name",
             0.62,
             "share",
-            bottom=1e-30,
+            bottom=NOTHING,
             source=self.aside,
             fill_color="colour",
             line_color=None,
@@ -191,7 +199,7 @@ class ExponentsFigure:
         spectrum: Spectrum | None,
         target: NumberFormat,
         *,
-        drawing: Literal["bars", "line"] = "bars",
+        drawing: Drawing = "bars",
         counts: bool = False,
     ) -> None:
         """Draw a histogram and the edges of a format.
@@ -206,7 +214,7 @@ class ExponentsFigure:
             for renderer in renderers:
                 renderer.visible = name == drawing
         if spectrum is None:
-            for source in (self.bars, self.aside):
+            for source in (self.bars, self.aside, self.smooth):
                 empty: look.Data = {str(name): [] for name in source.data}
                 source.data = empty
             for annotation in (*self.zones, *self.edges, *self.names, *self.away):
@@ -216,6 +224,8 @@ class ExponentsFigure:
         floor_share = 10.0 ** floor(log10(0.5 / max(spectrum.total, 2)))
         self.shares.update(start=floor_share, end=2.0)  # first: an empty bar ends at the floor
         self._bars(spectrum, target)
+        x, heights = outline(spectrum, smooth=drawing == "smooth")
+        self.smooth.data = {"x": x, "y": np.maximum(heights / max(spectrum.total, 1), NOTHING)}
         self._aside(spectrum)
         self._place(spectrum, target)
 
@@ -269,6 +279,7 @@ class ExponentsFigure:
         for edge in (top, normal, tiny):
             if low - NEAR <= edge <= high + NEAR:
                 start, end = min(start, floor(edge) - 5), max(end, ceil(edge) + 3)
+        self.span = start, end
         self.figure.x_range.update(start=start, end=end, reset_start=start, reset_end=end)
         bounds = ((top, None), (tiny, normal), (None, tiny))
         for zone, (left, right) in zip(self.zones, bounds, strict=True):

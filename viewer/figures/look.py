@@ -7,7 +7,6 @@ from typing import Any
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
-    CrosshairTool,
     CustomJSTickFormatter,
     PanTool,
     Range,
@@ -69,24 +68,24 @@ def plot(name: str, *, theme: Theme = LIGHT, **settings: Any) -> Figure:
 
 
 def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
-    """Make x the shared step axis: zoom and pan along it, one cross-hair, the pinned step."""
+    """Make x the shared step axis: zoom and pan along it, the cross-hair, the pinned step."""
     zoom = BoxZoomTool(dimensions="width")
     fig.add_tools(
         zoom,
         PanTool(dimensions="width"),
         WheelZoomTool(dimensions="width"),
         ResetTool(),
-        CrosshairTool(overlay=crosshair, visible=False),
     )
     fig.toolbar.active_drag = zoom
     fig.toolbar.active_scroll = None
     fig.xaxis.ticker.min_interval = 1
     fig.xaxis.formatter.use_scientific = False
+    fig.add_layout(crosshair)
     fig.add_layout(pinned)
 
 
 def crosshair(theme: Theme = LIGHT) -> Span:
-    """The vertical line that follows the mouse through all figures that share it."""
+    """The vertical line of all figures that share it; a `Crosshair` moves it with the mouse."""
     return Span(dimension="height", line_color=theme.muted, line_width=1, line_alpha=0.6)
 
 

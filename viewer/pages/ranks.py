@@ -11,8 +11,8 @@ import param
 
 from ...sketch.distribution import RANKED
 from ...sketch.errors import RankscopeError
-from .. import markup, rank_map, tables
-from ..figures import HeatmapFigure, colours
+from .. import markup, rank_map, standing, tables
+from ..figures import RankMapFigure, colours
 from ..session import Session
 from ..twins import grid_table, lines_table
 from .fitted import Fitted
@@ -44,7 +44,7 @@ class Ranks:
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
         self.training = Training(session, "ranks_training", height=110, labelled=False)
-        self.heatmap = HeatmapFigure(
+        self.heatmap = RankMapFigure(
             "rank_map", **session.axis(), undefined="no peer to compare with, or no number"
         )
         session.on_axis(self.heatmap.figure)
@@ -144,14 +144,22 @@ class Ranks:
         self.heatmap.figure.height = int(np.clip(rows * 18, 80, 520)) + 46
         what = f"{choice.statistic} over the median of its peers"
         self.heatmap.show(found.grid, limits, statistic=what)
+        marks = standing.standing(
+            rank_map.load_divergences(self.session.run),
+            site=site,
+            ranks=found.ranks,
+            records=self.session.follower.records(),
+        )
+        self.heatmap.mark(marks)
         told = rank_map.describe(found, statistic=choice.statistic)
+        told += standing.describe(marks, ranks=found.ranks)
         if not choice.site:
             told = f"No site is selected: this is where ranks differ most. {told}"
         kind, _, name = site.partition(":")
         self.told.param.update(
             problem="",
             title=markup.title(name, f"{markup.kind_name(kind)}, {what}"),
-            legend=tables.ratio_legend(limits),
+            legend=tables.ratio_legend(limits, crosses=bool(marks)),
             summary=markup.summary(told),
         )
 

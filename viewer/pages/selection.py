@@ -28,10 +28,12 @@ class Told(param.Parameterized):
 class Selection:
     """Shows the site and step that are chosen."""
 
-    def __init__(self, session: Session, ranks: LinesFigure, *, name: str = "exponents") -> None:
-        """Make the figure of exponents, to be called `name`; that of ranks is given."""
+    def __init__(
+        self, session: Session, ranks: LinesFigure, exponents: ExponentsFigure | None = None
+    ) -> None:
+        """Show the cell in these figures; one of exponents is made where none is given."""
         self.session, self.told = session, Told()
-        self.exponents = ExponentsFigure(name, theme=session.theme)
+        self.exponents = exponents or ExponentsFigure(theme=session.theme)
         self.ranks = ranks
         self.held: spectrum.Spectrum | None = None
         """The exponents that are shown."""

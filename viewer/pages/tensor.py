@@ -10,11 +10,14 @@ import param
 
 from ...sketch.derive import MAIN
 from .. import life, markup, series, words
-from ..figures import FacetsFigure, LifeFigure, LinesFigure
+from ..beside import curves_table, exponents_table
+from ..figures import ComparedExponents, CurvesFigure, FacetsFigure, LifeFigure, LinesFigure
 from ..session import Session
-from ..twins import grid_table, lines_table, spectrum_table
+from ..twins import grid_table, lines_table
+from .beside import Beside
 from .page import Drawn
 from .selection import Selection
+from .site_choice import SiteChoice
 from .training import Training
 from .twins import Twin, Twins
 
@@ -47,6 +50,7 @@ class Tensor:
         "zoom",
         "drawing",
         "amount",
+        "beside",
         "more",
     )
 
@@ -58,11 +62,18 @@ class Tensor:
         """What the exponents over steps show."""
         ranks = LinesFigure("tensor_ranks", **session.axis(), height=200)
         ranks.figure.xaxis.axis_label = "step"
-        self.selection = Selection(session, ranks, name="tensor_exponents")
+        exponents = ComparedExponents("tensor_exponents", theme=session.theme)
+        self.selection = Selection(session, ranks, exponents)
+        curves = CurvesFigure("tensor_beside", **session.axis())
+        self.beside = Beside(session, exponents, curves)
+        self.sites = SiteChoice(session)
         self.facets = FacetsFigure(MAIN, **session.axis())
-        session.on_axis(self.life.figure, ranks.figure, *self.facets.figures.values())
+        session.on_axis(
+            self.life.figure, ranks.figure, curves.figure, *self.facets.figures.values()
+        )
         self.life.on_cell(self._select)
         ranks.on_step(lambda x: session.select_at(x, session.drawn()))
+        curves.on_step(lambda x: session.select_at(x, session.drawn()))
         self.facets.on_step(lambda x: session.select_at(x, session.recorded()))
         self.life.figure.on_change("inner_width", self._resized)
         held = self.selection
@@ -73,7 +84,10 @@ class Tensor:
                 lambda: grid_table(None if self.shown is None else self.shown.grid),
             ),
             "tensor_ranks": Twin("Each rank", lambda: lines_table(held.lines)),
-            "tensor_exponents": Twin("Exponents", lambda: spectrum_table(held.held)),
+            "tensor_exponents": Twin(
+                "Exponents", lambda: exponents_table(held.held, self.beside.spectra)
+            ),
+            "tensor_beside": Twin("Beside it", lambda: curves_table(self.beside.curves)),
         })  # fmt: skip
         self._drawn = Drawn()
 
@@ -95,7 +109,9 @@ class Tensor:
             if self.session.choice.more == "scalars":
                 self._show_scalars()
         self.session.follow()
+        self.sites.show()
         self.selection.show()
+        self.beside.show(self.selection.held)
         self.twins.show()
 
     def go_to(self, place: int) -> None:

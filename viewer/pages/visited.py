@@ -11,6 +11,7 @@ from .. import markup
 from ..pipeline import is_late
 from ..session import Session
 from .page import Page
+from .readout import Readout
 
 Pages = Mapping[str, Callable[[Session], Page]]
 """By its name, what makes a page."""
@@ -36,6 +37,7 @@ class Visited:
         """Make the chosen page; the first one where the choice names none that there is."""
         self.session, self.told = session, Told()
         self._kinds = pages
+        self._readout = Readout(session)
         self.made: dict[str, Page] = {}
         """The pages that were visited."""
         self._version = session.follower.version
@@ -84,7 +86,7 @@ class Visited:
         changed = {event.name for event in events}
         if "page" in changed and self.session.choice.page not in self._kinds:
             return
-        if changed & {"page", *self.page.watched}:
+        if changed & {"page", *self.page.watched, *Readout.watched}:
             with self.session.follower.lock:
                 self._show()
 
@@ -92,6 +94,7 @@ class Visited:
         problem = ""
         try:
             self.page.show()
+            self._readout.show()
         except RankscopeError as error:
             problem = str(error)
         self.told.param.update(page=self.session.choice.page, problem=problem)

@@ -17,8 +17,9 @@ from ...sketch.derive import MAIN
 from ...sketch.formats import FORMATS, number_format
 from ...store.query import Run
 from .. import markup, series, spectrum
-from ..figures import ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
+from ..figures import Crosshair, ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
 from ..grid import Grid, is_logarithmic
+from ..reading import Readings, of_training
 from ..views.themes import variables
 from .opening import source_of
 from .source import Data, Source, Training, one_kind
@@ -81,10 +82,10 @@ class Explorer(pn.viewable.Viewer):
         return next(iter(training_lines(self.source, training)), None)
 
     def _build(self) -> None:
-        crosshair, self.pinned = look.crosshair(), look.pinned()
+        self.crosshair, self.pinned = Crosshair(), look.pinned()
         self.steps = Range1d(start=0, end=1)
         shared: dict[str, Any] = {
-            "steps": self.steps, "crosshair": crosshair, "pinned": self.pinned,
+            "steps": self.steps, "crosshair": self.crosshair.line, "pinned": self.pinned,
         }  # fmt: skip
         self.training = LinesFigure("training", **shared, height=130)
         self.heatmap = HeatmapFigure(**shared)
@@ -96,6 +97,7 @@ class Explorer(pn.viewable.Viewer):
         for figure in (self.training.figure, self.heatmap.figure, self.ranks.figure):
             figure.on_event(RangesUpdate, self._zoomed)
             figure.on_event(Reset, lambda _: self._zoom(None))
+            self.crosshair.follow(figure)
         self.zoom: tuple[int, int] | None = None
 
     def _controls(self, kind: str, statistic: str) -> None:
@@ -192,6 +194,8 @@ class Explorer(pn.viewable.Viewer):
         limits = colours.limits(cells.usual(), diverging=cells.signed)
         self.heatmap.figure.height = int(np.clip(len(cells.names) * 16, 160, 400)) + 46
         self.heatmap.show(cells, limits, statistic=self.statistic.value)
+        if self._losses is None:
+            self.crosshair.show(Readings(steps=cells.first[cells.first >= 0], of=[]))
         if follow:
             self.steps.update(
                 start=cells.left, end=cells.right, reset_start=cells.left, reset_end=cells.right
@@ -240,6 +244,8 @@ class Explorer(pn.viewable.Viewer):
     def _show_training(self) -> None:
         if self._losses is not None:
             self.training.show(self._losses)
+            steps = self._losses.steps
+            self.crosshair.show(Readings(steps=steps, of=of_training(self._losses, steps)))
 
     def _outline(self, cells: Grid | None) -> None:
         if self.step is not None:

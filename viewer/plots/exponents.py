@@ -9,7 +9,6 @@ from typing import Literal
 
 import holoviews as hv
 import numpy as np
-from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import FORMATS, NumberFormat, number_format
@@ -17,7 +16,7 @@ from .. import words
 from ..figures import colours
 from ..figures.exponents import NEAR, ZONE_COLOURS
 from ..life import Life
-from ..spectrum import ASIDE, NOT_FINITE, Spectrum, site_format, zones
+from ..spectrum import ASIDE, NOT_FINITE, Spectrum, outline, site_format, zones
 from . import look
 from .opening import source_of
 from .source import Data, Many, Source, Training, one_kind
@@ -32,8 +31,6 @@ AXIS = hv.Dimension("exponent", label="|x|")
 STEP = hv.Dimension("step")
 ROOM = 3
 """Exponents left free beside the data."""
-SIGMA = 0.7
-"""Binary exponents that a smooth line blurs by."""
 BEYOND = ("under", "over")
 """Bars that are drawn only where there is something."""
 
@@ -289,25 +286,11 @@ def _bars(
 def _outline(
     one: Spectrum, unit: int, frame: Frame, height: hv.Dimension, *, smooth: bool
 ) -> look.Plot:
-    x = np.array([], float)
-    y = np.array([], float)
-    if one.exponents.size:
-        bins = np.arange(one.exponents[0] - 1, one.exponents[-1] + 2)
-        x, y = bins + 0.5, np.concatenate([[0], one.counts, [0]]) / unit
-    if smooth and one.exponents.size:
-        x, y = smoothed(x, y)
+    x, y = outline(one, smooth=smooth)
+    y = y / unit
     if frame.floor:
         y = np.maximum(y, frame.floor)
     return look.line(x, y, "", colour=colours.NORMAL, dims=(AXIS, height))
-
-
-def smoothed(
-    centres: NDArray[np.float64], heights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A histogram of unit bins as a smooth line with the same area: each bin becomes a bell."""
-    x = np.arange(centres[0] - 2, centres[-1] + 2 + 1e-9, 0.125)
-    bells = np.exp(-0.5 * ((x[:, None] - centres[None, :]) / SIGMA) ** 2)
-    return x, bells @ heights / (SIGMA * np.sqrt(2 * np.pi))
 
 
 def _edges(formats: Sequence[NumberFormat], frame: Frame, height: hv.Dimension) -> list[look.Plot]:

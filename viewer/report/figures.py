@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 from bokeh.models import Range1d
+from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
 from ...store.query import Run
 from .. import grid, markup, series, spectrum
-from ..figures import ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
+from ..figures import Crosshair, ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
+from ..reading import Readings, of_training
 from .contents import Evidence
 
 STATISTIC = "abs_max"
@@ -33,11 +35,19 @@ class Drawing:
         self.run = run
         self.figures: Figures = {}
         self.steps = Range1d(start=0, end=1)
-        self.crosshair = look.crosshair()
+        self.crosshair = Crosshair()
         recorded = run.records()["step"].to_numpy(np.int64)
         if len(recorded):
             left, right = float(recorded.min()) - 0.5, float(recorded.max()) + 0.5
             self.steps.update(start=left, end=right, reset_start=left, reset_end=right)
+        self._read(np.unique(recorded))
+
+    def _read(self, recorded: NDArray[np.int64]) -> None:
+        """Let the first training statistic be read off where the mouse is."""
+        first = series.training_names(self.run)[:1]
+        lines = [series.load_training(self.run, name) for name in first]
+        readings = [reading for one in lines for reading in of_training(one, recorded)]
+        self.crosshair.show(Readings(steps=recorded, of=readings))
 
     def training(self, blamed: int | None) -> list[tuple[str, str]]:
         """Name of each figure of training statistics, and its summary."""
@@ -46,6 +56,7 @@ class Drawing:
             lines = replace(series.load_training(self.run, name), worst=blamed)
             figure = LinesFigure(f"training-{number}", **self._shared(None), height=130)
             figure.show(lines)
+            self.crosshair.follow(figure.figure)
             drawn.append((self._keep(f"training-{number}", figure.figure), series.describe(lines)))
         return drawn
 
@@ -57,6 +68,7 @@ class Drawing:
         limits = colours.limits(found.usual(), diverging=found.signed)
         figure.figure.height = int(np.clip(len(found.names) * 16, 160, 400)) + 46
         figure.show(found, limits, statistic=STATISTIC)
+        self.crosshair.follow(figure.figure)
         if marked is not None:
             figure.outline(found.row(marked.site), found.column(marked.step))
         told = grid.describe(found, statistic=STATISTIC, kind=kind, view="merged")
@@ -89,6 +101,7 @@ class Drawing:
             lines = replace(lines, worst=one.ranks[0])
         figure = LinesFigure(f"ranks-{number}", **self._shared(one.step), height=150)
         figure.show(lines, logarithmic=grid.is_logarithmic(STATISTIC, "merged", ""))
+        self.crosshair.follow(figure.figure)
         name = self._keep(f"ranks-{number}", figure.figure)
         return name, lines.why, series.describe(lines)
 
@@ -96,7 +109,7 @@ class Drawing:
         pinned = look.pinned()
         if step is not None:
             pinned.update(location=step, visible=True)
-        return {"steps": self.steps, "crosshair": self.crosshair, "pinned": pinned}
+        return {"steps": self.steps, "crosshair": self.crosshair.line, "pinned": pinned}
 
     def _keep(self, name: str, figure: Any) -> str:  # `Any`: a Bokeh model
         self.figures[name] = figure

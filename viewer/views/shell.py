@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import panel as pn
 from bokeh.document import Document
 from bokeh.models import Model
+from jinja2 import Environment
 from panel.io.notifications import NotificationAreaBase
-from panel.io.resources import LOCAL_DIST
+from panel.io.resources import BASE_TEMPLATE, LOCAL_DIST
 from panel.viewable import Viewable
 
 from .. import markup
@@ -18,14 +21,23 @@ from .contents import CONTENTS, Entry
 from .themes import root_css
 from .widgets import button, column, text
 
+PAGE = Environment(autoescape=True).from_string(
+    Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+)
 
-def prepare(document: Document, theme: str) -> None:
+
+def prepare(document: Document, theme: str, hosts: Sequence[str]) -> None:
     """Set Panel up for a session, so that it fetches nothing from outside this machine.
 
     Args:
         document: the session's document.
         theme: a name of `THEMES`; light if it is none.
+        hosts: `name:port`, whose pages may open a websocket; others say that they may not.
     """
+    document.template = PAGE
+    document.template_variables.update(
+        base=BASE_TEMPLATE, hosts=list(hosts), app_favicon=f"{LOCAL_DIST}images/favicon.ico"
+    )
     # Panel learns this from the first request; a session that a websocket makes anew has none,
     # and would send the browser to a content delivery network for its style sheets.
     document.template_variables["dist_url"] = LOCAL_DIST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import panel as pn
 
-from .. import markup
+from .. import markup, words
 from ..pages.tensor import Tensor
 from ..session import Move
 from .selection import exponents_view, ranks_view, training_view
@@ -27,7 +27,8 @@ def tensor_view(page: Tensor) -> pn.Column:
     return column(
         cards(
             card(
-                text(page.selection.told.param.cell),
+                _site(page),
+                text(page.selection.told.param.cell, margin=(8, 0, 0, 0)),
                 _steps(page),
                 training_view(page.training, page.twins),
                 column(
@@ -38,11 +39,12 @@ def tensor_view(page: Tensor) -> pn.Column:
                     visible=chosen,
                 ),
                 ranks_view(page.selection, page.twins),
-                select(session, "statistic", session.statistics, label="Statistic", width=125),
+                _curves(page),
                 flex="4 1 640px",
             ),
             card(
                 _looks(page),
+                _beside(page),
                 exponents_view(page.selection, page.twins),
                 flex="1 1 420px",
                 min_width=400,
@@ -84,10 +86,72 @@ def _looks(page: Tensor) -> pn.FlexBox:
     """How the histogram is drawn."""
     session = page.session
     return pn.FlexBox(
-        select(session, "drawing", ["bars", "line"], label="Draw", width=90),
+        select(session, "drawing", ["bars", "line", "smooth"], label="Draw", width=90),
         select(session, "amount", ["share", "count"], label="Height", width=90),
         gap="10px",
         margin=(0, 0, 6, 0),
+    )
+
+
+def _site(page: Tensor) -> pn.Column:
+    """Which site, and what is shown of it; what was found stands below."""
+    session, sites = page.session, page.sites
+    words_of = pn.widgets.TextInput(
+        label="Find a site",
+        placeholder="words of its name",
+        description=None,
+        width=210,
+        margin=0,
+        stylesheets=[WIDGET_CSS],
+    )
+    words_of.param.watch(lambda event: sites.look_for(str(event.new)), ["value_input"])
+    # Panel tells of Enter without the document's lock, under which figures change (panel 1.9.4).
+    words_of.param.watch(lambda _: session.later(sites.take_first), ["enter_pressed"])
+
+    def forget(found: str) -> None:
+        # What was typed is done with once a site is selected.
+        if not found and words_of.value:
+            words_of.value = ""
+
+    sites.told.param.watch(lambda event: forget(event.new), ["found"])
+    options = session.options.param
+    return column(
+        pn.FlexBox(
+            button("▲", lambda: session.move_site(-1), width=38, description="site before"),
+            button("▼", lambda: session.move_site(1), width=38, description="site after"),
+            words_of,
+            select(session, "statistic", session.statistics, label="Statistic", width=125),
+            select(session, "view", options.views, label="View", width=170, words=words.view_name),
+            gap="8px",
+        ),
+        text(sites.told.param.found, margin=(4, 0, 0, 0)),
+    )
+
+
+def _beside(page: Tensor) -> pn.Column:
+    """What stands beside it, and what often does."""
+    told, options = page.beside.told, page.session.options.param
+    return column(
+        text(markup.title("Beside it", "up to four other sites")),
+        text(page.sites.told.param.suggested),
+        text(options.refused.rx.pipe(markup.problem), visible=options.refused.rx.bool()),
+        text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
+        text(told.param.legend),
+        text(told.param.summary),
+        visible=page.session.choice.param.site.rx.bool(),
+        margin=(0, 0, 6, 0),
+    )
+
+
+def _curves(page: Tensor) -> pn.Column:
+    """The statistic of all of them over steps."""
+    told = page.beside.told
+    return column(
+        text(told.param.curves, margin=(12, 0, 0, 0)),
+        figure(page.beside.lines.figure),
+        text(told.param.curves_summary),
+        twin(page.twins, page.beside.lines.figure.name),
+        visible=told.param.curves.rx.bool(),
     )
 
 

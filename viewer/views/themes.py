@@ -25,6 +25,9 @@ GROUNDS = {
 BODY = """
 html, body { background: var(--ground); color-scheme: %s; }
 body { padding: 14px 18px 24px; box-sizing: border-box; height: auto; min-height: 100%%; }
+.unreached { max-width: 60ch; margin: 12vh auto; padding: 16px 18px; border-radius: 10px;
+  border: 1px solid var(--warn-line); background: var(--warn-ground); color: var(--warn-ink);
+  font: 14px/1.5 "Segoe UI", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
 """
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.store import open_run
+from rankscope.viewer import words
+
 from .watching import COLOUR, SIZES
 
 
@@ -30,6 +33,37 @@ def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callabl
     again.sees("activation · step 31 · float16")
     again.page.keyboard.press("Escape")
     again.sees("Click a cell of the heatmap")
+
+
+LINE = """() => {
+  const one = (name) => [...Bokeh.index.query((view) => view.model.name === name)][0].model;
+  return [one("training").center.map((part) => part.location).find((at) => at > 0) ?? null,
+          document.getElementById("readout").textContent];
+}"""
+
+
+def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
+    visit: Callable, broken_job: Path
+) -> None:
+    sent = list[object]()
+    page = visit()
+    page.page.on("websocket", lambda socket: socket.on("framesent", lambda one: sent.append(one)))
+    page.open("?page=map&site=activation:blocks.2.mlp.act")
+    before = len(sent)
+
+    for x in (20.1, 20.4, 30.7):
+        page.page.mouse.move(*page.at("ranks", x, 1))
+    at, told = page.page.evaluate(LINE)
+
+    run = open_run(broken_job)
+    loss = run.training(steps=31).sel(name="loss").values.ravel()
+    rms = float(run.scalar("rms", sites=["activation:blocks.2.mlp.act"], steps=31).item())
+    assert at == 31
+    assert told.startswith(f"step 31 · loss rank 0 {words.number(loss[0])} · rank 1 ")
+    assert told.endswith(f" · rms of blocks.2.mlp.act (activation) {words.number(rms)}")
+    assert len(sent) == before
+    page.page.mouse.move(5, 5)
+    assert page.page.evaluate(LINE)[1] == ""
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:
@@ -77,6 +111,33 @@ def test_the_slider_and_the_keys_move_by_recorded_steps(
         (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), (box["x"] - 2000, box["y"])
     )
     page.sees("step 0 · 1 of 5")
+
+
+def test_a_site_is_found_put_beside_and_gone_on_from(visit: Callable) -> None:
+    page = visit()
+    browser = page.page
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=20")
+
+    browser.get_by_label("Find a site").press_sequentially("3 norm2")
+    browser.get_by_role("button", name="Put beside activation:blocks.3.norm2").click()
+    browser.wait_for_url("**/*beside=activation:blocks.3.norm2*")
+    browser.get_by_label("Find a site").press("ArrowDown")
+    browser.get_by_role("button", name="before it").click()
+    browser.wait_for_url("**/*beside=activation:blocks.3.norm2%0Aactivation:blocks.2.mlp.up*")
+    browser.keyboard.press("ArrowDown")
+    assert "site=activation:blocks.2.mlp.act" in browser.url  # a button has the focus
+    browser.get_by_role("heading", name="Exponents over steps").click()
+    browser.keyboard.press("ArrowDown")
+    page.sees("activation · step 20 · float16")
+    browser.wait_for_url("**/*site=activation:blocks.3.norm1&*")
+    page.settle()
+
+    browser.get_by_label("Find a site").press_sequentially("0.mlp.up grad")
+    browser.locator("button[data-site='weight_gradient:blocks.0.mlp.up']").first.wait_for()
+    browser.get_by_label("Find a site").press("Enter")
+    browser.wait_for_url("**/*site=weight_gradient:blocks.0.mlp.up&*")
+    page.settle()
+    assert browser.get_by_label("Find a site").input_value() == ""
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -46,8 +46,10 @@ class Visit:
         )
 
     def note(self, request: Request) -> None:
-        url = request.url.removeprefix("blob:")
-        if not url.startswith((self.address, "data:", self.address.replace("http", "ws", 1))):
+        own = self.address, self.address.replace("http", "ws", 1), "data:"
+        # What a page makes itself has the name of its host, without a path.
+        made = "blob:" + self.address[: self.address.index("/", len("http://"))]
+        if not request.url.startswith((*own, made)):
             self.foreign.append(request.url)
 
     def open(self, query: str = "") -> None:

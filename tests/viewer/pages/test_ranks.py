@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,40 @@ def test_divergences_are_told_with_their_ranks_as_text(
     page.session.choose(json.dumps({"site": "weight:<b>up", "step": "3"}))
     assert (page.session.choice.site, page.session.choice.step) == ("weight:<b>up", 3)
     assert "There is no site 'weight:<b>up'" in page.told.problem
+
+
+def test_divergences_are_marked_on_the_map_of_their_site(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    ended = replace(DIVERGED, site=SITE, last_step=5)
+    unknown = replace(DIVERGED, site=SITE, rule="conservation", ranks=(), first_step=7)
+    job.commit(range(9), alerts=(DIVERGED, ended, unknown))
+
+    page = open_ranks(job.path, site=SITE)
+
+    marks: Any = page.heatmap.marks.data
+    assert marks["row"] == [0.5, 1.5, 2.5, 3.5, 1.5, 2.5]
+    assert marks["first"] == [7] * 4 + [3] * 2
+    assert marks["last"] == [8] * 4 + [5] * 2
+    assert "a sum is none, on ranks 0–3, steps 3–8." in page.told.summary
+    assert "copies differ, or a sum is none" in page.told.legend
+    page.session.choice.site = "activation:blocks.0.norm1"
+    cleared: Any = page.heatmap.marks.data
+    assert list(cleared["row"]) == []
+    assert "copies differ" not in page.told.legend + page.told.summary
+
+
+def test_an_alert_about_steps_that_were_trained_again_is_not_marked(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5), alerts=(replace(DIVERGED, site=SITE),))
+    job.attempt = job.writer.catalog.attempt_of("launch-2")
+    job.commit(range(2, 7))
+
+    marks: Any = open_ranks(job.path, site=SITE).heatmap.marks.data
+    assert list(marks["row"]) == []
 
 
 def test_without_divergences_it_says_whether_any_was_looked_for(

@@ -161,3 +161,124 @@ def test_without_a_tensor_it_says_how_to_choose_one(new_job: Callable, open_page
 
     assert "Click a cell" in plain(page.selection.told.cell)
     assert page.shown is None
+
+
+UP = "activation:blocks.2.mlp.up"
+GRADIENT = "weight_gradient:blocks.2.mlp.up"
+
+
+# `Any`: bokeh's sources are untyped here.
+def test_other_sites_stand_beside_in_the_histogram_and_over_steps(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=45)
+    page.session.choice.beside = [UP, GRADIENT]
+
+    run = open_run(broken_job)
+    found = run.exponents(sites=[UP], steps=45).isel(step=0, site=0)
+    shares = found["count"].values[found["count"].values > 0] / int(found["total"])
+    drawn: Any = page.selection.exponents.others[0].data
+    np.testing.assert_allclose(drawn["y"][1:-1][drawn["y"][1:-1] > 1e-20], shares)
+    assert set(drawn["site"]) == {"blocks.2.mlp.up (activation)"}
+    assert len(page.selection.exponents.others[2].data["x"]) == 0
+    lines: Any = [one.data for one in page.beside.lines.lines]
+    for site, line in zip((ORIGIN, UP, GRADIENT), lines, strict=False):
+        kept = run.scalar("rms", sites=[site]).values[:, 0].astype(float)
+        np.testing.assert_allclose(line["value"], np.log2(kept[np.isfinite(kept)]), rtol=1e-6)
+    assert [len(one["step"]) for one in lines[3:]] == [0, 0]
+    assert "blocks.2.mlp.up (activation): 2 048 elements between" in plain(page.beside.told.summary)
+    assert "not finite from step 40; blocks.2.mlp.up (activation)" in (
+        page.beside.told.curves_summary
+    )
+
+    table = page.twins.tables["tensor_exponents"].frame()
+    assert list(table.columns)[2:] == [
+        "share of blocks.2.mlp.up (activation)", "share of blocks.2.mlp.up (weight gradient)",
+    ]  # fmt: skip
+    np.testing.assert_allclose(table.sum()[["share", *table.columns[2:]]], 1)
+    assert table["elements"].sum() == 2048
+    assert page.twins.tables["tensor_beside"].frame().shape == (60, 3)
+
+    page.session.choice.beside = []
+    assert len(page.selection.exponents.others[0].data["x"]) == 0
+    assert (page.beside.told.summary, page.beside.told.curves) == ("", "")
+    assert page.selection.exponents.figure.x_range.start == page.selection.exponents.span[0]
+
+
+def test_a_fifth_site_is_refused_and_one_that_there_is_not_is_told(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+    session, sites = page.session, page.session.follower.sites().index.tolist()
+
+    for site in sites[:5]:
+        session.put_beside(site)
+
+    assert session.choice.beside == sites[:4]
+    assert session.options.refused.startswith("4 sites stand beside already")
+    session.put_beside(sites[0])
+    assert (session.choice.beside, session.options.refused) == (sites[1:4], "")
+    session.choice.beside = sites[:6]
+    assert page.beside.told.problem.startswith("Of 6 sites the first 4 are drawn")
+    session.choice.beside = ["weight:<b>nowhere", sites[1]]
+    assert "no site weight:<b>nowhere" in page.beside.told.problem
+    assert "<b>" not in page.beside.told.legend
+
+
+def test_the_line_of_another_site_counts_elements_where_the_bars_do(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+    page.session.choice.param.update(beside=[UP], amount="count", drawing="smooth")
+
+    smooth: Any = page.selection.exponents.smooth.data
+    assert np.trapezoid(smooth["y"], smooth["x"]) == pytest.approx(
+        1 - page.selection.held.aside["zero"] / page.selection.held.total, rel=1e-3
+    )
+    assert [one.visible for one in page.selection.exponents.drawn["smooth"]] == [True]
+    other: Any = page.selection.exponents.others[0].data
+    assert np.trapezoid(other["y"], other["x"]) == pytest.approx(1, rel=1e-3)  # 2048 of 2048
+
+
+def test_sites_are_found_as_one_types_and_gone_through_in_order(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+
+    page.sites.look_for("MLP 2 grad")
+    assert "data-site=" in page.sites.told.found
+    assert plain(page.sites.told.found).startswith("blocks.2.mlp.up weight gradient + beside")
+    page.sites.take_first()
+    assert (page.session.choice.site, page.session.choice.step) == (GRADIENT, 20)
+    assert page.sites.told.found == ""
+    page.sites.look_for("<b>")
+    assert plain(page.sites.told.found) == "No site has &lt;b&gt; in its name."
+    page.sites.take_first()
+    page.sites.look_for("blocks")
+    assert "and 24 more: write on" in plain(page.sites.told.found)
+
+    page.session.choice.site = ORIGIN
+    page.session.move_site(1)
+    assert page.session.choice.site == "activation:blocks.3.norm1"
+    page.session.move_site(-2)
+    assert page.session.choice.site == UP
+    page.session.choice.site = ""
+    page.session.move_site(1)
+    assert page.session.choice.site == "activation:blocks.0.norm1"
+
+
+def test_what_is_often_put_beside_is_suggested(broken_job: Path, open_page: Callable) -> None:
+    page = open_page(broken_job, page="tensor", site=UP, step=20)
+
+    suggested = re.findall('data-beside="([^"]*)"[^>]*>([^<]*)<', page.sites.told.suggested)
+
+    assert suggested == [
+        (GRADIENT, "its weight gradient"),
+        ("activation:blocks.2.norm2", "before it"),
+        (ORIGIN, "after it"),
+        ("activation:blocks.1.mlp.up", "the layer before"),
+        ("activation:blocks.3.mlp.up", "the layer after"),
+        ("activation:blocks.0.mlp.up", "the first layer"),
+    ]
+    page.session.put_beside(GRADIENT)
+    assert page.sites.told.suggested.count('aria-pressed="true"') == 1
