@@ -24,7 +24,9 @@ class Told(param.Parameterized):
     """What is said of it."""
 
     beside = param.String(doc="HTML: the modules beside their rows.")
-    levels = param.Dict({}, doc="What can be chosen as `Choice.fold`, by what a menu says.")
+    levels = param.Dict(
+        {"as fits": ""}, doc="What can be chosen as `Choice.fold`, by what a menu says."
+    )
     level = param.String(doc="The one that is chosen.")
 
 
