@@ -38,9 +38,16 @@ def start() -> Iterator[Callable[..., Server]]:
         one.stop()
 
 
+SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
+"""What each page looked like at the end of its test; git ignores it."""
+
+
 @pytest.fixture
 def visit(
-    browser: Browser, server: Server, start: Callable[..., Server]
+    browser: Browser,
+    server: Server,
+    start: Callable[..., Server],
+    request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., Visit]]:
     """Opens pages; at the end none has asked elsewhere and none has failed."""
     visits: list[Visit] = []
@@ -51,7 +58,9 @@ def visit(
         return visits[-1]
 
     yield new
-    for one in visits:
-        one.page.close()
+    for number, one in enumerate(visits):
+        if not one.page.is_closed():
+            one.page.screenshot(path=SCREENSHOTS / f"{request.node.name}-{number}.png")
+            one.page.close()
     assert [url for one in visits for url in one.foreign] == []
     assert [error for one in visits for error in one.errors] == []
