@@ -44,6 +44,9 @@ def records_frame(
     """One row a record, see `Run.records`."""
     chosen = np.arange(len(facts)) if all_attempts else choose_records(facts).records
     rows = facts[chosen]
+    missing = [list[int]() for _ in rows]
+    for place in np.flatnonzero(rows[:, COMPLETE] == 0).tolist():
+        missing[place] = missing_ranks(rows[place], attempts)
     frame = pd.DataFrame(
         {
             "step": rows[:, STEP],
@@ -58,7 +61,7 @@ def records_frame(
             "nonfinite": rows[:, BAD],
             "ranks": rows[:, RANKS],
             "deleted": chosen < deleted,
-            "missing": [missing_ranks(row, attempts) for row in rows],
+            "missing": missing,
         },
         index=pd.Index(chosen, name="record"),
     )
@@ -67,8 +70,6 @@ def records_frame(
 
 def missing_ranks(row: Indices, attempts: Sequence[Attempt]) -> list[int]:
     """The ranks of its attempt that a record lacks."""
-    if row[COMPLETE]:
-        return []
     size = attempts[row[ATTEMPT]].world_size
     return sorted(set(range(size)).difference(ranks_in(row[len(COLUMNS) :])))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from . import words
@@ -134,9 +135,27 @@ def load_training(run: Run, name: str) -> Lines:
     at = np.argwhere(np.isinf(values))
     bad = [(int(steps[column]), ranks[row]) for row, column in at]
     values = np.where(np.isfinite(values), values, np.nan)
-    low, high = envelope(values)
     by_rank = dict(zip(ranks, values, strict=True))
+    if name == "loss":
+        bad += _lost(run, steps, by_rank)
+    low, high = envelope(values)
     return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad)
+
+
+def _lost(
+    run: Run, steps: NDArray[np.int64], by_rank: Mapping[int, Floats]
+) -> list[tuple[int, int]]:
+    """(step, rank) where the loss was NaN: the store alone cannot tell that from none at all."""
+    alerts = run.alerts()
+    found = list[tuple[int, int]]()
+    for one in alerts[alerts["rule"] == "loss-nonfinite"].to_dict("records"):
+        last = steps[-1] if pd.isna(one["last_step"]) else one["last_step"]
+        during = (steps >= one["first_step"]) & (steps <= last)
+        for rank in one["ranks"] or by_rank:
+            if rank in by_rank:
+                lost = steps[during & np.isnan(by_rank[rank])]
+                found += [(int(step), rank) for step in lost]
+    return found
 
 
 def load_ranks(run: Run, statistic: str, *, site: str) -> Lines:
@@ -240,12 +259,12 @@ def describe(lines: Lines) -> str:
         if lines.bad:
             return f"No {lines.name}: no element is finite on {_bad(lines)}."
         return f"No {lines.name} has been recorded yet."
-    last = {rank: line[-1] for rank, line in lines.values.items() if np.isfinite(line[-1])}
     text = f"{lines.name} on {words.rank_words(list(lines.values))}"
-    if last:
-        low, high = min(last.values()), max(last.values())
+    known = np.flatnonzero(np.isfinite(lines.high))
+    if known.size:
+        low, high = float(lines.low[known[-1]]), float(lines.high[known[-1]])
         span = words.number(low) if low == high else f"{words.number(low)} to {words.number(high)}"
-        text += f"; at step {int(lines.steps[-1])}: {span}"
+        text += f"; at step {int(lines.steps[known[-1]])}: {span}"
     if lines.why:
         text += f"; {lines.why}"
     if lines.bad:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from rankscope.rules import why
 from rankscope.store import Alert, Event, RankInfo, open_run
 
@@ -301,3 +303,15 @@ def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Call
     rows = re.findall("<tr>(.*?)</tr>", page.told.attempts)[1:]
     assert plain(rows[0]).startswith("1 0 of 8 dp 8 3 2–4 2025-10-09 08:53:22")
     assert plain(rows[1]).startswith("0 4 of 4 dp 4 3 0–2")
+
+
+def test_where_the_loss_was_nan_its_line_is_marked(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
+    lost = {(step, 1) for step in range(3, 6)}
+    job.training = lambda step, rank: {"loss": np.nan if (step, rank) in lost else 2.0}
+    job.commit(range(8))
+    page = open_page(job.path)
+
+    assert page.training.shown is not None
+    assert set(page.training.shown.bad) == lost
+    assert "at step 7: 2; not finite on rank 1 from step 3" in page.training.told.summary
