@@ -87,6 +87,7 @@ class Reader:
             self.of_meta: dict[str, Any] = {}
             """What a question leaves for the next one, as long as the sites stay the same."""
         is_same = before is not None and before.state.logs == self.state.logs
+        self._logs: dict[str, list[Any]] = before._logs if before is not None and is_same else {}
         self._known: dict[str, Any] = before._known if before is not None and is_same else {}
         """What some of the logs say, which a viewer asks with every snapshot."""
         self.kept: dict[str, Any] = {}
@@ -294,10 +295,12 @@ class Reader:
             low += self.read("histogram_high", records, sites).astype(np.int64) << 32
         return low
 
-    def log(self, name: str) -> list[Any]:
-        """All entries of one of `LOGS`, in order."""
-        with self._still_there():
-            return self.arrays.entries(name, self.state.logs[name])
+    def log(self, name: str) -> Sequence[Any]:
+        """All entries of one of `LOGS`, in order; nobody may change them."""
+        if name not in self._logs:
+            with self._still_there():
+                self._logs[name] = self.arrays.entries(name, self.state.logs[name])
+        return self._logs[name]
 
     @property
     def rank_frames(self) -> dict[int, KeptAt]:

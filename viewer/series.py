@@ -148,10 +148,10 @@ def _lost(
     """(step, rank) where the loss was NaN: the store alone cannot tell that from none at all."""
     alerts = run.alerts()
     found = list[tuple[int, int]]()
-    for one in alerts[alerts["rule"] == "loss-nonfinite"].to_dict("records"):
-        last = steps[-1] if pd.isna(one["last_step"]) else one["last_step"]
-        during = (steps >= one["first_step"]) & (steps <= last)
-        for rank in one["ranks"] or by_rank:
+    told = alerts.loc[alerts["rule"] == "loss-nonfinite", ["ranks", "first_step", "last_step"]]
+    for ranks, first, last in told.itertuples(index=False):
+        during = (steps >= first) & (steps <= (steps[-1] if pd.isna(last) else last))
+        for rank in ranks or by_rank:
             if rank in by_rank:
                 lost = steps[during & np.isnan(by_rank[rank])]
                 found += [(int(step), rank) for step in lost]

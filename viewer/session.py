@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,6 +87,7 @@ class Session:
         self.now, self.later, self.index = now, later, index
         self._gather, self._scrubbed = gather, 0
         self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
+        self._training: tuple[tuple[Follower, int, str], series.Lines] | None = None
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
@@ -188,6 +189,14 @@ class Session:
         if self._cards is None or self._cards[0] != snapshot:
             self._cards = snapshot, findings.cards(self.follower.why(), since=self.since())
         return self._cards[1]
+
+    def training(self) -> series.Lines:
+        """The chosen training statistic; the rank to look at is the first that is blamed."""
+        told = self.follower, self.follower.version, self.choice.training
+        if self._training is None or self._training[0] != told:
+            lines = series.load_training(self.run, self.choice.training)
+            self._training = told, replace(lines, worst=self.blamed())
+        return self._training[1]
 
     def interval_s(self) -> float | None:
         """What usually is between two records of the run, as it is live; None if nobody can say."""

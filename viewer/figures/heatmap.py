@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from bokeh.events import Tap
@@ -161,9 +162,11 @@ class HeatmapFigure:
 
     def show(self, grid: Grid, limits: colours.Limits, *, statistic: str) -> None:
         """Paint a grid, sending no more than what changed."""
-        old, self.grid = self.grid, grid
-        if not (old is not None and self._patch(old, grid)):
+        if self.grid is None or not self._patch(self.grid, grid):
             self._replace(grid)
+        rows, columns = grid.shade.shape
+        shade, state = (self.cells.data[name][0][:rows, :columns] for name in ("shade", "state"))
+        self.grid = replace(grid, shade=shade, state=state)  # so that they are kept only once
         self._set(self.layout, {
             "left": [grid.left], "stride": [grid.stride], "width": [self.capacity],
             "logarithmic": [grid.logarithmic], "statistic": [statistic],

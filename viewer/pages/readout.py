@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
-from .. import series
 from ..columns import between
 from ..reading import Reading, Readings, of_site, of_training
 from ..session import Session
@@ -34,8 +32,7 @@ class Readout:
         steps = between(session.recorded(), session.zoom)
         seen = session.follower.version, choice.zoom
         if self._drawn.due("training", *seen, choice.training):
-            lines = series.load_training(session.run, choice.training)
-            self._training = of_training(replace(lines, worst=session.blamed()), steps)
+            self._training = of_training(session.training(), steps)
             self._drawn.forget("readings")
         if self._drawn.due("readings", *seen, choice.site, choice.statistic, choice.view):
             found = Readings(steps=steps, of=[*self._training, *self._of_site(steps)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import param
 
 from .. import markup, series
@@ -46,9 +44,7 @@ class Training:
         session = self.session
         if not self._drawn.due("lines", session.follower.version, session.choice.training):
             return
-        lines = series.load_training(session.run, session.choice.training)
-        lines = replace(lines, worst=session.blamed())
-        self.shown = lines
+        self.shown = lines = session.training()
         self.lines.show(lines)
         marks = [
             series.Mark(step=card.step, text=card.text, severe=card.severity == "error")

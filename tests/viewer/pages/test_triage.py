@@ -307,11 +307,11 @@ def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Call
 
 def test_where_the_loss_was_nan_its_line_is_marked(new_job: Callable, open_page: Callable) -> None:
     job = new_job(bad_step=None, watched=True)
-    lost = {(step, 1) for step in range(3, 6)}
+    lost = {(step, 1) for step in range(3, 6)} | {(7, 0)}
     job.training = lambda step, rank: {"loss": np.nan if (step, rank) in lost else 2.0}
     job.commit(range(8))
     page = open_page(job.path)
 
     assert page.training.shown is not None
     assert set(page.training.shown.bad) == lost
-    assert "at step 7: 2; not finite on rank 1 from step 3" in page.training.told.summary
+    assert "at step 7: 2; not finite on ranks 0–1 from step 3" in page.training.told.summary
