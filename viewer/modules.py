@@ -93,9 +93,12 @@ class Folding:
         within = f"{module.path}."
         if self.folds(module):
             turned = replace(self, apart=self._turned(module))
-            inner = module.modules
-            chain = module.is_wrapper and turned.folds(inner[0])
-            return turned.touched(inner[0]) if chain else turned
+            inner = module
+            while inner.is_wrapper:
+                inner = inner.modules[0]
+                if turned.folds(inner):
+                    return turned.touched(inner)
+            return turned
         kept = tuple(path for path in self.apart if not path.startswith(within))
         return replace(self, apart=replace(self, apart=kept)._turned(module))
 

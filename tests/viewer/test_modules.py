@@ -71,6 +71,15 @@ def test_a_module_that_is_touched_twice_is_as_it_was(
     assert shown(root, unfolded.touched(module)) == shown(root, folding)
 
 
+def test_what_holds_nothing_but_a_folded_module_is_unfolded_with_it() -> None:
+    root = tree(["a.b.c.x", "a.b.c.y"])
+    folding = Folding(depth=3, apart=("a",))
+    [row] = rows_of(root, folding)
+    assert row.module is not None
+
+    assert shown(root, folding.touched(row.module)) == ["a.b.c.x#0", "a.b.c.y#1"]
+
+
 def test_modules_are_folded_to_a_depth_but_for_some() -> None:
     root = tree(GPT)
 
