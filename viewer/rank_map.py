@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from ..sketch.distribution import RANKED
@@ -189,11 +190,12 @@ class Outlier:
 
 
 def load_outliers(
-    run: Run, statistic: str, *, steps: tuple[float, float] | None, worst: bool = False
+    run: Run, statistic: str, *, steps: tuple[float, float] | None
 ) -> tuple[list[Outlier], str]:
     """The ranks that differ most, and a sentence where there are none to tell of.
 
-    They are told of the statistics of which the distribution over ranks is kept: else of `rms`.
+    First those that usually do, then those that did in some step. They are told of the statistics
+    of which the distribution over ranks is kept: else of `rms`.
     """
     ranked = statistic if statistic in RANKED else RANKED[0]
     span = span_of(between(recorded_steps(run.records(), ranked), steps))
@@ -201,14 +203,18 @@ def load_outliers(
     if not kinds:
         return [], "Nothing that ranks make of their own samples was recorded."
     try:
-        frame = run.rank_outliers(ranked, kind=kinds, steps=span, worst=worst, most=MOST)
+        usual, once = (
+            run.rank_outliers(ranked, kind=kinds, steps=span, worst=worst, most=MOST)
+            for worst in (False, True)
+        )
     except SettingError as error:
         return [], str(error)
-    usual, once = (np.abs(frame[name].to_numpy(float)) for name in ("score", "worst_score"))
-    frame = frame.loc[(usual >= NEAR) | (once >= NEAR_ONCE)]
+    scores = np.abs(usual["score"].to_numpy(float)), np.abs(once["worst_score"].to_numpy(float))
+    frame = pd.concat([usual.loc[scores[0] >= NEAR], once.loc[scores[1] >= NEAR_ONCE]])
     if not len(frame):
-        most = words.number(float(usual.max(initial=0)))
+        most = words.number(float(scores[0].max(initial=0)))
         return [], f"No rank stands out: the largest score is {most}, 5 would be worth a look."
+    frame = frame.drop_duplicates(subset=["site", "rank"]).head(MOST)
     names = ("site", "rank", "score", "ratio", "worst_score", "worst_step")
     return [Outlier(**{name: row[name] for name in names}) for row in frame.to_dict("records")], ""
 

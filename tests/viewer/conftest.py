@@ -15,6 +15,8 @@ import pytest
 
 from rankscope.rules import Watch, rule_book
 from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
+from rankscope.sketch.derive import MAIN
+from rankscope.sketch.distribution import RANKED, RankDistribution
 from rankscope.sketch.reference import glance_at
 from rankscope.store import (
     Alert,
@@ -193,6 +195,8 @@ class Job:
                 [least.min(0), most.max(0), names[least.argmin(0)], names[most.argmax(0)]], axis=-1
             )
         spread[lost] = np.nan
+        ranked = stacked[:, :, [MAIN.index(name) for name in RANKED]].astype(np.float32)
+        distribution = RankDistribution.of(ranked.reshape(len(ranks), -1), ranks).summary()
         merged = tables[ranks[0]]
         for rank in ranks[1:]:
             merged = merged.merge(tables[rank])
@@ -200,6 +204,7 @@ class Job:
             index=index, step=step, attempt=self.attempt, time_ns=self.start_ns + step * 10**9,
             ranks=tuple(ranks), complete=not without, partial=False, final=False, sites=self.index,
             merged=merged, spread=spread.astype(np.float32),
+            distribution=distribution.reshape(1, *ranked.shape[1:], -1),
             by_rank={rank: table.astype(np.float32) for rank, table in numbers.items()},
             training={rank: self.training(step, rank) for rank in ranks},
             health={rank: {} for rank in ranks},

@@ -96,12 +96,12 @@ def test_noise_is_not_magnified(open_ranks: Callable[..., Ranks], new_job: Calla
 def test_without_a_selected_site_it_shows_where_ranks_differ_most(
     open_ranks: Callable[..., Ranks], tmp_path: Path, new_job: Callable
 ) -> None:
-    job = new_job(bad_step=None)
+    job = new_job(bad_step=3)  # before, a tensor of rank 2 grows
     job.commit(range(3))
 
     page = open_ranks(job.path)
 
-    assert page.site == "activation:blocks.0.norm1"
+    assert page.site == SITE
     assert plain(page.told.summary).startswith("No site is selected: this is where ranks differ")
 
 
@@ -169,6 +169,15 @@ def test_a_zoom_asks_for_the_visible_steps_alone(
     assert grid is not None
     assert (int(grid.first[0]), int(grid.last[-1])) == (10, 20)
     assert "steps 10–20" in page.told.summary
+
+
+def test_a_rank_that_differs_in_few_of_many_steps_is_named(
+    open_ranks: Callable[..., Ranks], judged_job: Path
+) -> None:
+    told = rows(open_ranks(judged_job, site=SITE).told.outliers)
+
+    # Over 60 steps rank 2 grows for 14, and then has no number at all.
+    assert told[0].startswith("blocks.2.mlp.act activation 2 ")
 
 
 def test_outliers_are_a_table_whose_rows_select() -> None:
