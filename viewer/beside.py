@@ -114,6 +114,7 @@ def describe_curves(curves: Curves) -> str:
         first, last = (float(curves.values[at, place]) for at in known[[0, -1]])
         text = f"{name_of(site)} {words.number(first)} to {words.number(last)}"
         if len(curves.bad[place]):
-            text += f", not finite from step {int(curves.bad[place].min())}"
+            bad, seen = curves.bad[place], curves.steps[known]
+            text += f", not finite {words.span(int(bad.min()), int(bad.max()), int(seen.max()))}"
         parts.append(text)
     return f"{curves.statistic}, first to last: {'; '.join(parts)}."

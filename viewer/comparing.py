@@ -14,6 +14,7 @@ from .columns import MISSING, NONFINITE, NUMBER, UNDEFINED, between, lay_out, sp
 from .grid import Grid, recorded_steps, row_name
 from .rank_map import pool_furthest
 from .series import Lines, envelope
+from .series import load_training as load_lines
 
 if TYPE_CHECKING:
     from ..store import Comparison, Heatmap, Run
@@ -96,6 +97,10 @@ def _states(found: Heatmap) -> NDArray[np.uint8]:
     return state
 
 
+Told = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
+"""Of one run: the steps, a number at each, and the steps in which something is not finite."""
+
+
 def load_training(run: Run, other: Run, name: str) -> Lines:
     """A training statistic of both, each on the first rank that told it."""
     return _lines(name, (run, other), [_told(one, name) for one in (run, other)])
@@ -103,36 +108,39 @@ def load_training(run: Run, other: Run, name: str) -> Lines:
 
 def load_site(run: Run, other: Run, statistic: str, *, site: str) -> Lines:
     """A statistic of a site in both, over all ranks; nothing where a run has no such site."""
-    found = list[tuple[NDArray[np.int64], NDArray[np.float64]]]()
-    for one in (run, other):
-        if site not in one.sites().index:
-            found.append((np.empty(0, np.int64), np.empty(0)))
-            continue
-        values = one.scalar(statistic, sites=[site]).isel(site=0)
-        found.append((values["step"].values, values.values.astype(np.float64)))
+    found = [_seen(one, statistic, site) for one in (run, other)]
     return _lines(statistic, (run, other), found)
 
 
-def _told(run: Run, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    told = run.training()
-    if name not in told["name"].values:
-        return np.empty(0, np.int64), np.empty(0)
-    table = told.sel(name=name).dropna("rank", how="all")
-    if not table.sizes["rank"]:
-        return np.empty(0, np.int64), np.empty(0)
-    return table["step"].values, table.isel(rank=0).values.astype(np.float64)
+def _told(run: Run, name: str) -> Told:
+    """On the first rank; not finite is what is so on any."""
+    lines = load_lines(run, name)
+    if not lines.values:
+        return _nothing()
+    bad = np.array(sorted({step for step, _ in lines.bad}), np.int64)
+    return lines.steps, lines.values[min(lines.values)], bad
 
 
-def _lines(
-    name: str,
-    runs: tuple[Run, Run],
-    found: list[tuple[NDArray[np.int64], NDArray[np.float64]]],
-) -> Lines:
-    steps = np.unique(np.concatenate([steps for steps, _ in found]))
+def _seen(run: Run, statistic: str, site: str) -> Told:
+    if site not in run.sites().index:
+        return _nothing()
+    values, counts = (
+        run.scalar(name, sites=[site]).isel(site=0) for name in (statistic, "nonfinite")
+    )
+    bad = counts["step"].values[np.nan_to_num(counts.values) > 0]
+    return values["step"].values, values.values.astype(np.float64), bad
+
+
+def _nothing() -> Told:
+    return np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
+
+
+def _lines(name: str, runs: tuple[Run, Run], found: list[Told]) -> Lines:
+    steps = np.unique(np.concatenate([steps for steps, _, _ in found]))
     values = np.full((2, len(steps)), np.nan)
-    for line, (at, numbers) in zip(values, found, strict=True):
+    for line, (at, numbers, _) in zip(values, found, strict=True):
         line[np.searchsorted(steps, at)] = numbers
-    bad = [(int(steps[at]), int(line)) for line, at in np.argwhere(np.isinf(values))]
+    bad = [(step, line) for line, (_, _, at) in enumerate(found) for step in at.tolist()]
     values = np.where(np.isfinite(values), values, np.nan)
     low, high = envelope(values)
     titles = [words.shorten(run.name, 24) for run in runs]

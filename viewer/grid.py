@@ -75,6 +75,12 @@ class Grid:
         """The shades that the colours are fitted to: those of cells that are all finite."""
         return self.shade[self.state == NUMBER]
 
+    def span(self, cells: NDArray[np.bool_]) -> str:
+        """In which steps some of these cells are, bool [rows, columns]; see `words.span`."""
+        there, seen = cells.any(axis=0), (self.state != MISSING).any(axis=0)
+        first, last = int(self.first[there].min()), int(self.last[there].max())
+        return words.span(first, last, int(self.last[seen].max()))
+
     def column(self, step: int) -> int | None:
         """The column that holds a step."""
         held = np.flatnonzero((self.first >= 0) & (self.first <= step) & (self.last >= step))
@@ -265,8 +271,7 @@ def describe(grid: Grid, *, statistic: str, kind: str, view: str) -> str:
     bad = grid.state == NONFINITE
     if bad.any():
         rows = int(bad.any(axis=1).sum())
-        text += f"; non-finite values in {words.count(rows, 'row')}"
-        text += f", from step {int(grid.first[bad.any(axis=0)].min())}"
+        text += f"; non-finite values in {words.count(rows, 'row')}, {grid.span(bad)}"
     else:
         text += "; all values finite"
     missing = int((grid.state == MISSING).sum())

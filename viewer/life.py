@@ -207,7 +207,7 @@ def describe(life: Life | None) -> str:
         text += f"; at first {ends[0]}, at last {ends[1]}"
     bad = grid.state[0] == NONFINITE
     if bad.any():
-        text += f"; not finite from step {int(grid.first[bad].min())}"
+        text += f"; not finite {grid.span(bad[None])}"
     return text + "."
 
 

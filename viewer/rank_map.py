@@ -135,8 +135,7 @@ def describe(found: RankMap, *, statistic: str) -> str:
     bad = grid.state == NONFINITE
     if bad.any():
         ranks = [found.ranks[row] for row in np.flatnonzero(bad.any(axis=1))]
-        step = int(grid.first[bad.any(axis=0)].min())
-        text += f"; not finite on {words.rank_words(ranks)}, from step {step}"
+        text += f"; not finite on {words.rank_words(ranks)}, {grid.span(bad)}"
     missing = int((grid.state == MISSING).sum())
     if missing:
         text += f"; {words.share(missing / grid.state.size)} of the cells not observed"

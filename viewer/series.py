@@ -273,6 +273,7 @@ def describe(lines: Lines) -> str:
 
 
 def _bad(lines: Lines) -> str:
-    """Which ranks are not finite, and since when."""
-    ranks = sorted({rank for _, rank in lines.bad})
-    return f"{words.rank_words(ranks)} from step {min(step for step, _ in lines.bad)}"
+    """Which ranks are not finite, and when."""
+    ranks, steps = sorted({rank for _, rank in lines.bad}), [step for step, _ in lines.bad]
+    end = max(lines.steps[np.isfinite(lines.high)].tolist(), default=0)
+    return f"{words.rank_words(ranks)} {words.span(min(steps), max(steps), end)}"

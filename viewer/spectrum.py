@@ -138,6 +138,18 @@ def outline(
     return x, bells @ heights / (SIGMA * np.sqrt(2 * np.pi))
 
 
+def infinite(spectrum: Spectrum, *, own: str) -> str:
+    """What to know of infinities beside what formats would lose; empty where there is none."""
+    count = spectrum.aside["pos_inf"] + spectrum.aside["neg_inf"]
+    if not count:
+        return ""
+    share = words.share(count / spectrum.total)
+    return (
+        f"{share} of the elements are infinite already, as where {own} overflowed before: "
+        "the table is of the others."
+    )
+
+
 def site_format(dtype: str) -> NumberFormat:
     """The format of a site's own dtype; float32 where that is no floating-point format we know."""
     return number_format(dtype if dtype in FORMATS else "float32")

@@ -109,6 +109,18 @@ def steps(first: int, last: int) -> str:
     return f"step {first}" if first == last else f"steps {first}–{last}"
 
 
+def span(first: int, last: int, end: int) -> str:
+    """Since when, and until when if it is over: `from step 40`, or `from step 40 to 47`.
+
+    Args:
+        first, last: the first and the last step in which it was so.
+        end: the last that was observed.
+    """
+    if last >= end:
+        return f"from step {first}"
+    return f"at step {first}" if first == last else f"from step {first} to {last}"
+
+
 def shorten(name: str, length: int) -> str:
     """The end of a name, which tells it from its neighbours, within `length` characters."""
     return name if len(name) <= length else "…" + name[-(length - 1) :]

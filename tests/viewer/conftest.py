@@ -69,7 +69,8 @@ class Job:
     magnitude has grown for a while; everything after it in the same step follows. All sites are
     sketched every `every` steps, and left to the sentinel in between; samples left `unseen`
     elements of each out. If it is `watched`, its records are judged as a collector judges them.
-    Where it is `all_nan`, no element is a number.
+    Where it is `all_nan`, no element is a number. Where it is `ranked` its records hold the
+    distribution over ranks.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class Job:
         start_ns: int = START_NS,
         watched: bool = False,
         all_nan: bool = False,
+        ranked: bool = False,
     ) -> None:
         self.path, self.ranks, self.bad_step, self.bad_rank = path, ranks, bad_step, bad_rank
         self.random = np.random.default_rng(7)
         # Making a sketch takes half a millisecond: sound tensors are made once in `hold` steps.
         self.hold, self.every, self.start_ns = hold, every, start_ns
-        self.unseen, self.all_nan = unseen, all_nan
+        self.unseen, self.all_nan, self.ranked = unseen, all_nan, ranked
         self.kept: dict[tuple[str, int, int, bool], SketchTable] = {}
         self.sites = [
             SiteInfo(
@@ -196,15 +198,18 @@ class Job:
             )
         spread[lost] = np.nan
         ranked = stacked[:, :, [MAIN.index(name) for name in RANKED]].astype(np.float32)
-        distribution = RankDistribution.of(ranked.reshape(len(ranks), -1), ranks).summary()
+        over_ranks = RankDistribution.of(ranked.reshape(len(ranks), -1), ranks).summary()
+        distribution = over_ranks.reshape(1, *ranked.shape[1:], -1)
         merged = tables[ranks[0]]
         for rank in ranks[1:]:
             merged = merged.merge(tables[rank])
+        # `Any`: facts of a record are of many types.
+        told: dict[str, Any] = {"distribution": distribution} if self.ranked else {}
         return Record(
             index=index, step=step, attempt=self.attempt, time_ns=self.start_ns + step * 10**9,
             ranks=tuple(ranks), complete=not without, partial=False, final=False, sites=self.index,
             merged=merged, spread=spread.astype(np.float32),
-            distribution=distribution.reshape(1, *ranked.shape[1:], -1),
+            **told,
             by_rank={rank: table.astype(np.float32) for rank, table in numbers.items()},
             training={rank: self.training(step, rank) for rank in ranks},
             health={rank: {} for rank in ranks},

@@ -88,7 +88,11 @@ class Selection:
         if held.casts:
             fit = spectrum.load_fit(run, site=site, step=step, view=held.view)
             blocks = spectrum.load_block_fit(run, site=site, step=step)
-            tables = [markup.fit_table(fit, target=target, own=own), *markup.block_tables(blocks)]
+            tables = [
+                markup.summary(spectrum.infinite(held, own=own)),
+                markup.fit_table(fit, target=target, own=own),
+                *markup.block_tables(blocks),
+            ]
         said = spectrum.describe(held, target)
         if held.view != asked and asked not in SPREAD:
             said += f" That is of all ranks: {words.view_name(choice.view)} was not kept here."

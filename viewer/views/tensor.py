@@ -20,35 +20,34 @@ COLUMNS = 4
 """Small figures side by side."""
 
 
-def tensor_view(page: Tensor) -> pn.Column:
+def tensor_view(page: Tensor) -> pn.FlexBox:
     """Everything over steps, one axis below the other; beside it the selected step."""
     session, told = page.session, page.told
     chosen = session.choice.param.site.rx.bool()
-    return column(
-        cards(
-            card(
-                _site(page),
-                text(page.selection.told.param.cell, margin=(8, 0, 0, 0)),
-                _steps(page),
-                training_view(page.training, page.twins),
-                column(
-                    text(told.param.life, margin=(10, 0, 0, 0)),
-                    figure(page.life.figure),
-                    text(told.param.life_summary),
-                    twin(page.twins, "life"),
-                    visible=chosen,
-                ),
-                ranks_view(page.selection, page.twins),
-                _curves(page),
-                flex="4 1 640px",
+    # All in one box: figures of two boxes on one page are never laid out (bokeh 3.9.2).
+    return cards(
+        card(
+            _site(page),
+            text(page.selection.told.param.cell, margin=(8, 0, 0, 0)),
+            _steps(page),
+            training_view(page.training, page.twins),
+            column(
+                text(told.param.life, margin=(10, 0, 0, 0)),
+                figure(page.life.figure),
+                text(told.param.life_summary),
+                twin(page.twins, "life"),
+                visible=chosen,
             ),
-            card(
-                _looks(page),
-                _beside(page),
-                exponents_view(page.selection, page.twins),
-                flex="1 1 420px",
-                min_width=400,
-            ),
+            ranks_view(page.selection, page.twins),
+            _curves(page),
+            flex="4 1 640px",
+        ),
+        card(
+            _looks(page),
+            _beside(page),
+            exponents_view(page.selection, page.twins),
+            flex="1 1 420px",
+            min_width=400,
         ),
         _scalars(page),
     )
@@ -76,8 +75,6 @@ def _scalars(page: Tensor) -> pn.Column:
     return card(
         button(label, switch, margin=0),
         place,
-        sizing_mode="stretch_width",
-        margin=(12, 0, 0, 0),
         visible=choice.param.site.rx.bool(),
     )
 

@@ -10,7 +10,7 @@ import pytest
 from rankscope.store import open_run
 from rankscope.viewer import words
 
-from .watching import COLOUR, SIZES
+from .watching import COLOUR, FRAMES, SIZES
 
 
 def test_a_click_shows_the_histogram_and_the_address_remembers_it(visit: Callable) -> None:
@@ -157,3 +157,7 @@ def test_a_tensor_is_seen_over_its_life_and_by_its_alerts(
         """() => [...Bokeh.index.query((view) => view.model.name === "facet_l2")].length > 0"""
     )
     page.page.wait_for_url("**/*more=scalars*")
+    page.page.reload()
+    page.settle()
+    heights = page.page.evaluate(FRAMES, ["life", "tensor_training", "facet_l2"])
+    assert min(heights) > 40

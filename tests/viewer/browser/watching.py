@@ -28,6 +28,9 @@ COLOUR = """([x, y]) => {
   return [...ctx.getImageData(Math.round(at[0] * ratio), Math.round(at[1] * ratio), 1, 1).data];
 }"""
 
+FRAMES = """(names) => names.map((name) =>
+  [...Bokeh.index.query((view) => view.model.name === name)][0].frame.bbox.height)"""
+
 SIZES = [(1920, 1080), (1366, 768)]
 """Of a desktop's screen, and of a laptop's."""
 
