@@ -9,7 +9,7 @@ import panel as pn
 from .. import markup
 from ..pages.compare import Compare
 from .twins import twin
-from .widgets import WIDGET_CSS, button, card, cards, column, figure, select, text
+from .widgets import button, card, cards, column, figure, select, text, text_input
 
 MAPS = {"how far apart": "", "both runs": "both"}
 
@@ -27,14 +27,12 @@ def compare_view(page: Compare) -> pn.FlexBox:
                 ),
                 select(session, "statistic", session.statistics, label="Statistic", width=125),
                 select(session, "maps", MAPS, label="Show", width=150),
-                pn.widgets.TextInput.from_param(
-                    session.choice.param.pattern,
+                text_input(
+                    session,
+                    "pattern",
                     label="Name matches",
                     placeholder="regular expression",
-                    description=None,
                     width=150,
-                    margin=0,
-                    stylesheets=[WIDGET_CSS],
                 ),
                 button(
                     "Open the tensor",

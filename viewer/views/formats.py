@@ -12,7 +12,7 @@ from .. import markup
 from ..pages.formats import ROWS, Formats
 from ..session import Session
 from .selection import training_view
-from .widgets import WIDGET_CSS, button, card, column, select, text
+from .widgets import WIDGET_CSS, button, card, column, select, text, text_input
 
 
 def formats_view(page: Formats) -> pn.Column:
@@ -66,15 +66,7 @@ def _times(session: Session, text: str) -> None:
 def _entry(
     session: Session, attribute: str, label: str, hint: str, width: int
 ) -> pn.widgets.TextInput:
-    return pn.widgets.TextInput.from_param(
-        session.choice.param[attribute],
-        label=label,
-        placeholder=hint,
-        description=None,
-        width=width,
-        margin=0,
-        stylesheets=[WIDGET_CSS],
-    )
+    return text_input(session, attribute, label=label, placeholder=hint, width=width)
 
 
 def _downloads(page: Formats) -> pn.FlexBox:

@@ -9,7 +9,7 @@ from ..pages.folds import Folds
 from ..pages.map import MODULES_WIDTH, Map
 from .selection import exponents_view, ranks_view, training_view
 from .twins import twin
-from .widgets import WIDGET_CSS, button, card, cards, figure, select, text
+from .widgets import WIDGET_CSS, button, card, cards, figure, select, text, text_input
 
 
 def map_view(page: Map) -> pn.FlexBox:
@@ -46,7 +46,7 @@ def _left(page: Map) -> pn.Column:
 def _controls(page: Map) -> pn.FlexBox:
     """What the heatmap shows."""
     session = page.session
-    choice, options = session.choice, session.options.param
+    options = session.options.param
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
         select(session, "kind", options.kinds, label="Kind", width=130, words=markup.kind_name),
@@ -54,14 +54,8 @@ def _controls(page: Map) -> pn.FlexBox:
         select(session, "view", options.views, label="View", width=158, words=words.view_name),
         select(session, "scale", scales, label="Shading", width=110),
         _levels(page.folds),
-        pn.widgets.TextInput.from_param(
-            choice.param.pattern,
-            label="Name matches",
-            placeholder="regular expression",
-            description=None,
-            width=125,
-            margin=0,
-            stylesheets=[WIDGET_CSS],
+        text_input(
+            session, "pattern", label="Name matches", placeholder="regular expression", width=125
         ),
         gap="10px",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,29 @@ def select(
         stylesheets=[WIDGET_CSS],
         **({"margin": 0} | settings),
     )
+
+
+def text_input(
+    session: Session, attribute: str, *, label: str, **settings: Any
+) -> pn.widgets.TextInput:
+    """A box for one part of the choice, which counts once Enter is pressed or the box is left."""
+    choice = session.choice
+    box = pn.widgets.TextInput(
+        value=getattr(choice, attribute),
+        label=label,
+        description=None,
+        stylesheets=[WIDGET_CSS],
+        **({"margin": 0} | settings),
+    )
+
+    def typed(event: param.parameterized.Event) -> None:
+        # Panel tells of Enter without the document's lock, under which figures change (1.9.4).
+        if event.new != getattr(choice, attribute):
+            session.later(partial(setattr, choice, attribute, event.new))
+
+    box.param.watch(typed, ["value"])
+    choice.param.watch(lambda event: box.param.update(value=event.new), [attribute])
+    return box
 
 
 def button(label: Any, clicked: Callable[[], None], **settings: Any) -> pn.widgets.Button:

@@ -38,6 +38,10 @@ def test_formats_tell_what_breaks_and_the_address_remembers_the_question(
     page.sees("Of 24 sites, step 39")
     page.page.locator("td.breaks", has_text="↑").first.wait_for()
 
+    box = page.page.get_by_label("Formats", exact=True)
+    box.fill("e4m3,e2m1")
+    box.press("Enter")
+    page.page.wait_for_url("**/?page=formats&*formats=e4m3,e2m1*")
     page.page.get_by_role("button", name="Best by site").click()
     page.page.wait_for_url("**/?page=formats&*times=site*")
     page.page.locator("td", has_text="↑").first.wait_for(state="detached")
