@@ -48,7 +48,8 @@ class Columns:
         while start < len(self):
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
-            yield slice(start, stop), [part_of(some, start, stop) for some in self.rows]
+            parts = (part_of(some, start, stop) for some in self.rows)
+            yield slice(start, stop), [part for part in parts if len(part.rows)]
             start = stop
 
 

@@ -407,3 +407,13 @@ def test_columns_of_a_long_run_are_equally_long() -> None:
     assert set(np.diff(columns.first[1:]).tolist()) == {48}
     assert columns.first[0] == 37
     assert columns.first[1] % 16 == 0
+
+
+def test_a_heatmap_that_is_read_in_many_batches_is_the_same(
+    long_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = long_run.heatmap("rms", width=40, height=4)
+    monkeypatch.setattr("rankscope.store.values.AT_ONCE", 1)
+    parts = long_run.heatmap("rms", width=40, height=4)
+
+    assert np.array_equal(parts.values, whole.values, equal_nan=True)
