@@ -40,8 +40,8 @@ def common_sites(run: Run, other: Run, *, kind: str, pattern: str) -> list[str]:
     Raises:
         SettingError: there is none.
     """
-    sites = run.sites(kind=kind or None, name=pattern or None).index
-    common = [str(site) for site in sites if site in other.sites().index]
+    sites, others = run.sites(kind=kind or None, name=pattern or None), other.sites()
+    common = [str(site) for site in sites.index if site in others.index]
     if not common:
         raise SettingError("The other run has none of these sites; choose another kind or name.")
     return common

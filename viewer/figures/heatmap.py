@@ -243,6 +243,13 @@ class HeatmapFigure:
             "left": [left], "right": [left + grid.stride], "top": [row], "bottom": [row + 1],
         })  # fmt: skip
 
+    def outline_site(self, site: str, step: int | None) -> None:
+        """Draw a box around the cell of a site at a step; around none where either is missing."""
+        row = column = None
+        if self.grid is not None and site and step is not None:
+            row, column = self.grid.row(site), self.grid.column(step)
+        self.outline(row, column)
+
     def cell(self, x: float, y: float) -> tuple[int, int] | None:
         """Row and column at a point in data coordinates."""
         if self.grid is None:

@@ -103,9 +103,5 @@ class Both:
 
     def outline(self) -> None:
         """Draw a box around the selected cell in both."""
-        choice = self.session.choice
         for drawn in self.maps:
-            row = column = None
-            if drawn.grid is not None and choice.site and choice.step is not None:
-                row, column = drawn.grid.row(choice.site), drawn.grid.column(choice.step)
-            drawn.outline(row, column)
+            drawn.outline_site(self.session.choice.site, self.session.choice.step)

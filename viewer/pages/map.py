@@ -177,8 +177,4 @@ class Map:
             self.session.follow()
 
     def _outline(self) -> None:
-        choice, shown = self.session.choice, self.heatmap.grid
-        row = column = None
-        if shown is not None and choice.site and choice.step is not None:
-            row, column = shown.row(choice.site), shown.column(choice.step)
-        self.heatmap.outline(row, column)
+        self.heatmap.outline_site(self.session.choice.site, self.session.choice.step)
