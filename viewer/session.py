@@ -264,6 +264,26 @@ class Session:
         self.options.refused = "" if beside != self.choice.beside else FULL
         self.choice.beside = beside
 
+    def select_cell(self, shown: grid.Grid | None, row: int, column: int, **asked: Any) -> None:
+        """Select a cell of a map; of several sites and steps in it, the worst.
+
+        Args:
+            shown: the map.
+            row, column: of the cell.
+            asked: `run` and `view`, as `grid.worst_of` takes them.
+        """
+        if shown is None or shown.first[column] < 0:
+            return
+        with self.follower.lock:
+            site, step = grid.worst_of(
+                sites=shown.row_sites[row],
+                first=int(shown.first[column]),
+                last=int(shown.last[column]),
+                statistic=self.choice.statistic,
+                **asked,
+            )
+        self.choice.param.update(site=site, step=step)
+
     def select_at(self, x: float, steps: NDArray[np.int64]) -> None:
         """Select the nearest of some steps."""
         if len(steps):

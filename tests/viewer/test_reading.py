@@ -24,12 +24,11 @@ except PermissionError:
 for line in (["why", run], ["report", run, "-o", report]):
     with suppress(SystemExit):  # `why` tells by its code whether something is wrong
         cli(line, standalone_mode=False)
-for path, query in ((run, ""), (run.rpartition("/")[0], "?run=read-only")):
+for path, query in ((run, "?"), (run.rpartition("/")[0], "?run=read-only&")):
     server = serve(path)
-    page = urllib.request.urlopen(server.address + query, timeout=30)
-    for app in server.open:
-        app.session.visit("map")
-    print("shown", page.status, len(server.open))
+    for name in ("triage", "map"):
+        page = urllib.request.urlopen(server.address + query + "page=" + name, timeout=30)
+        print("shown", name, page.status)
     server.stop()
 """
 
@@ -64,6 +63,6 @@ def test_a_run_is_shown_reported_and_judged_by_who_may_not_write_it(
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("may not write\n")
-    assert done.stdout.endswith("shown 200 1\nshown 200 1\n")
+    assert done.stdout.endswith("shown triage 200\nshown map 200\n" * 2)
     assert "blocks.2.mlp.act" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert after == before

@@ -46,19 +46,8 @@ class Both:
 
     def select(self, number: int, row: int, column: int) -> None:
         """Select a cell of one of them; of several sites and steps in it, the worst."""
-        shown, choice = self.maps[number].grid, self.session.choice
-        if shown is None or shown.first[column] < 0:
-            return
-        with self.session.follower.lock:
-            site, step = grid.worst_of(
-                self._runs[number],
-                sites=shown.row_sites[row],
-                first=int(shown.first[column]),
-                last=int(shown.last[column]),
-                statistic=choice.statistic,
-                view="merged",
-            )
-        choice.param.update(site=site, step=step)
+        shown, run = self.maps[number].grid, self._runs[number]
+        self.session.select_cell(shown, row, column, run=run, view="merged")
 
     def show(self, other: Run) -> None:
         """Draw both.

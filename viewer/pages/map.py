@@ -75,19 +75,10 @@ class Map:
 
     def select(self, row: int, column: int) -> None:
         """Select a cell; of several sites and steps in it, the worst."""
-        shown = self.heatmap.grid
-        if shown is None or shown.first[column] < 0:
-            return
-        with self.session.follower.lock:
-            site, step = grid.worst_of(
-                self.session.run,
-                sites=shown.row_sites[row],
-                first=int(shown.first[column]),
-                last=int(shown.last[column]),
-                statistic=self.session.choice.statistic,
-                view=self.session.choice.view,
-            )
-        self.session.choice.param.update(site=site, step=step)
+        session = self.session
+        session.select_cell(
+            self.heatmap.grid, row, column, run=session.run, view=session.choice.view
+        )
 
     # What is shown.
 
