@@ -140,8 +140,9 @@ class HeatmapFigure:
         for width, colour in ((4, self.theme.surface), (2, self.theme.ink)):
             fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
-        across = Span(dimension="width", line_color=self.theme.muted, line_width=1, line_alpha=0.35)
-        fig.add_tools(CrosshairTool(overlay=across, visible=False), self._hover(top))
+        # A line of the tool's own, of which the server hears nothing.
+        across = {"line_color": self.theme.muted, "line_width": 1, "line_alpha": 0.35}
+        fig.add_tools(CrosshairTool(dimensions="width", visible=False, **across), self._hover(top))
         return fig
 
     def _hover(self, renderer: DataRenderer) -> HoverTool:
