@@ -141,8 +141,9 @@ class HeatmapFigure:
             fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         # A line of the tool's own, of which the server hears nothing.
-        across = {"line_color": self.theme.muted, "line_width": 1, "line_alpha": 0.35}
-        fig.add_tools(CrosshairTool(dimensions="width", visible=False, **across), self._hover(top))
+        across = CrosshairTool(dimensions="width", visible=False)
+        across.update(line_color=self.theme.muted, line_width=1, line_alpha=0.35)
+        fig.add_tools(across, self._hover(top))
         return fig
 
     def _hover(self, renderer: DataRenderer) -> HoverTool:

@@ -52,6 +52,7 @@ def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
     before = len(sent)
 
     for x in (20.1, 20.4, 30.7):
+        page.page.mouse.move(*page.at("heatmap", x, x / 4))
         page.page.mouse.move(*page.at("ranks", x, 1))
     at, told = page.page.evaluate(LINE)
 
