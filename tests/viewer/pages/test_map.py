@@ -80,7 +80,7 @@ def test_a_click_selects_a_cell_and_shows_its_histogram(
 
 def test_the_row_of_the_selection_is_named(tmp_path: Path, open_page: Callable) -> None:
     write_big_run(tmp_path / "run", blocks=3, times=1, spikes={})
-    page = open_page(tmp_path / "run", kind="activation")
+    page = open_page(tmp_path / "run", kind="activation", statistic="abs_max")
     axis: Any = page.heatmap.figure.yaxis[0]
     assert len(grid_of(page).names) > 40  # each third row is named
     assert axis.ticker.ticks[:4] == [0.5, 3.5, 6.5, 9.5]
