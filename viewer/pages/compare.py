@@ -93,10 +93,19 @@ class Compare:
 
     # What is shown.
 
+    def look(self) -> bool:
+        """Look at the other runs; whether one of them has moved."""
+        others = self.session.others()
+        before = [other.version for other in others]
+        for other in others:
+            other.look()
+        return before != [other.version for other in others]
+
     def show(self) -> None:
         """Bring everything up to date."""
         self.session.tell_others()
         self.session.follow()
+        self.look()
         others = self.session.others()
         if not others:
             quiet = dict.fromkeys(("answer", "runs", "title", "sites", "summary"), "")
@@ -105,7 +114,6 @@ class Compare:
         with ExitStack() as locks:
             for other in others:
                 locks.enter_context(other.lock)
-                other.look()
             try:
                 self._show(others)
                 self.told.problem = ""

@@ -130,6 +130,12 @@ def test_it_follows_the_run_that_it_is_compared_with(
     pages.session.live.look()
     pages.tick()
     assert "Over 9 steps" in plain(pages.page.told.answer)
+    assert list(pages.page.training.lines[1].data["step"]) == list(range(9))
+
+    other.commit(range(9, 11))  # and nothing is new in this run
+    pages.session.live.look()
+    pages.tick()
+    assert list(pages.page.training.lines[1].data["step"]) == list(range(11))
 
 
 def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable) -> None:
