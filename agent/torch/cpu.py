@@ -43,6 +43,8 @@ WAKING_BYTES = 4 << 20
 """The agent's thread is woken when so much waits: to wake it costs the training thread 50 us."""
 WAITING_BYTES = 16 << 20
 """Activations and gradients that may wait to be read: they are kept in memory for it."""
+SHARED_BYTES = 128 << 10
+"""A smaller batch is read sooner than other threads are awake."""
 LOOK_S = 0.1
 """Who waits for another thread looks this often by himself."""
 FIXED_BYTES = 2048
@@ -404,7 +406,7 @@ class CpuMeter:
 
     def _read(self, batch: Batch) -> None:
         try:
-            self._sketch(batch, self._team())
+            self._sketch(batch, self._team() if batch.size_bytes >= SHARED_BYTES else None)
         except BaseException:  # told by whoever called; the batches behind it must not wait for it
             batch.give_up()
             raise

@@ -59,14 +59,7 @@ class Names:
             [name for name, _ in self.modules()],
             [name for names in self._by_parameter().values() for name in set(names)],
         ):
-            name, times = Counter(named).most_common(1)[0]
-            if times > 1 and len(self.roots) == 1:
-                raise SettingError(f"`rename` calls {times} things {name!r}; names must differ.")
-            if times > 1:
-                raise SettingError(
-                    f"{times} things in these stages are called {name!r}; names must differ. Let "
-                    "each stage keep the names of the whole model, as `ModuleDict({'4': layer})`."
-                )
+            _check_that_they_differ(named, is_one=len(self.roots) == 1)
 
     @property
     def whole(self) -> torch.nn.Module:
@@ -160,6 +153,17 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             model = model._orig_mod  # pyright: ignore[reportAssignmentType]  # a compiled module
         else:
             return model
+
+
+def _check_that_they_differ(names: Sequence[str], *, is_one: bool) -> None:
+    for name, times in Counter(names).most_common(1):
+        if times > 1 and is_one:
+            raise SettingError(f"`rename` calls {times} things {name!r}; names must differ.")
+        if times > 1:
+            raise SettingError(
+                f"{times} things in these stages are called {name!r}; names must differ. Let "
+                "each stage keep the names of the whole model, as `ModuleDict({'4': layer})`."
+            )
 
 
 def _compiled(rename: Mapping[str, Rename]) -> list[tuple[re.Pattern[str], Rename]]:
