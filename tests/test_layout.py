@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "sketch": set[str](),
     "wire": {"sketch"},
     "store": {"merge", "sketch", "wire"},
-    "agent": {"sketch", "wire"},
+    "agent": {"merge", "sketch", "wire"},
     "merge": {"sketch", "wire"},
     "collector": {"merge", "rules", "sinks", "sketch", "store", "wire"},
     "relay": {"merge", "sketch", "wire"},

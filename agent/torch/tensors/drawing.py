@@ -1,0 +1,110 @@
+"""Plots of named tensors; nothing is loaded for them before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ...toolkit import plots
+from ...toolkit.plots import Operation, Plot
+from ...toolkit.sketches import By
+from .arithmetic import Patterns
+from .named import NamedTensors
+
+
+def hist(
+    tensors: NamedTensors,
+    *,
+    by: By = "whole",
+    include: Patterns = None,
+    exclude: Patterns = None,
+    operation: Operation = "identity",
+    bins: int = 100,
+    logx: bool = False,
+    logy: bool = False,
+) -> Plot:
+    """A histogram of finite elements, of several by the dimension `tensor`, in the same bins.
+
+    Args:
+        tensors: of any devices and dtypes.
+        by: one for all, for each tensor, or for those that a function of their names calls alike.
+        include: regular expressions, of which one must be found in a name (`re.search`).
+        exclude: and of which none may be.
+        operation: what is drawn of each element.
+        bins: how many there are between the extremes.
+        logx: bins of equal ratio; only what is above 0 is drawn.
+        logy: whether the axis of counts is logarithmic.
+
+    Raises:
+        SettingError: there is nothing to draw, or too much.
+        ImportError: HoloViews is not installed.
+    """
+    arrays = _joined(tensors.filter(include, exclude), by)
+    return plots.hist(arrays, operation=operation, bins=bins, logx=logx, logy=logy)
+
+
+def ecdf(
+    tensors: NamedTensors,
+    *,
+    by: By = "whole",
+    include: Patterns = None,
+    exclude: Patterns = None,
+    operation: Operation = "identity",
+    logx: bool = False,
+) -> Plot:
+    """The empirical distribution function: which share of the finite elements is at most x.
+
+    The arguments, and what it raises, are those of `hist`.
+    """
+    arrays = _joined(tensors.filter(include, exclude), by)
+    return plots.ecdf(arrays, operation=operation, logx=logx)
+
+
+def heatmap(
+    tensors: NamedTensors,
+    *,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    operation: Operation = "identity",
+    vmin: float | None = None,
+    vmax: float | None = None,
+    log: bool = False,
+    columns: int = 2,
+) -> Plot:
+    """The elements of each tensor as a picture: one, or several as a Layout.
+
+    Of more than two axes all but the first are drawn as one; of large tensors a cell shows the
+    element of the largest magnitude of those that it stands for.
+
+    Args:
+        tensors: as of `hist`.
+        include: as of `hist`.
+        exclude: as of `hist`.
+        operation: as of `hist`.
+        vmin: value of the first shade; by default the least, or where some are negative minus the
+            largest magnitude.
+        vmax: value of the last shade; by default the largest.
+        log: whether shades are of the logarithm; only what is above 0 is drawn.
+        columns: how many pictures stand in a row.
+
+    Raises:
+        SettingError: there is nothing to draw, or too much.
+        ImportError: HoloViews is not installed.
+    """
+    arrays = _arrays(tensors.filter(include, exclude))
+    return plots.heatmap(
+        arrays, operation=operation, vmin=vmin, vmax=vmax, log=log, columns=columns
+    )
+
+
+def _joined(tensors: NamedTensors, by: By) -> plots.Arrays:
+    return _arrays(tensors.reduce(lambda elements: elements, by=by))
+
+
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> plots.Arrays:
+    wide = {
+        name: tensor.double() if tensor.dtype == torch.float64 else tensor.float()
+        for name, tensor in tensors.items()
+    }
+    return {name: tensor.detach().cpu().numpy() for name, tensor in wide.items()}

@@ -1,0 +1,172 @@
+"""The gradient noise scale of a model, from batches that a closure draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from ....sketch.errors import SettingError
+from ...selection import Selection
+from ...toolkit.noise import NoiseScale, noise_scale_of
+from ..local import parameter_placement
+from ..names import Names, Observable, stages_of
+from .arithmetic import Patterns
+from .gathering import Group
+from .named import NamedTensors
+from .places import Piece, Place, pieces_of
+from .snapshots import mesh_of
+
+
+def noise_scale(
+    model: Observable,
+    closure: Callable[[], object],
+    *,
+    batch_size: int,
+    reduction: Literal["mean", "sum"] = "mean",
+    sizes: Sequence[int] = (1, 32),
+    rounds: int = 20,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    across: Group | None = None,
+) -> NoiseScale:
+    """Measure the gradient noise scale by backwards over fresh batches; see `NoiseScale`.
+
+    No sample is in two batches: each is drawn anew. A large batch is made of several calls of the
+    closure. With two sizes it is McCandlish's estimate from two batch sizes, with more a weighted
+    fit over all.
+
+    Gradients, buffers (as BatchNorm's) and nothing else are as before afterwards: the generators of
+    random numbers go on, so that another call sees other batches. Weights must not change: the
+    closure must not step an optimizer. Within the block of `observe` its forwards would be counted
+    to the open step.
+
+    Args:
+        model: as of `weights`.
+        closure: computes the loss of `batch_size` samples that it has not seen in this call, and
+            its backward; unscaled. Under DistributedDataParallel, where gradients are averages over
+            ranks, `batch_size` is that of all ranks together.
+        batch_size: samples a call of the closure, of all its ranks.
+        reduction: whether the closure's loss is the mean over its samples, or their sum.
+        sizes: of batches, in calls of the closure: two or more different ones. The largest decides
+            how well |G|² is known.
+        rounds: how many batches there are of the largest size; of smaller ones there are more, by
+            the root of how much smaller they are.
+        include: as of `snapshot`, for the parameters that are looked at.
+        exclude: as of `snapshot`.
+        across: as of `NamedTensors.sketches`: needed where ranks hold pieces of gradients.
+
+    Raises:
+        SettingError: a number is not positive, there are fewer than two sizes, the closure gives no
+            gradient, or gradients are pieces and `across` is not given.
+    """
+    counts = sorted(set(sizes))
+    if len(counts) < 2 or counts[0] < 1:
+        raise SettingError(
+            f"`sizes` must be two or more different numbers of calls, got {tuple(sizes)}."
+        )
+    if batch_size < 1 or rounds < 1 or reduction not in ("mean", "sum"):
+        raise SettingError(
+            "`batch_size` and `rounds` must be at least 1 and `reduction` 'mean' or 'sum'; got "
+            f"{batch_size}, {rounds}, {reduction!r}."
+        )
+    samples_a_call = 1 if reduction == "mean" else batch_size
+    squares: dict[int, list[float]] = {}
+    with _as_before(model):
+        gradient = _Gradient(model, closure, Selection.of(include, exclude), across)
+        for calls in counts:
+            batches = rounds * max(round((counts[-1] / calls) ** 0.5), 1)
+            squares[calls * batch_size] = [
+                (gradient.norm(calls) / (calls * samples_a_call)) ** 2 for _ in range(batches)
+            ]
+    return noise_scale_of(squares)
+
+
+class _Gradient:
+    """The gradient of a closure's loss, in the chosen parameters of a model."""
+
+    def __init__(
+        self,
+        model: Observable,
+        closure: Callable[[], object],
+        selection: Selection,
+        across: Group | None,
+    ) -> None:
+        names = Names(stages_of(model))
+        selection.warn_of_strays(name for name, _ in names.parameters().values())
+        self._parameters = {
+            name: parameter
+            for parameter, (name, _) in names.parameters().items()
+            if selection.chooses(name)
+        }
+        self._model, self._mesh = model, mesh_of(names)
+        self._closure, self._across = closure, across
+
+    def norm(self, calls: int) -> float:
+        """Of the sum over so many calls, added up in float32 at least.
+
+        Raises:
+            SettingError: there is none, or the ranks that hold the rest are not known.
+        """
+        total = dict[str, torch.Tensor]()
+        places = dict[str, Place]()
+        for _ in range(calls):
+            _forget_gradients(self._model)
+            with torch.enable_grad():
+                self._closure()
+            for name, gradient, place in self._pieces():
+                places[name] = place
+                if name in total:
+                    total[name] += gradient
+                else:
+                    wide = torch.promote_types(gradient.dtype, torch.float32)
+                    total[name] = gradient.to(wide, copy=True)
+        if not total:
+            raise SettingError(
+                "The closure left no gradient in the chosen parameters; it must compute a loss and "
+                "call its backward()."
+            )
+        held = {word for place in places.values() for word in place.placement.values()}
+        if self._across is None and not held <= {"replicate"}:
+            raise SettingError(
+                "This rank holds pieces of gradients; give the process group of the ranks that "
+                "hold the others as `across`."
+            )
+        return NamedTensors(total, kind="weight_gradient", places=places).norm(across=self._across)
+
+    def _pieces(self) -> Iterator[Piece]:
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                placed = parameter_placement(parameter)
+                yield from pieces_of(name, parameter.grad, self._mesh, placed)
+
+
+def _forget_gradients(model: Observable) -> None:
+    for module, _ in stages_of(model):
+        module.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _as_before(model: Observable) -> Generator[None]:
+    """Put gradients and buffers back at the end: the same tensors, with what they held."""
+    parameters = list(Names(stages_of(model)).parameters())
+    gradients = [(parameter, parameter.grad) for parameter in parameters]
+    buffers = [
+        (owner, name, buffer, buffer.detach().clone())
+        for module, _ in stages_of(model)
+        for owner in module.modules()
+        for name, buffer in owner.named_buffers(recurse=False)
+    ]
+    try:
+        # What is None is made anew, and does not change what was there.
+        _forget_gradients(model)
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for owner, name, buffer, held in buffers:
+                buffer.copy_(held)
+                setattr(owner, name, buffer)

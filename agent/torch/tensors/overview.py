@@ -1,0 +1,65 @@
+"""The statistics of a model as it is now, in one table: nothing is copied for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...selection import Selection
+from ...toolkit.columns import Wanted
+from ...toolkit.extras import imported
+from ...toolkit.sketches import By
+from ..names import Observable
+from .arithmetic import Patterns
+from .gathering import Group
+from .named import NamedTensors
+from .snapshots import Own, gradient_of, parameter_pieces, state_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compute_stats(
+    model: Observable,
+    optimizer: torch.optim.Optimizer | None = None,
+    slots: str | Sequence[str] = (),
+    *,
+    groups: Wanted = "all",
+    by: By = "whole",
+    include: Patterns = None,
+    exclude: Patterns = None,
+    across: Group | None = None,
+) -> pd.DataFrame:
+    """A table of statistics of weights, their gradients, and slots of an optimizer's state.
+
+    Indexed by `kind` and `tensor`: kinds are `weight`, `weight_gradient` and, of a slot,
+    `optimizer_state[exp_avg]`; of all tensors of a kind together the second is the kind again.
+
+    Args:
+        model: as of `weights`.
+        optimizer: whose state is looked at.
+        slots: what it calls them; none by default.
+        groups: of columns, as of `NamedTensors.describe`.
+        by: rows of each kind, as of `NamedTensors.sketches`.
+        include: regular expressions, of which one must be found in a parameter's name.
+        exclude: and of which none may be.
+        across: as of `NamedTensors.sketches`.
+
+    Raises:
+        SettingError: there is no such column or slot, or a pattern is no regular expression.
+        ImportError: pandas is not installed.
+    """
+    pandas = imported("pandas", "A table of statistics")
+    selection = Selection.of(include, exclude)
+    owned: dict[str, Own] = {"weight": lambda parameter: parameter, "weight_gradient": gradient_of}
+    if optimizer is not None:
+        for slot in [slots] if isinstance(slots, str) else slots:
+            owned[f"optimizer_state[{slot}]"] = state_of(optimizer, slot)
+    tables = dict[str, "pd.DataFrame"]()
+    for kind, own in owned.items():
+        chosen = [piece for piece in parameter_pieces(model, own) if selection.chooses(piece[0])]
+        named = NamedTensors.of(chosen, kind)
+        tables[kind] = named.describe(groups, by=by, across=across)
+    return pandas.concat(tables, names=["kind"])
