@@ -17,11 +17,20 @@ RANKS = Path(__file__).with_name("ranks.py")
 
 def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) -> Run:
     """The finished run of a job that went well."""
-    output = directory / f"{run}.output"
+    run_job(job, ranks, directory / f"{run}.output", run, str(directory), *arguments)
+    deadline = time.monotonic() + 45
+    while not open_run(directory / run).finished:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return open_run(directory / run)
+
+
+def run_job(job: Path, ranks: int, output: Path, *arguments: str) -> None:
+    """Run a script on several ranks until all have ended well; what they print goes to a file."""
     asked = {
         "ranks": ranks,
         "script": str(job),
-        "arguments": [run, str(directory), *arguments],
+        "arguments": arguments,
         "output": str(output),
         "environment": dict(os.environ),
     }
@@ -31,11 +40,6 @@ def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) ->
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     assert server.stdout.readline() == "0\n", output.read_text()
-    deadline = time.monotonic() + 45
-    while not open_run(directory / run).finished:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return open_run(directory / run)
 
 
 @cache
