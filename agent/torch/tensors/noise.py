@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -11,13 +11,12 @@ import torch
 from ....sketch.errors import SettingError
 from ...selection import Selection
 from ...toolkit.noise import NoiseScale, noise_scale_of
-from ..local import parameter_placement
 from ..names import Names, Observable, stages_of
 from .arithmetic import Patterns
 from .gathering import Group
 from .named import NamedTensors
-from .places import Piece, Place, pieces_of
-from .snapshots import mesh_of
+from .places import Place
+from .snapshots import Parameters
 
 
 def noise_scale(
@@ -94,14 +93,8 @@ class _Gradient:
         selection: Selection,
         across: Group | None,
     ) -> None:
-        names = Names(stages_of(model))
-        selection.warn_of_strays(name for name, _ in names.parameters().values())
-        self._parameters = {
-            name: parameter
-            for parameter, (name, _) in names.parameters().items()
-            if selection.chooses(name)
-        }
-        self._model, self._mesh = model, mesh_of(names)
+        self._model, self._parameters, self._selection = model, Parameters(model), selection
+        selection.warn_of_strays(self._parameters.names())
         self._closure, self._across = closure, across
 
     def norm(self, calls: int) -> float:
@@ -116,7 +109,9 @@ class _Gradient:
             _forget_gradients(self._model)
             with torch.enable_grad():
                 self._closure()
-            for name, gradient, place in self._pieces():
+            for name, gradient, place in self._parameters.pieces(
+                lambda one: one.grad, self._selection
+            ):
                 places[name] = place
                 if name in total:
                     total[name] += gradient
@@ -135,12 +130,6 @@ class _Gradient:
                 "hold the others as `across`."
             )
         return NamedTensors(total, kind="weight_gradient", places=places).norm(across=self._across)
-
-    def _pieces(self) -> Iterator[Piece]:
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
-                placed = parameter_placement(parameter)
-                yield from pieces_of(name, parameter.grad, self._mesh, placed)
 
 
 def _forget_gradients(model: Observable) -> None:

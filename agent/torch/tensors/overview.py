@@ -15,7 +15,7 @@ from ..names import Observable
 from .arithmetic import Patterns
 from .gathering import Group
 from .named import NamedTensors
-from .snapshots import Own, gradient_of, parameter_pieces, state_of
+from .snapshots import Own, Parameters, gradient_of, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,8 @@ def compute_stats(
     """A table of statistics of weights, their gradients, and slots of an optimizer's state.
 
     Indexed by `kind` and `tensor`: kinds are `weight`, `weight_gradient` and, of a slot,
-    `optimizer_state[exp_avg]`; of all tensors of a kind together the second is the kind again.
+    `optimizer_state[exp_avg]`; of all tensors of a kind together the second is the kind again. What
+    there is nothing of, as gradients before a backward, has no row.
 
     Args:
         model: as of `weights`.
@@ -52,14 +53,32 @@ def compute_stats(
         ImportError: pandas is not installed.
     """
     pandas = imported("pandas", "A table of statistics")
-    selection = Selection.of(include, exclude)
+    selection, parameters = Selection.of(include, exclude), Parameters(model)
+    selection.warn_of_strays(parameters.names())
     owned: dict[str, Own] = {"weight": lambda parameter: parameter, "weight_gradient": gradient_of}
     if optimizer is not None:
         for slot in [slots] if isinstance(slots, str) else slots:
             owned[f"optimizer_state[{slot}]"] = state_of(optimizer, slot)
-    tables = dict[str, "pd.DataFrame"]()
-    for kind, own in owned.items():
-        chosen = [piece for piece in parameter_pieces(model, own) if selection.chooses(piece[0])]
-        named = NamedTensors.of(chosen, kind)
-        tables[kind] = named.describe(groups, by=by, across=across)
-    return pandas.concat(tables, names=["kind"])
+    pieces = [
+        (f"{kind}:{name}", tensor, place)
+        for kind, own in owned.items()
+        for name, tensor, place in parameters.pieces(own, selection)
+    ]
+    table = NamedTensors.of(pieces, "").describe(groups, by=_within_kinds(by), across=across)
+    labels = [tuple(label.split(":", 1)) for label in table.index]
+    table.index = pandas.MultiIndex.from_tuples(labels, names=["kind", "tensor"])
+    return table
+
+
+def _within_kinds(by: By) -> By:
+    """The same rows, but of each kind its own."""
+    if by == "whole":
+        return lambda label: f"{label.partition(':')[0]}:{label.partition(':')[0]}"
+    if not callable(by):
+        return by
+
+    def group(label: str) -> str:
+        kind, _, name = label.partition(":")
+        return f"{kind}:{by(name)}"
+
+    return group

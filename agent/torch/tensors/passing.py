@@ -17,14 +17,14 @@ from ....sketch.labels import site_label
 from ....wire.messages import MeshAxis, Placement
 from ...selection import Selection
 from ..hooks import Hook, recomputing
-from ..identity import data_axes
+from ..identity import data_axes, identify
 from ..names import ROOT, Names, Observable, stages_of
 from ..nested import tensors_in
 from ..placements import ModulePlacements
 from .arithmetic import Patterns
 from .named import NamedTensors
 from .places import Piece, pieces_of
-from .snapshots import Device, mesh_of
+from .snapshots import Device
 
 
 class Activations:
@@ -65,7 +65,7 @@ class Activations:
         called = [(name or ROOT, module) for name, module in names.modules()]
         selection.warn_of_strays(name for name, _ in called)
         self._modules = [(name, module) for name, module in called if selection.chooses(name)]
-        self._mesh: tuple[MeshAxis, ...] = mesh_of(names)
+        self._mesh: tuple[MeshAxis, ...] = identify(names.whole).mesh
         axes = data_axes(self._mesh)
         self._samples: dict[str, Placement] = dict.fromkeys(axes, "shard")
         self._placements = ModulePlacements(names.whole, axes)

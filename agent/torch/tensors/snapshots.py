@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ....sketch.errors import SettingError
-from ....wire.messages import MeshAxis
 from ...selection import Selection
 from ..identity import identify
 from ..local import parameter_placement
@@ -179,25 +178,34 @@ def state_of(optimizer: torch.optim.Optimizer, slot: str) -> Own:
     return own
 
 
-def mesh_of(names: Names) -> tuple[MeshAxis, ...]:
-    """The mesh of the job, as the agent finds it."""
-    return identify(names.whole).mesh
+class Parameters:
+    """The parameters of a model: what is found for each, under its name.
 
-
-def parameter_pieces(model: Observable, own: Own) -> list[Piece]:
-    """The pieces of what a function finds for each parameter of a model, where it finds something.
-
-    Raises:
-        SettingError: a tensor has no elements.
+    Args:
+        model: as of `weights`.
     """
-    names = Names(stages_of(model))
-    mesh = mesh_of(names)
-    return [
-        piece
-        for parameter, (name, _) in names.parameters().items()
-        if (tensor := own(parameter)) is not None
-        for piece in pieces_of(name, tensor, mesh, parameter_placement(parameter))
-    ]
+
+    def __init__(self, model: Observable) -> None:
+        names = Names(stages_of(model))
+        self._named = [(name, one) for one, (name, _) in names.parameters().items()]
+        self._mesh = identify(names.whole).mesh
+
+    def names(self) -> list[str]:
+        """Of all, in the order of the model."""
+        return [name for name, _ in self._named]
+
+    def pieces(self, own: Own, selection: Selection) -> list[Piece]:
+        """The pieces of what a function finds for the chosen ones, where it finds something.
+
+        Raises:
+            SettingError: a tensor has no elements.
+        """
+        return [
+            piece
+            for name, parameter in self._named
+            if selection.chooses(name) and (tensor := own(parameter)) is not None
+            for piece in pieces_of(name, tensor, self._mesh, parameter_placement(parameter))
+        ]
 
 
 def copied(
@@ -220,7 +228,6 @@ def _of_parameters(
     device: Device,
     dtype: torch.dtype | None,
 ) -> NamedTensors:
-    selection = Selection.of(include, exclude)
-    every = parameter_pieces(model, own)
-    selection.warn_of_strays(name for name, _, _ in every)
-    return copied([piece for piece in every if selection.chooses(piece[0])], kind, device, dtype)
+    selection, parameters = Selection.of(include, exclude), Parameters(model)
+    selection.warn_of_strays(parameters.names())
+    return copied(parameters.pieces(own, selection), kind, device, dtype)
