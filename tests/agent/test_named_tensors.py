@@ -104,6 +104,8 @@ def test_trust_ratios_are_those_of_the_golden_case() -> None:
     assert trust_ratio(before, after) == {"w": pytest.approx(golden["lr=1"])}
     assert trust_ratio(before, after, 0.1) == {"w": pytest.approx(golden["lr=0.1"])}
     assert trust_ratio(before, after, {"w": 0.1})["w"] == pytest.approx(golden["lr=0.1"])
+    with pytest.raises(SettingError, match="`lr` has no rate for w"):
+        trust_ratio(before, after, {"v": 0.1})
     assert trust_ratio(before, before) == {"w": math.inf}
     assert math.isnan(trust_ratio(named(w=[0.0]), named(w=[0.0]))["w"])
 

@@ -208,9 +208,11 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_loaded_before_it_is_asked_for(tmp_path: Path) -> None:
     script = (
         "import sys, rankscope.agent.torch.tensors as t, torch\n"
-        "sys.modules.update(pandas=None, holoviews=None, safetensors=None)\n"
+        "sys.modules.update(numba=None, pandas=None, holoviews=None, safetensors=None)\n"
         "x = t.snapshot({'x': torch.ones(2)})\n"
         "print(x.norm(1), {'xarray', 'bokeh'} & sys.modules.keys())\n"
+        "y = t.NamedTensors({'a': torch.arange(6).view(2, 3).T, 'none': torch.ones(0)})\n"
+        "print(y.statistic('max'), y.statistic('count', by='tensor'))\n"
         "for ask in (x.describe, lambda: t.hist(x), lambda: t.save(x, 'x')):\n"
         "    try: ask()\n"
         "    except ImportError as error: print(error)\n"
@@ -220,6 +222,7 @@ def test_nothing_is_loaded_before_it_is_asked_for(tmp_path: Path) -> None:
 
     assert words == [
         "2.0 set()",
+        "5.0 {'a': 6.0, 'none': 0.0}",
         "A table of statistics needs pandas, which is not installed: "
         "pip install 'rankscope[toolkit]'.",
         "A plot needs holoviews, which is not installed: pip install 'rankscope[toolkit]'.",

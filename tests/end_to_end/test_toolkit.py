@@ -73,6 +73,17 @@ def test_copies_that_differ_are_told(found: list[dict[str, Any]]) -> None:
         ]
 
 
+def test_of_addends_sums_are_known_and_arithmetic_that_keeps_them(
+    found: list[dict[str, Any]],
+) -> None:
+    for rank in (0, 1):
+        alone, together, norm, refused = found[rank]["addends"]
+        assert alone == 4 * 3 * (1 + rank)
+        assert together == 4 * 3 * (1 + 2)
+        assert norm != norm
+        assert refused.startswith("x is this rank's addend of a sum that was not made yet")
+
+
 def test_the_noise_scale_is_known_from_pieces_of_gradients(found: list[dict[str, Any]]) -> None:
     b_noise, error = found[0]["noise"]
 

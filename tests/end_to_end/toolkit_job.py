@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -31,9 +32,11 @@ from rankscope.agent.torch.tensors import (
     noise_scale,
     optimizer_state,
     save,
+    snapshot,
     trust_ratio,
     weights,
 )
+from rankscope.sketch import SettingError
 
 STATISTICS = ("count", "mean", "var", "kurtosis", "l2", "abs_max", "min")
 
@@ -135,6 +138,23 @@ def copies_that_differ(rank: int) -> list[str]:
     return [str(one.message) for one in caught]
 
 
+def addends(mesh: DeviceMesh, rank: int) -> list[object]:
+    """What is told of the addends 1 and 2 of a sum: alone, together, and of their magnitudes."""
+    taken = snapshot({"x": DTensor.from_local(torch.full((3,), 1.0 + rank), mesh, [Partial()])})
+    doubled = 2 * (taken + taken)
+    group = dist.group.WORLD
+    try:
+        taken.abs()
+    except SettingError as error:
+        return [
+            doubled.statistic("sum"),
+            doubled.statistic("sum", across=group),
+            doubled.norm(across=group),
+            str(error),
+        ]
+    return []
+
+
 def noise(mesh: DeviceMesh, rank: int) -> tuple[float, float]:
     """The noise scale of the known problem, and its error, from gradients that are pieces."""
     model = torch.nn.Linear(50, 1, bias=False)
@@ -165,6 +185,7 @@ def main(directory: Path) -> None:
         "tp": tensor_parallel(parts),
         "file": pieces_in_a_file(mesh, rank, directory),
         "differ": copies_that_differ(rank),
+        "addends": addends(mesh, rank),
         "noise": noise(mesh, rank),
     }
     (directory / f"{rank}.json").write_text(json.dumps(found))

@@ -42,12 +42,16 @@ def sketch_tensors(
     assert step is not None, "a new ring has free steps"
     step.reserve(len(tensors))
     with _lock:
-        for device, rows in by_device.items():
-            meter = _meter(device)
-            for row in rows:
-                elements, how = _reading(tensors[row], regions[row])
-                meter.add(step, row, elements, how)
-            _bring_home(meter, step)
+        try:
+            for device, rows in by_device.items():
+                meter = _meter(device)
+                for row in rows:
+                    elements, how = _reading(tensors[row], regions[row])
+                    meter.add(step, row, elements, how)
+                _bring_home(meter, step)
+        except BaseException:
+            _meter.cache_clear()  # what it has noted is nobody's any more
+            raise
     return step.table.take(slice(0, len(tensors)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ....sketch.errors import SettingError
 from .arithmetic import Number
 from .gathering import Group
 from .named import NamedTensors
@@ -80,11 +81,14 @@ def trust_ratio(
         across: as of `NamedTensors.sketches`: ratios of whole weights.
 
     Raises:
-        SettingError: the names are not the same.
+        SettingError: the names are not the same, or `lr` lacks one.
     """
     sizes = before.norm(by="tensor", across=across)
     changes = (after - before).norm(by="tensor", across=across)
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(sizes, lr)
+    without = [name for name in sizes if name not in rates]
+    if without:
+        raise SettingError(f"`lr` has no rate for {', '.join(without[:5])}; it must have all.")
     return {name: rates[name] * _ratio(size, changes[name]) for name, size in sizes.items()}
 
 
