@@ -79,6 +79,21 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
     assert tensors.norm(3) == pytest.approx(28 ** (1 / 3))
 
 
+def test_of_complex_numbers_the_parts_are_read() -> None:
+    tensors = named(x=[3 + 4j, -1j]).apply(torch.conj)
+
+    assert tensors.statistic("count") == 4
+    assert tensors.statistic("min") == -4
+    assert tensors.norm(3) == pytest.approx((27 + 64 + 1) ** (1 / 3))
+
+
+def test_integers_are_read_as_they_are() -> None:
+    tensors = NamedTensors({"x": torch.tensor([-128, 127], dtype=torch.int8)})
+
+    assert tensors.norm(4) == pytest.approx((128**4 + 127**4) ** 0.25)
+    assert tensors.statistic("mean") == -0.5
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("p", [1, 2, 3, 8, 0.5, math.inf])
 def test_norms_of_narrow_formats_do_not_overflow(dtype: torch.dtype, p: float) -> None:
@@ -104,6 +119,10 @@ def test_what_is_no_norm_or_statistic_is_refused() -> None:
         named(a=[1.0]).statistic("skew")
     with pytest.raises(SettingError, match="`by` must be 'tensor', 'whole' or a function"):
         named(a=[1.0]).describe(by="layer")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SettingError, match=r"Across ranks only the norms 1, 2 and ∞"):
+        named(a=[1.0]).norm(3, across=object())
+    with pytest.raises(SettingError, match="`reductions` are not known there"):
+        named(a=[1.0]).describe(reductions={"a": torch.sum}, across=object())
     assert NamedTensors({}).norm() == NamedTensors({}).norm(math.inf) == 0
 
 

@@ -11,6 +11,7 @@ from ...toolkit.plots import Operation, Plot
 from ...toolkit.sketches import By
 from .arithmetic import Patterns
 from .named import NamedTensors
+from .sketching import real
 
 
 def hist(
@@ -103,8 +104,8 @@ def _joined(tensors: NamedTensors, by: By) -> plots.Arrays:
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> plots.Arrays:
-    wide = {
-        name: tensor.double() if tensor.dtype == torch.float64 else tensor.float()
-        for name, tensor in tensors.items()
+    reals = {name: real(tensor) for name, tensor in tensors.items()}
+    return {
+        name: (tensor.double() if tensor.dtype.itemsize == 8 else tensor.float()).cpu().numpy()
+        for name, tensor in reals.items()
     }
-    return {name: tensor.detach().cpu().numpy() for name, tensor in wide.items()}

@@ -14,7 +14,7 @@ from ...toolkit.sketches import NORMS, By, Sketches, check_norm
 from .arithmetic import TensorArithmetic
 from .gathering import Group, merged_across
 from .places import Piece, spelt
-from .sketching import sketch_tensors
+from .sketching import real, sketch_tensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,13 +113,12 @@ class NamedTensors(TensorArithmetic):
             SettingError: p is not positive, or is another than 1, 2 and ∞ while `across` is given.
         """
         check_norm(p)
-        sketches = self.sketches(by, across=across)
-        if p in NORMS:
-            found = sketches.statistic(NORMS[p])
-        elif across is None:
-            found = self._norms(p, by, sketches.statistic("abs_max"))
-        else:
+        if across is not None and p not in NORMS:
             raise SettingError(f"Across ranks only the norms 1, 2 and ∞ are known, got {p}.")
+        sketches = self.sketches(by, across=across)
+        found = sketches.statistic(NORMS.get(p, "abs_max"))
+        if p not in NORMS:
+            found = self._norms(p, by, found)
         if p == float("inf"):  # undefined as a statistic, but 0 as a norm, where there is nothing
             found = {name: 0.0 if value != value else value for name, value in found.items()}
         return next(iter(found.values())) if by == "whole" else found
@@ -183,7 +182,7 @@ class NamedTensors(TensorArithmetic):
         for name, tensor in self.items():
             group = self._group(name, by)
             if largest[group] > 0:
-                sizes = tensor.abs().double() / largest[group]
+                sizes = real(tensor).double().abs() / largest[group]
                 sums[group] += float(torch.where(sizes.isfinite(), sizes, 0.0).pow(p).sum())
         return {
             name: largest[name] * total ** (1 / p) if total else 0.0 for name, total in sums.items()

@@ -18,7 +18,7 @@ from ....wire.messages import MeshAxis, Placement
 from ...selection import Selection
 from ..hooks import Hook, recomputing
 from ..identity import data_axes, identify
-from ..names import ROOT, Names, Observable, stages_of
+from ..names import Names, Observable, stages_of
 from ..nested import tensors_in
 from ..placements import ModulePlacements
 from .arithmetic import Patterns
@@ -62,7 +62,7 @@ class Activations:
     ) -> None:
         names = Names(stages_of(model))
         selection = Selection.of(include, exclude)
-        called = [(name or ROOT, module) for name, module in names.modules()]
+        called = names.modules()
         selection.warn_of_strays(name for name, _ in called)
         self._modules = [(name, module) for name, module in called if selection.chooses(name)]
         self._mesh: tuple[MeshAxis, ...] = identify(names.whole).mesh

@@ -57,17 +57,21 @@ def sketch_tensors(
 
 def _reading(tensor: torch.Tensor, region: Region | None) -> tuple[torch.Tensor, Reading]:
     """Which elements are read, in which order, and how."""
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
+    tensor = real(tensor)
     if tensor.dtype not in READABLE:
         tensor = tensor.double()
     if region is not None and tensor.is_contiguous():
         return tensor, Reading(lasting=True, region=region)
     elements, copies = in_memory_order(tensor)
     return elements, Reading(lasting=True, copies=copies)
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as they are; of complex numbers their parts, along one more axis."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.resolve_neg()
 
 
 def _bring_home(meter: Meter, step: StepTable) -> None:
