@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ LONG = "rules/test_bench.py", "chaos", "end_to_end", "examples", "relay", "objec
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort files, and leave the tests of each in their order."""
     items.sort(key=lambda item: _place(item.path.relative_to(HERE).as_posix()))
+
+
+def pytest_collection_finish() -> None:
+    """Have no garbage collection go through all that was imported, some million objects."""
+    gc.freeze()
 
 
 def _place(file: str) -> int:
