@@ -38,7 +38,7 @@ MUST_NOT_LOAD = {
     "agent": FRAMEWORKS | SCREEN | STORAGE,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
-    "collector": {"torch"} | SCREEN | TOLD,
+    "collector": {"pandas", "torch", "xarray"} | SCREEN | TOLD,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
     "rules": {"torch", "zmq"} | SCREEN,
     "sinks": {"torch", "zmq"} | SCREEN | TOLD,
