@@ -49,10 +49,10 @@ def kernels_for(dtype: Any) -> Callable[[jax.Array, Piece | None], jax.Array] | 
     """The function that has the CPU kernels read arrays of a dtype; None if they cannot."""
     try:
         from ..kernel import DTYPES
-        from .native import sketch_by_kernels
+        from .native import agrees, sketch_by_kernels
     except ImportError:  # numba is in the extra, but not everywhere
         return None
-    return sketch_by_kernels if np.dtype(dtype).name in DTYPES else None
+    return sketch_by_kernels if np.dtype(dtype).name in DTYPES and agrees() else None
 
 
 def _in_graph(x: jax.Array, piece: Piece | None) -> jax.Array:

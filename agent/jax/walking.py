@@ -7,6 +7,7 @@ results, by the same public functions of JAX that made them. What holds no mark 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -72,7 +73,7 @@ class Walk:
 
         for equation in jaxpr.eqns:
             given = [read(variable) for variable in equation.invars]
-            with equation.ctx.manager:
+            with equation.ctx.manager, _scope_of(equation):
                 made = self._evaluate(equation, given)
             values |= zip(equation.outvars, made, strict=True)
         return [read(variable) for variable in jaxpr.outvars]
@@ -140,6 +141,12 @@ def _explicit(x: jax.Array) -> Any:
     return sharding if types == {AxisType.Explicit} and not sharding.mesh.empty else None
 
 
+def _scope_of(equation: Any) -> AbstractContextManager[object]:
+    """What profilers call it."""
+    name = str(equation.source_info.name_stack)
+    return jax.named_scope(name) if name else nullcontext()
+
+
 def _varying(x: jax.Array) -> frozenset[str]:
     """Along which axes of the mesh `x` may differ in `shard_map`, as its type tells there.
 
@@ -163,9 +170,25 @@ def _rows_of(walk: Walk) -> list[jax.Array]:
     return [found.rows for found in walk.found]
 
 
-def _call(name: str, walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
-    """`jit`, and calls that JAX makes itself: evaluated in place."""
-    return walk.run(params[name].jaxpr, params[name].consts, given)
+def _jit(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
+    """`jax.jit` within: evaluated in place, where it says that its arrays are."""
+    given = _constrained(given, params["in_shardings"])
+    made = walk.run(params["jaxpr"].jaxpr, params["jaxpr"].consts, given)
+    return _constrained(made, params["out_shardings"])
+
+
+def _constrained(values: Values, shardings: Sequence[Any]) -> Values:
+    return [
+        lax.with_sharding_constraint(value, sharding)
+        if isinstance(sharding, NamedSharding)
+        else value
+        for value, sharding in zip(values, shardings, strict=True)
+    ]
+
+
+def _closed_call(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
+    """A call that JAX made itself."""
+    return walk.run(params["call_jaxpr"].jaxpr, params["call_jaxpr"].consts, given)
 
 
 def _custom(primitive: Any, walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
@@ -329,8 +352,8 @@ def _cut(values: Sequence[Any], at: int) -> tuple[Values, Values]:
 
 
 _RULES: Mapping[str, Callable[[Walk, Mapping[str, Any], Values], Values]] = {
-    known.jit_p.name: partial(_call, "jaxpr"),
-    known.closed_call_p.name: partial(_call, "call_jaxpr"),
+    known.jit_p.name: _jit,
+    known.closed_call_p.name: _closed_call,
     known.remat_p.name: _checkpoint,
     known.scan_p.name: _scan,
     known.while_p.name: _while,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rankscope.agent.jax.engine import kernels_for, sketch
 from rankscope.agent.jax.ingraph import sketch_columns
+from rankscope.agent.jax.native import agrees
 from rankscope.agent.jax.pieces import Piece
 from rankscope.agent.jax.rows import WORDS, empty_rows, merge, merge_all, pack, table_of
 from rankscope.agent.jax.shards import per_device
@@ -180,6 +181,20 @@ def test_a_piece_has_the_keys_of_its_place_in_the_whole(engine: Rows) -> None:
     rows = engine(jnp.asarray(part), piece=Piece(offsets, whole.shape))
 
     assert np.array_equal(table_of(rows).checksum, summed)
+
+
+def test_the_kernels_are_trusted_on_the_cpu() -> None:
+    assert agrees()
+    assert kernels_for(np.dtype(np.float32)) is not None
+    assert kernels_for(dtype_of("float4_e2m1fn")) is None
+
+
+def test_xla_s_own_code_can_be_lowered_for_other_devices() -> None:
+    some = jax.ShapeDtypeStruct((1000,), jnp.bfloat16)
+    with jax.enable_x64(True):
+        exported = jax.export.export(_by_xla, platforms=("cuda", "rocm", "tpu"))(some, None)
+
+    assert exported.platforms == ("cuda", "rocm", "tpu")
 
 
 def test_what_is_no_float_is_refused() -> None:
