@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 
 from rankscope.agent.jax.engine import kernels_for, sketch
-from rankscope.agent.jax.ingraph import sketch_columns
-from rankscope.agent.jax.rows import pack
+from rankscope.agent.jax.ingraph import sketch_by_xla
 from rankscope.sketch.table import BINS
 
 Arrays = Sequence[jax.Array]
@@ -42,7 +41,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 @jax.jit
 def by_xla(x: jax.Array) -> jax.Array:
     """The sketch in XLA's own operations."""
-    return pack(sketch_columns(x, None))
+    return sketch_by_xla(x, None)
 
 
 def compare_engines(elements: int, repeats: int) -> None:

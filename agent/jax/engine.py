@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .ingraph import sketch_columns
+from .ingraph import sketch_by_xla
 from .numbers import layout_of
 from .pieces import Piece
-from .rows import pack
 
 
 def sketch(x: jax.Array, *, piece: Piece | None = None) -> jax.Array:
@@ -64,9 +63,9 @@ def _in_graph(x: jax.Array, piece: Piece | None) -> jax.Array:
 
 @jax.jit
 def _whole(x: jax.Array) -> jax.Array:
-    return pack(sketch_columns(x, None))
+    return sketch_by_xla(x, None)
 
 
 @partial(jax.jit, static_argnums=2)
 def _part(x: jax.Array, offsets: tuple[jax.Array, ...], whole: tuple[int, ...]) -> jax.Array:
-    return pack(sketch_columns(x, Piece(offsets, whole)))
+    return sketch_by_xla(x, Piece(offsets, whole))
