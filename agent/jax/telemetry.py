@@ -1,0 +1,64 @@
+"""What leaves a jitted step for us: arrays, sketches and numbers, and what they are of.
+
+A `Telemetry` is a pytree: jit, grad and friends pass it through. All its leaves are outputs of the
+program that made them, in buffers of their own: whatever is donated later, nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+
+from ...wire.messages import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSite:
+    """One thing observed, as `wire.messages.Site` has it."""
+
+    kind: Kind
+    name: str
+    slot: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the leaves of a telemetry are; the static part of the pytree."""
+
+    arrays: tuple[NamedSite, ...] = ()
+    numbers: tuple[str, ...] = ()
+    unsupported: int = 0
+    """Leaves that hold no floating-point numbers, and were passed over."""
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["arrays", "numbers"],
+    meta_fields=["plan"],
+)
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What one step says of itself; made by `Scope.sketch`, taken by `Scope.step`."""
+
+    arrays: tuple[jax.Array, ...] = ()
+    """By site of the plan: elements that kernels on the host read."""
+    numbers: tuple[jax.Array, ...] = ()
+    """One array of all numbers of the plan, or none."""
+    plan: Plan = field(default=Plan())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: the step is not due."""
+        return not self.arrays and not self.numbers
+
+    @property
+    def leaves(self) -> tuple[jax.Array, ...]:
+        """All arrays of it."""
+        return (*self.arrays, *self.numbers)
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept in memory for it."""
+        return sum(leaf.nbytes for leaf in self.leaves)
