@@ -22,9 +22,8 @@ from ...wire.messages import Gap
 from ..alarm import Alarm
 from ..framing import pack_step
 from ..outbox import Outbox
-from ..steptable import StepTable
 from ..telling import Telling
-from .layout import Layout
+from .layout import Layout, Sites, Sketched
 from .streams import Streams
 from .telemetry import Telemetry
 
@@ -33,7 +32,6 @@ MOST = 4
 ALARM_STEPS = 16
 """What was wrong in one of so many steps before is no news."""
 POLL_S = 0.002
-UNREADABLE = "it could not be read"
 TOO_LATE = "it had not been computed when the block was left"
 
 Number = float | jax.Array
@@ -50,8 +48,8 @@ class Parcel:
     partial: bool = False
     claimed: bool = False
     """Whether a thread reads it."""
-    tables: list[StepTable] | None = None
-    """By device of this process, once it is read."""
+    sketched: Sketched | None = None
+    """Once it is read."""
 
     @property
     def is_computed(self) -> bool:
@@ -84,7 +82,7 @@ class Delivery:
         self._submit, self._health = submit, health
         self._parcels = deque[Parcel]()
         self._alarms = list[Alarm]()
-        self._known_sites = -1
+        self._told_sites: Sites | None = None
         self._lock = threading.Lock()
         self.lost = 0
         """Steps that had not been computed when the block was left."""
@@ -106,11 +104,11 @@ class Delivery:
             parcel = self._parcels[0]
             if (claimed := self._claim(first=parcel)) is not None:
                 self._read(claimed)
-            if parcel.tables is None:
+            if parcel.sketched is None:
                 return  # the thread that trains is at it
             with self._lock:
                 self._parcels.popleft()
-            self._frame(parcel.tables)
+            self._frame(parcel.sketched)
 
     def finish(self, timeout_s: float) -> None:
         """Wait on the agent's thread for what is not computed; what does not come is counted."""
@@ -135,46 +133,42 @@ class Delivery:
             return chosen
 
     def _read(self, parcel: Parcel) -> None:
+        told = dict[str, float]()
         try:
-            tables = self._layout.read(parcel.step, parcel.telemetry)
-            told = {name: float(np.asarray(one)) for name, one in parcel.numbers.items()}
-            for table in tables:
-                table.training = {**_numbers_of(parcel.telemetry), **told}
-                table.time_ns, table.partial = parcel.time_ns, parcel.partial
+            sketched = self._layout.read(parcel.step, parcel.telemetry)
+            told = _numbers_of(parcel.telemetry)
+            told |= {name: float(np.asarray(one)) for name, one in parcel.numbers.items()}
         except Exception as error:  # the law: counted and told, never raised
             self._telling.report(f"Step {parcel.step} could not be read", error)
             self._telling.counters["hook_errors"] += 1
-            self._telling.lose(_gap(parcel, UNREADABLE))
-            tables = list[StepTable]()
+            sketched, parcel.partial = self._layout.nothing(parcel.step), True
+        for table in sketched.tables:
+            table.training, table.time_ns = dict(told), parcel.time_ns
+            table.partial = parcel.partial
         parcel.telemetry = Telemetry()  # its memory is not needed any more
-        parcel.tables = tables
+        parcel.sketched = sketched
 
-    def _frame(self, tables: list[StepTable]) -> None:
+    def _frame(self, sketched: Sketched) -> None:
         outboxes = self._streams.outboxes
-        self._tell_sites(outboxes)
-        reports = self._telling.take_reports() if tables else []
-        self._streams.note_gaps(self._telling.take_lost())
+        if sketched.sites is not self._told_sites:
+            self._told_sites = sketched.sites
+            for outbox in outboxes:
+                outbox.set_sites(sketched.sites.sites, sketched.sites.quantities)
         while len(self._alarms) < len(outboxes):
             self._alarms.append(Alarm(ALARM_STEPS, inf))
-        health = self._health()
-        for place, (outbox, table) in enumerate(zip(outboxes, tables, strict=False)):
-            alarming = len(self._alarms[place].newly_bad(table)) > 0
+        self._streams.note_gaps(self._telling.take_lost())
+        reports, health = self._telling.take_reports(), self._health()
+        triples = zip(outboxes, sketched.tables, self._alarms, strict=True)
+        for place, (outbox, table, alarm) in enumerate(triples):
             outbox.send(
                 pack_step(
                     table,
                     health=health | _health_of(outbox),
                     partial=table.partial,
-                    alarming=alarming,
+                    alarming=len(alarm.newly_bad(table)) > 0,
                     reports=() if place else reports,
                 )
             )
-
-    def _tell_sites(self, outboxes: list[Outbox]) -> None:
-        sites, quantities = self._layout.book.known()
-        if len(sites) != self._known_sites:
-            self._known_sites = len(sites)
-            for outbox in outboxes:
-                outbox.set_sites(sites, quantities)
 
 
 def _numbers_of(telemetry: Telemetry) -> dict[str, float]:

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import jax
 from jax.sharding import Mesh
 
-from ..sitebook import UNMEASURED, SiteBook
+from ...wire.messages import Site, SiteQuantity
+from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
-from .meshes import Device, Ranks, Spreads
+from .meshes import Device, Ranks, Spread, Spreads
 from .telemetry import NamedSite, Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """What rows are of, from some step on."""
+
+    sites: list[Site]
+    quantities: list[SiteQuantity]
+
+
+@dataclass(frozen=True, slots=True)
+class Sketched:
+    """The sketches of a step."""
+
+    tables: list[StepTable]
+    """By device of this process."""
+    sites: Sites
 
 
 class Layout:
@@ -35,22 +54,32 @@ class Layout:
         telling: Telling,
         found: Callable[[Ranks], None],
     ) -> None:
-        self.book = book
+        self._book = book
         self._axes, self._telling, self._found = axes, telling, found
         self._spreads: Spreads | None = None
         self._places = dict[Device, int]()
         self._lock = threading.Lock()
         self._mesh = mesh
+        self._placed = dict[Key, Spread]()
+        """How sites lie on the devices, as far as they were told of."""
+        self._version, self._known = (0, 0), Sites([], [])
 
-    def read(self, step: int, telemetry: Telemetry) -> list[StepTable]:
-        """The sketches of a step, by device of this process; waits for its arrays."""
+    def read(self, step: int, telemetry: Telemetry) -> Sketched:
+        """The sketches of a step; waits for its arrays."""
         with self._lock:
-            spreads = self._settled(telemetry.arrays)
+            spreads = self._settled(telemetry.leaves)
             pieces = list(self._pieces(telemetry, spreads))
             self._telling.counters["tensors_unsupported"] += telemetry.plan.unsupported
-            batch = HostBatch(step, len(self._places), len(self.book.sites))
+            batch = HostBatch(step, len(self._places), len(self._book.sites))
+            sites = self._sites()
         batch.read(pieces)
-        return batch.steps()
+        return Sketched(batch.steps(), sites)
+
+    def nothing(self, step: int) -> Sketched:
+        """What is told of a step that could not be read."""
+        with self._lock:
+            self._settled(())
+            return Sketched(HostBatch(step, len(self._places), 0).steps(), self._sites())
 
     def settle(self, arrays: Iterable[jax.Array]) -> None:
         """Say which devices there are, if nobody has asked yet."""
@@ -69,27 +98,40 @@ class Layout:
     def _pieces(self, telemetry: Telemetry, spreads: Spreads) -> Iterator[Piece]:
         for site, array in zip(telemetry.plan.arrays, telemetry.arrays, strict=True):
             spread = spreads.of(array.sharding, array.shape)
-            row = self._row(site, array, spreads)
+            row = self._row(site, array, spread)
             for shard in array.addressable_shards if row != UNMEASURED else ():
                 place = self._places.get(shard.device)
                 if place is not None:
                     region = spread.regions[shard.device]
-                    counted = self.book.counted.get(row, ())
+                    counted = self._book.counted.get(row, ())
                     yield Piece(
                         place=place, row=row, array=shard.data, region=region, counted=counted
                     )
 
-    def _row(self, site: NamedSite, array: jax.Array, spreads: Spreads) -> int:
+    def _row(self, site: NamedSite, array: jax.Array, spread: Spread) -> int:
         key = site.kind, site.name, site.slot, 0
-        row = self.book.row(key)
-        if row is None:
-            spread = spreads.of(array.sharding, array.shape)
-            row = self.book.add(
-                key,
-                dtype=array.dtype.name,
-                shape=array.sharding.shard_shape(array.shape),
-                placement=dict(spread.placement),
-                whole=array.shape if spread.placement else (),
-                cuts=spread.cuts,
-            )
-        return row
+        row, placed = self._book.row(key), self._placed.get(key)
+        if row == UNMEASURED or (row is not None and placed is spread):
+            return row
+        self._placed[key] = spread
+        shape = array.sharding.shard_shape(array.shape)
+        whole = array.shape if spread.placement else ()
+        placement, cuts = dict(spread.placement), spread.cuts
+        if row is not None:
+            self._book.move(row, shape=shape, placement=placement, whole=whole, cuts=cuts)
+            return row
+        return self._book.add(
+            key,
+            dtype=array.dtype.name,
+            shape=shape,
+            placement=placement,
+            whole=whole,
+            cuts=cuts,
+        )
+
+    def _sites(self) -> Sites:
+        """The same object while nothing changes."""
+        version = len(self._book.sites), self._book.moves
+        if version != self._version:
+            self._version, self._known = version, Sites(*self._book.known())
+        return self._known

@@ -154,7 +154,7 @@ def _cut_along(ranks: Ranks, number: int, held: Mapping[Device, Bounds]) -> dict
     apart = dict[int, int]()
     devices = np.empty(ranks.sizes, object)
     devices.flat[:] = ranks.devices
-    first, second = (devices.take(place, axis=number).flat for place in (0, -1))
+    first, second = (devices.take([place], axis=number).flat for place in (0, -1))
     for one, other in zip(first, second, strict=True) if ranks.sizes[number] > 1 else ():
         if one in held and other in held:
             for dim, (here, there) in enumerate(zip(held[one], held[other], strict=True)):

@@ -152,11 +152,16 @@ class Scope:
         self._counting, self._placing, self._unchecked = counting, placing, unchecked
         self._mesh, self._axes, self._step = mesh, axes, start
         self._state = "new"
+        self._names = dict[str, None]()
+        """All that `sketch` was given, observed or not."""
         self._due, self._is_due = Due(), False
         self._telling, self._callbacks = Telling(), AlertCallbacks()
         self._stopwatch, self._begun = Stopwatch(), time.monotonic()
         self._statistics: OutboxStatistics | None = None
         self._streams = Streams(self._outbox_of)
+        self._book = SiteBook(
+            selection.chooses, counting.of_site, placing.of_site, unchecked.leaves
+        )
 
     @property
     def path(self) -> Path:
@@ -172,14 +177,8 @@ class Scope:
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
         if self._to is None:
             self._to, self._keys = processes.collector_of(self._run, self._directory)
-        book = SiteBook(
-            self._selection.chooses,
-            self._counting.of_site,
-            self._placing.of_site,
-            self._unchecked.leaves,
-        )
         self._worker = Worker(self._streams, self._idle, self._job_failed)
-        self._layout = Layout(book, self._mesh, self._axes, self._telling, self._found)
+        self._layout = Layout(self._book, self._mesh, self._axes, self._telling, self._found)
         self._delivery = Delivery(
             self._layout, self._streams, self._telling, self._worker.submit, self.health
         )
@@ -200,9 +199,9 @@ class Scope:
             return
         words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
         self._close(f"Training ended in step {self._step}{words}" if error else "")
-        if error is None and self._layout.book.sites:
-            labels = self._layout.book.labels()
-            self._selection.warn_of_strays({site.name for site in self._layout.book.sites})
+        if error is None and self._book.sites:
+            labels = self._book.labels()
+            self._selection.warn_of_strays(self._names)
             self._counting.warn_of_strays(labels)
             self._placing.warn_of_strays(labels)
             self._unchecked.warn_of_strays(labels)
@@ -233,7 +232,7 @@ class Scope:
         trees = Trees(
             weights=weights, gradients=gradients, optimizer=optimizer, aux=aux, numbers=numbers
         )
-        return gather(trees, self._due.kinds(), self._selection.chooses)
+        return gather(trees, self._due.kinds(), self._chooses)
 
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.
@@ -285,8 +284,8 @@ class Scope:
         return {
             **{name: float(count) for name, count in self._telling.counters.items()},
             "tensors_stale": 0.0,
-            "sites_refused": float(self._layout.book.refused),
-            "quantities_refused": float(self._layout.book.refused_quantities),
+            "sites_refused": float(self._book.refused),
+            "quantities_refused": float(self._book.refused_quantities),
             "stretch": 1.0,
             "wall_seconds": time.monotonic() - self._begun,
             "hook_seconds": self._stopwatch.seconds,
@@ -301,6 +300,10 @@ class Scope:
         """The interpreter ends, and the block was not left; threads may still train."""
         self._close(f"The process ended in step {self._step}, in the middle of the block")
         self._state = "over"
+
+    def _chooses(self, name: str) -> bool:
+        self._names[name] = None
+        return self._selection.chooses(name)
 
     def _begin(self) -> None:
         """Turn to the step that is open now."""
@@ -356,7 +359,7 @@ class Scope:
             untold = self._callbacks.hear(told.alerts, told.more)
             self._telling.counters["alerts_untold"] += untold
         self._streams.beat(
-            now, step=self._step, tensors=len(self._layout.book.sites), health=self.health()
+            now, step=self._step, tensors=len(self._book.sites), health=self.health()
         )
 
     def _job_failed(self, error: BaseException) -> None:
