@@ -1,0 +1,153 @@
+"""The sketch in XLA's own operations, for any device: reductions that fuse, and one scatter.
+
+The arithmetic is that of `sketch.reference`, in float64, of a whole array at once: what is exact is
+so bit for bit; sums are to rounding. XLA's CPU code takes subnormal float64 for zero, in the sums
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...sketch.table import (
+    ABS_MIN,
+    BINS,
+    COUNT,
+    COUNTS,
+    FIRST_EXPONENT,
+    L1,
+    M2,
+    M3,
+    M4,
+    MAX,
+    MIN,
+    MOMENTS,
+    NAN,
+    NEG_INF,
+    NEGATIVE,
+    OVER,
+    POS_INF,
+    PROJECTION,
+    S8,
+    SUBNORMAL,
+    SUM,
+    UNDER,
+    ZERO,
+)
+from .numbers import (
+    Layout,
+    exponent_of,
+    first_normal,
+    layout_of,
+    power_of_two,
+    raw_bits,
+    values_of,
+    widened,
+)
+from .pieces import Piece, element_keys
+from .rows import Columns
+
+LANES = 64
+"""Counters of a bin, for elements in turn: equal neighbours add to neighbours in memory, and none
+of them waits for another. An int32 counter overflows at 2^31 x `LANES` elements, 137 billion."""
+
+
+def sketch_columns(x: jax.Array, piece: Piece | None) -> Columns:
+    """The sketch of all elements of `x`, where 64-bit types are on."""
+    layout = layout_of(x.dtype)
+    x = x.reshape(-1) if piece is None else x
+    keys = element_keys(x.shape, piece).reshape(-1)
+    flat = x.reshape(-1)
+    bits = widened(flat)
+    counts, histogram = _count(bits, layout, first_normal(x.dtype))
+    weights = (keys | 1).astype(jnp.uint64)
+    checksum = jnp.sum(raw_bits(flat).astype(jnp.uint64) * weights, dtype=jnp.uint64)
+    return Columns(counts, _moments(bits, layout, keys), checksum, histogram)
+
+
+def _count(bits: jax.Array, layout: Layout, smallest: int) -> tuple[jax.Array, jax.Array]:
+    """int64 counts and histogram; `smallest` is the first normal number."""
+    magnitude = bits & layout.all_but_sign
+    nonzero = (magnitude > 0) & (magnitude < layout.infinity)
+    place = exponent_of(magnitude, layout) - FIRST_EXPONENT
+    whether = {
+        NAN: magnitude > layout.infinity,
+        POS_INF: bits == layout.infinity,
+        NEG_INF: (magnitude == layout.infinity) & (bits < 0),
+        ZERO: magnitude == 0,
+        NEGATIVE: nonzero & (bits < 0),
+        SUBNORMAL: nonzero & (magnitude < smallest),
+        UNDER: nonzero & (place < 0),
+        OVER: nonzero & (place >= BINS),
+    }
+    counted = {column: jnp.sum(mask, dtype=jnp.int64) for column, mask in whether.items()}
+    counted[COUNT] = jnp.asarray(bits.size, jnp.int64)
+    nothing = jnp.zeros((), jnp.int64)
+    counts = jnp.stack([counted.get(column, nothing) for column in range(len(COUNTS))])
+    return counts, _histogram(jnp.where(nonzero, place, -1))
+
+
+def _histogram(places: jax.Array) -> jax.Array:
+    """int64 [BINS]: how often each bin is among the places; what is no bin is left out."""
+    lane = lax.iota(jnp.int32, places.size) % LANES
+    inside = (places >= 0) & (places < BINS)
+    counter = jnp.where(inside, places * LANES + lane, BINS * LANES)
+    counters = jnp.zeros(BINS * LANES, jnp.int32).at[counter].add(1, mode="drop")
+    return jnp.sum(counters.reshape(BINS, LANES), axis=1, dtype=jnp.int64)
+
+
+def _moments(bits: jax.Array, layout: Layout, keys: jax.Array) -> jax.Array:
+    """float64 [len(MOMENTS)]: over finite elements; those about the mean read the array again."""
+    finite = (bits & layout.all_but_sign) < layout.infinity
+    values = values_of(jnp.where(finite, bits, 0), layout)
+    n = jnp.sum(finite, dtype=jnp.int64)
+    total = jnp.sum(values)
+    central = jnp.where(finite, values - total / jnp.maximum(n, 1), 0.0)
+    square = central * central
+    extremes, top = _extremes(bits, finite, layout)
+    half = -top // 2  # in two steps: a subnormal number's is more than one factor can hold
+    scaled = values * power_of_two(half) * power_of_two(-top - half)
+    scaled = (scaled * scaled) * (scaled * scaled)
+    sums = {
+        SUM: total,
+        L1: jnp.sum(jnp.abs(values)),
+        M2: jnp.sum(square),
+        M3: jnp.sum(square * central),
+        M4: jnp.sum(square * square),
+        S8: jnp.sum(scaled * scaled),
+        PROJECTION: jnp.sum(jnp.where(keys >> 31, -values, values)),
+        **extremes,
+    }
+    return jnp.stack([sums[column] for column in range(len(MOMENTS))])
+
+
+def _extremes(
+    bits: jax.Array, finite: jax.Array, layout: Layout
+) -> tuple[Mapping[int, jax.Array], jax.Array]:
+    """The extremes of finite elements; and the exponent of the largest magnitude, 0 for none.
+
+    As integers in the order of their numbers: comparisons may take subnormal numbers for zero.
+    """
+    most = layout.all_but_sign
+    magnitude = bits & most
+    ordered = bits ^ ((bits >> (layout.width - 1)) & most)
+    low = jnp.min(jnp.where(finite, ordered, most), initial=most)
+    high = jnp.max(jnp.where(finite, ordered, ~most), initial=~most)
+    small = jnp.min(jnp.where(finite & (magnitude > 0), magnitude, most), initial=most)
+    large = jnp.max(jnp.where(finite, magnitude, 0), initial=0)
+
+    def number(key: jax.Array, where_none: float) -> jax.Array:
+        found = values_of(key ^ ((key >> (layout.width - 1)) & most), layout)
+        return jnp.where((key == most) | (key == ~most), where_none, found)
+
+    top = jnp.where(large > 0, exponent_of(large, layout), 0)
+    extremes = {
+        MIN: number(low, jnp.inf),
+        MAX: number(high, -jnp.inf),
+        ABS_MIN: number(small, jnp.inf),
+    }
+    return extremes, top
