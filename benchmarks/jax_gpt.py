@@ -51,7 +51,7 @@ class Job:
         self._state = optimizer.init(self._weights)
 
         def loss_of(weights: Any, tokens: jax.Array) -> jax.Array:
-            logits = model.apply(weights, tokens[:, :-1])
+            logits: Any = model.apply(weights, tokens[:, :-1])
             told = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
             return told.mean()
 

@@ -1,8 +1,8 @@
 """What observing costs a training step under JAX: bare and observed blocks of steps in turn.
 
 Blocks, for what an observed step leaves to the agent's thread is read while the next one runs, and
-must not be paid for by a bare one. Both jobs start from the same seed, in one process, and must give
-the same losses. The embedded collector runs on the same cores, as it does for a user.
+must not be paid for by a bare one. Both jobs start from the same seed, in one process, and must
+give the same losses. The embedded collector runs on the same cores, as it does for a user.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def seconds_of(job: Job, scope: Scope | None) -> tuple[float, list[float]]:
     return time.perf_counter() - begin, losses
 
 
-def measure(every: int, blocks: int) -> None:
+def measure(every: int, blocks: int, *, in_program: bool) -> None:
     """Print one row."""
     bare = Job(lambda **_: None)
     plain, observed = list[float](), list[float]()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
-        observe(run="overhead", directory=directory, every=every) as scope,
+        observe(run="overhead", directory=directory, every=every, in_program=in_program) as scope,
     ):
         watched = Job(scope.sketch)
         for _ in range(1 + blocks):
@@ -55,8 +55,9 @@ def measure(every: int, blocks: int) -> None:
     plain, observed = plain[1:], observed[1:]  # the first block compiles
     ratio = statistics.median(a / b for a, b in zip(observed, plain, strict=True))
     mean = statistics.fmean(observed) / statistics.fmean(plain)
+    due = "never" if every == NEVER else every
     print(
-        f"| {'never' if every == NEVER else every} | {statistics.median(plain) / BLOCK * 1e3:.0f} | "
+        f"| {due} | {statistics.median(plain) / BLOCK * 1e3:.0f} | "
         f"{statistics.median(observed) / BLOCK * 1e3:.0f} | {ratio:.3f} | {mean:.3f} | "
         f"{sent.sent} | {sent.dropped_frames} |",
         flush=True,
@@ -68,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=10, help=f"of {BLOCK} steps each")
     parser.add_argument("--every", type=int, nargs="*", default=[1, 10, NEVER])
+    parser.add_argument("--in-program", action="store_true", help="as on accelerators")
     options = parser.parse_args()
     print(
         "| every | bare ms | observed ms | median of pairs | ratio of means | frames | dropped |\n"
@@ -75,7 +77,7 @@ def main() -> None:
         + "|"
     )
     for every in options.every:
-        measure(every, options.blocks)
+        measure(every, options.blocks, in_program=options.in_program)
 
 
 if __name__ == "__main__":

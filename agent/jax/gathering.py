@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ...wire.messages import Kind
+from .in_program import is_placed, sketch_all
 from .names import Parts, dotted, named_leaves
 from .optimizers import states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
@@ -59,25 +60,32 @@ class Trees:
         return told | dict(self.numbers)
 
 
-def gather(trees: Trees, kinds: Collection[str], chooses: Callable[[str], bool]) -> Telemetry:
+def gather(
+    trees: Trees, kinds: Collection[str], chooses: Callable[[str], bool], *, in_program: bool
+) -> Telemetry:
     """What is due of a step.
 
     Args:
         kinds: those that are due; none: nothing is.
         chooses: whether what has that name is observed.
+        in_program: whether the program that is being made shall sketch what it can.
     """
     if not kinds:
         return Telemetry()
     due = [(site, leaf) for site, leaf in trees.sites() if site.kind in kinds]
     chosen = [(site, leaf) for site, leaf in due if chooses(site.name)]
     read = [(site, leaf) for site, leaf in chosen if is_readable(leaf)]
+    sketched = [(site, leaf) for site, leaf in read if in_program and is_placed(leaf)]
+    left = [(site, leaf) for site, leaf in read if not (in_program and is_placed(leaf))]
     names, numbers = _packed(trees.all_numbers())
+    described, rows = sketch_all(sketched)
     plan = Plan(
-        arrays=tuple(site for site, _ in read),
+        arrays=tuple(site for site, _ in left),
+        rows=described,
         numbers=names,
         unsupported=len(chosen) - len(read),
     )
-    return Telemetry(tuple(_own(leaf) for _, leaf in read), numbers, plan)
+    return Telemetry(tuple(_own(leaf) for _, leaf in left), rows, numbers, plan)
 
 
 def is_readable(leaf: jax.Array) -> bool:

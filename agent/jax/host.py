@@ -1,7 +1,7 @@
-"""Reading arrays in the host's memory: one batch a step for the kernels, on the agent's thread.
+"""Reading what a step gave: one batch for the kernels, on the agent's thread.
 
-Nothing is copied: a piece is read where XLA wrote it. All pieces of a step, of all devices of this
-process, are one list of work for `agent.kernel`.
+On the host nothing is copied: a piece is read where XLA wrote it. All pieces of a step, of all
+devices of this process, are one list of work for `agent.kernel`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from ...sketch.elements import Region
 from ...sketch.reference import sketch_array
 from ...sketch.table import SketchTable
 from ..kernel import DTYPES, absorb, count, cut, sketch_items
-from ..sitebook import Counted
+from ..sitebook import UNMEASURED, Counted
 from ..steptable import StepTable
+from .in_program import sketch_pieces
+from .meshes import Bounds
+from .rows import table_of
 
 CODES = {name: code for code, name in enumerate(DTYPES)}
 """What the kernels call the dtypes that they read; what else there is goes through NumPy."""
@@ -34,8 +37,12 @@ class Piece:
     """Of its site."""
     array: jax.Array
     """On that device alone."""
+    bounds: Bounds
+    """Where it lies in the whole, by axis."""
     region: Region | None
-    """Where it lies in the whole; None: it is all of it."""
+    """The same; None: it is all of it."""
+    whole: tuple[int, ...]
+    """The shape of the whole."""
     counted: Counted = ()
     """What is counted of it beside its sketch."""
 
@@ -74,6 +81,28 @@ class HostBatch:
             self._count(piece, elements, code)
         if items:
             self.add(rows, sketch_items(np.array(items, np.int64)))
+
+    def read_on_devices(self, pieces: list[Piece]) -> None:
+        """The same, by a program on each device; only sketches come to the host."""
+        by_place = dict[int, list[Piece]]()
+        for piece in pieces:
+            by_place.setdefault(piece.place, []).append(piece)
+        made = [
+            sketch_pieces(
+                [piece.array for piece in some],
+                [[np.int64(begin) for begin, _ in piece.bounds] for piece in some],
+                tuple(piece.whole for piece in some),
+            )
+            for some in by_place.values()
+        ]
+        for (place, some), rows in zip(by_place.items(), made, strict=True):
+            self.take(place, [piece.row for piece in some], rows)
+
+    def take(self, place: int, rows: list[int], sketches: jax.Array) -> None:
+        """Merge sketches that a device has made into the rows of its sites."""
+        measured = [number for number, row in enumerate(rows) if row != UNMEASURED]
+        chosen = [place * self._sites + rows[number] for number in measured]
+        self.add(chosen, table_of(sketches).take(measured))
 
     def add(self, rows: list[int], leaf: SketchTable) -> None:
         """Merge sketches into these rows; that of a device's site is place x sites + row."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from ...wire.messages import Site, SiteQuantity
 from ..sitebook import UNMEASURED, Key, SiteBook
@@ -15,7 +15,7 @@ from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
 from .meshes import Device, Ranks, Spread, Spreads
-from .telemetry import NamedSite, Telemetry
+from .telemetry import NamedSite, SketchedSite, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Layout:
         book: the sites and their rows.
         mesh: that of the job; None: it is that which the first step's arrays lie on.
         axes: what mesh axes are called in the run, where that is not their own name.
+        in_program: whether programs on the devices make sketches, and not kernels on the host.
         telling: told of what is not read.
         found: called once with the ranks of the job.
     """
@@ -51,6 +52,7 @@ class Layout:
         book: SiteBook,
         mesh: Mesh | None,
         axes: Mapping[str, str],
+        in_program: bool,
         telling: Telling,
         found: Callable[[Ranks], None],
     ) -> None:
@@ -59,7 +61,7 @@ class Layout:
         self._spreads: Spreads | None = None
         self._places = dict[Device, int]()
         self._lock = threading.Lock()
-        self._mesh = mesh
+        self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
         """How sites lie on the devices, as far as they were told of."""
         self._version, self._known = (0, 0), Sites([], [])
@@ -69,10 +71,18 @@ class Layout:
         with self._lock:
             spreads = self._settled(telemetry.leaves)
             pieces = list(self._pieces(telemetry, spreads))
+            rows = [self._rows_of(*group, spreads) for group in _groups(telemetry)]
             self._telling.counters["tensors_unsupported"] += telemetry.plan.unsupported
             batch = HostBatch(step, len(self._places), len(self._book.sites))
             sites = self._sites()
-        batch.read(pieces)
+        if self._in_program:
+            batch.read_on_devices(pieces)
+        else:
+            batch.read(pieces)
+        for numbers, array in zip(rows, telemetry.rows, strict=True):
+            for shard in array.addressable_shards:
+                if shard.device in self._places:
+                    batch.take(self._places[shard.device], numbers, shard.data)
         return Sketched(batch.steps(), sites)
 
     def nothing(self, step: int) -> Sketched:
@@ -98,35 +108,48 @@ class Layout:
     def _pieces(self, telemetry: Telemetry, spreads: Spreads) -> Iterator[Piece]:
         for site, array in zip(telemetry.plan.arrays, telemetry.arrays, strict=True):
             spread = spreads.of(array.sharding, array.shape)
-            row = self._row(site, array, spread)
+            row = self._row(site, array.dtype.name, array.shape, spread)
             for shard in array.addressable_shards if row != UNMEASURED else ():
                 place = self._places.get(shard.device)
                 if place is not None:
-                    region = spread.regions[shard.device]
-                    counted = self._book.counted.get(row, ())
                     yield Piece(
-                        place=place, row=row, array=shard.data, region=region, counted=counted
+                        place=place,
+                        row=row,
+                        array=shard.data,
+                        bounds=spread.held[shard.device],
+                        region=spread.regions[shard.device],
+                        whole=array.shape,
+                        counted=self._book.counted.get(row, ()),
                     )
 
-    def _row(self, site: NamedSite, array: jax.Array, spread: Spread) -> int:
+    def _rows_of(
+        self, sites: Sequence[SketchedSite], array: jax.Array, spreads: Spreads
+    ) -> list[int]:
+        """The rows of sites whose sketches are in `array`."""
+        rows = list[int]()
+        for one in sites:
+            sharding = array.sharding
+            if one.spec is not None and isinstance(sharding, NamedSharding):
+                sharding = NamedSharding(sharding.mesh, one.spec)
+            spread = spreads.of(sharding, one.shape)
+            rows.append(self._row(one.site, one.dtype, one.shape, spread))
+        return rows
+
+    def _row(self, site: NamedSite, dtype: str, shape: tuple[int, ...], spread: Spread) -> int:
         key = site.kind, site.name, site.slot, 0
         row, placed = self._book.row(key), self._placed.get(key)
         if row == UNMEASURED or (row is not None and placed is spread):
             return row
         self._placed[key] = spread
-        shape = array.sharding.shard_shape(array.shape)
-        whole = array.shape if spread.placement else ()
+        bounds = next(iter(spread.held.values()))
+        piece = tuple(end - begin for begin, end in bounds)
+        whole = shape if spread.placement else ()
         placement, cuts = dict(spread.placement), spread.cuts
         if row is not None:
-            self._book.move(row, shape=shape, placement=placement, whole=whole, cuts=cuts)
+            self._book.move(row, shape=piece, placement=placement, whole=whole, cuts=cuts)
             return row
         return self._book.add(
-            key,
-            dtype=array.dtype.name,
-            shape=shape,
-            placement=placement,
-            whole=whole,
-            cuts=cuts,
+            key, dtype=dtype, shape=piece, placement=placement, whole=whole, cuts=cuts
         )
 
     def _sites(self) -> Sites:
@@ -135,3 +158,7 @@ class Layout:
         if version != self._version:
             self._version, self._known = version, Sites(*self._book.known())
         return self._known
+
+
+def _groups(telemetry: Telemetry) -> Iterator[tuple[Sequence[SketchedSite], jax.Array]]:
+    return zip(telemetry.plan.rows, telemetry.rows, strict=True)

@@ -88,8 +88,10 @@ class Spread:
     """By mesh axis."""
     cuts: list[tuple[str, int]]
     """As in `wire.messages.Site`: mesh axes and axes of the array, in the order of cutting."""
+    held: dict[Device, Bounds]
+    """What each device holds."""
     regions: dict[Device, Region | None]
-    """Where what a device holds lies in the whole; None for all of it."""
+    """Where that lies in the whole; None for all of it."""
 
 
 @dataclass(slots=True)
@@ -137,7 +139,8 @@ def _spread(ranks: Ranks, sharding: Sharding, shape: tuple[int, ...]) -> Spread:
             steps += [(dim, -step, name) for dim, step in along.items()]
     cuts = [(name, dim) for dim, _, name in sorted(steps)]
     regions = {device: _region(bounds, shape) for device, bounds in held.items()}
-    return Spread(placement, cuts if _follows(ranks, cuts, held, shape) else [], regions)
+    follows = _follows(ranks, cuts, held, shape)
+    return Spread(placement, cuts if follows else [], held, regions)
 
 
 def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:

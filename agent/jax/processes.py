@@ -28,11 +28,11 @@ class Processes:
         return start_collector(run, directory.absolute()), None
 
 
-def facts() -> dict[str, str]:
-    """What is worth keeping about this process's software."""
+def facts(*, in_program: bool) -> dict[str, str]:
+    """What is worth keeping about this process's software, and who sketches."""
     return {
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "backend": jax.default_backend(),
-        "engine": "host kernels" if jax.default_backend() == "cpu" else "in the program",
+        "sketched": "in the program" if in_program else "on the host",
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import jax
 from jax.sharding import Mesh
 
 from ...sketch.errors import SettingError
@@ -60,6 +61,7 @@ def observe(
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
     mesh: Mesh | None = None,
     axes: Mapping[str, str] | None = None,
+    in_program: bool | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
     unchecked: str | Sequence[str] | None = None,
     include: str | Sequence[str] | None = None,
@@ -89,6 +91,9 @@ def observe(
             the arrays of the first step lie on, else the devices that they lie on.
         axes: what mesh axes are called in the run, as {"data": "dp", "model": "tp"}: ranks apart on
             `tp` and `pp` hold other parts of the model, on all others they see other samples.
+        in_program: whether sketches are made on the devices, in the step's own program as far as
+            that knows where its arrays lie; by default, except on the CPU, whose kernels read what
+            the step returns on a thread of the agent's.
         placements: how sites relate to the whole where their sharding does not say it: "shard",
             "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
             the site's label.
@@ -122,6 +127,7 @@ def observe(
         counting=Counting.of(quantities),
         mesh=mesh,
         axes=axes or {},
+        in_program=in_program,
         placing=Placing.of(placements),
         unchecked=Unchecked.of(unchecked),
         start=start,
@@ -143,6 +149,7 @@ class Scope:
         counting: Counting,
         mesh: Mesh | None,
         axes: Mapping[str, str],
+        in_program: bool | None,
         placing: Placing,
         unchecked: Unchecked,
         start: int,
@@ -151,6 +158,7 @@ class Scope:
         self._schedules, self._selection = schedules, selection
         self._counting, self._placing, self._unchecked = counting, placing, unchecked
         self._mesh, self._axes, self._step = mesh, axes, start
+        self._asked_in_program, self._in_program = in_program, False
         self._state = "new"
         self._names = dict[str, None]()
         """All that `sketch` was given, observed or not."""
@@ -178,7 +186,11 @@ class Scope:
         if self._to is None:
             self._to, self._keys = processes.collector_of(self._run, self._directory)
         self._worker = Worker(self._streams, self._idle, self._job_failed)
-        self._layout = Layout(self._book, self._mesh, self._axes, self._telling, self._found)
+        by_default = jax.default_backend() != "cpu"
+        self._in_program = by_default if self._asked_in_program is None else self._asked_in_program
+        self._layout = Layout(
+            self._book, self._mesh, self._axes, self._in_program, self._telling, self._found
+        )
         self._delivery = Delivery(
             self._layout, self._streams, self._telling, self._worker.submit, self.health
         )
@@ -232,7 +244,7 @@ class Scope:
         trees = Trees(
             weights=weights, gradients=gradients, optimizer=optimizer, aux=aux, numbers=numbers
         )
-        return gather(trees, self._due.kinds(), self._chooses)
+        return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
 
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.
@@ -349,7 +361,7 @@ class Scope:
             host=os.uname().nodename,
             process=os.getpid(),
             device=str(ranks.devices[rank]),
-            facts=facts(),
+            facts=facts(in_program=self._in_program),
         )
         return Outbox(self._to, hello, keys=self._keys)
 

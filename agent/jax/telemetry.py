@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import jax
+from jax.sharding import PartitionSpec
 
 from ...wire.messages import Kind
 
@@ -24,10 +25,23 @@ class NamedSite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SketchedSite:
+    """A site that the program itself has sketched."""
+
+    site: NamedSite
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole array."""
+    spec: PartitionSpec | None
+    """How it lies on the mesh that its rows lie on; None: it is whole, on one device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the leaves of a telemetry are; the static part of the pytree."""
 
     arrays: tuple[NamedSite, ...] = ()
+    rows: tuple[tuple[SketchedSite, ...], ...] = ()
     numbers: tuple[str, ...] = ()
     unsupported: int = 0
     """Leaves that hold no floating-point numbers, and were passed over."""
@@ -35,7 +49,7 @@ class Plan:
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["arrays", "numbers"],
+    data_fields=["arrays", "rows", "numbers"],
     meta_fields=["plan"],
 )
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,9 @@ class Telemetry:
     """What one step says of itself; made by `Scope.sketch`, taken by `Scope.step`."""
 
     arrays: tuple[jax.Array, ...] = ()
-    """By site of the plan: elements that kernels on the host read."""
+    """By site of the plan: elements that are still to be sketched."""
+    rows: tuple[jax.Array, ...] = ()
+    """uint32 [*sizes of the mesh's axes, sites, WORDS] each: sketches, see `rows`."""
     numbers: tuple[jax.Array, ...] = ()
     """One array of all numbers of the plan, or none."""
     plan: Plan = field(default=Plan())
@@ -51,14 +67,9 @@ class Telemetry:
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing: the step is not due."""
-        return not self.arrays and not self.numbers
+        return not self.leaves
 
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
         """All arrays of it."""
-        return (*self.arrays, *self.numbers)
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept in memory for it."""
-        return sum(leaf.nbytes for leaf in self.leaves)
+        return (*self.arrays, *self.rows, *self.numbers)

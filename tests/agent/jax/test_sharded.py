@@ -61,12 +61,14 @@ def placed(tree: Any, specs: Any, mesh: Mesh) -> Any:
     )
 
 
-def train(watch: Watch, mode: str) -> list[dict[str, np.ndarray[Any, Any]]]:
+def train(
+    watch: Watch, mode: str, kind: AxisType = AxisType.Auto, **options: Any
+) -> list[dict[str, np.ndarray[Any, Any]]]:
     """By step: what was handed over, gathered, by label."""
-    mesh, optimizer = mesh_of(mode), optax.sgd(0.1, momentum=0.9)
+    mesh, optimizer = mesh_of(mode, kind), optax.sgd(0.1, momentum=0.9)
     samples = P(tuple(axis for axis in mesh.shape if axis != "tp") or None)
     expected = list[dict[str, np.ndarray[Any, Any]]]()
-    with watch() as scope:
+    with watch(**options) as scope:
 
         @partial(jax.jit, donate_argnums=(0, 1))
         def step(weights: Any, state: Any, batch: jax.Array) -> Any:
@@ -93,15 +95,28 @@ def train(watch: Watch, mode: str) -> list[dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.mark.parametrize("mode", list(MESHES))
 def test_what_devices_hold_merges_to_the_whole(watch: Watch, observed: Observed, mode: str) -> None:
-    for step, seen in enumerate(train(watch, mode)):
-        stored = observed.sketches(step)
-        assert set(stored) == set(seen)
-        for label, array in seen.items():
-            assert_same(stored[label], array, f"{label} of step {step}")
+    assert_stored(observed, train(watch, mode))
     run = open_run(observed.path)
     assert run.alerts()["text"].tolist() == []
     assert run.records()["complete"].tolist() == [True] * STEPS
     assert_pieces_are_told(run, mode)
+
+
+@pytest.mark.parametrize("mode", ["dp, tp", "fsdp, tp"])
+def test_programs_on_the_devices_sketch_the_same(
+    watch: Watch, observed: Observed, mode: str
+) -> None:
+    assert_stored(observed, train(watch, mode, in_program=True))
+    assert_pieces_are_told(open_run(observed.path), mode)
+
+
+def assert_stored(observed: Observed, expected: list[dict[str, np.ndarray[Any, Any]]]) -> None:
+    """All of it is in the store, and nothing else."""
+    for step, seen in enumerate(expected):
+        stored = observed.sketches(step)
+        assert set(stored) == set(seen)
+        for label, array in seen.items():
+            assert_same(stored[label], array, f"{label} of step {step}")
 
 
 def assert_pieces_are_told(run: Run, mode: str) -> None:
@@ -122,6 +137,11 @@ def assert_pieces_are_told(run: Run, mode: str) -> None:
         assert {tuple(offset) for offset in told["offset"]} == offsets
 
 
+def placement_of(label: str, run: Run) -> Any:
+    """How a site relates to the whole."""
+    return run.sites()["placement"].to_dict()[label]
+
+
 def bounds(piece: slice) -> tuple[int | None, int | None]:
     """Where it begins and ends."""
     return piece.start, piece.stop
@@ -140,16 +160,20 @@ def test_replicas_that_differ_are_an_alert(watch: Watch, observed: Observed) -> 
     assert "3" in text
 
 
-def test_explicit_axes_are_placed_the_same(watch: Watch, observed: Observed) -> None:
+@pytest.mark.parametrize("in_program", [False, True])
+def test_explicit_axes_are_placed_the_same(
+    watch: Watch, observed: Observed, in_program: bool
+) -> None:
     mesh = mesh_of("dp, tp", AxisType.Explicit)
-    with watch() as scope, jax.set_mesh(mesh):
+    with watch(in_program=in_program) as scope, jax.set_mesh(mesh):
         weights = placed(parameters(), specs_of(mesh), mesh)
         step = jax.jit(lambda weights: scope.sketch(weights=weights))
-        scope.step(step(weights))
+        telemetry = step(weights)
+        assert bool(telemetry.rows) == in_program
+        scope.step(telemetry)
     for label, array in labelled("weight", weights).items():
         assert_same(observed.sketches(0)[label], array, label)
-    placement = open_run(observed.path).sites()["placement"]
-    assert placement["weight:up.kernel"] == {"tp": "shard"}
+    assert placement_of("weight:up.kernel", open_run(observed.path)) == {"tp": "shard"}
 
 
 def test_pmap_is_a_mesh_of_one_axis(watch: Watch, observed: Observed) -> None:
@@ -181,7 +205,7 @@ def test_axes_may_be_called_otherwise_in_the_run(watch: Watch, observed: Observe
     with watch(mesh=mesh, axes={"data": "dp", "model": "tp"}) as scope:
         scope.step(scope.sketch(weights={"w": weights}))
     run = open_run(observed.path)
-    assert run.sites()["placement"]["weight:w"] == {"tp": "shard"}
+    assert placement_of("weight:w", run) == {"tp": "shard"}
     assert {"tp=0", "dp=1"} <= set(run.groups)
     assert_same(observed.sketches(0)["weight:w"], np.asarray(weights), "w")
 
@@ -202,7 +226,7 @@ def test_no_collective_is_added(watch: Watch) -> None:
             (loss, aux), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, batch)
             return gradients, sketch(weights=weights, gradients=gradients, aux=aux, loss=loss)
 
-        return jax.jit(step).lower(weights, batch).compile().as_text()
+        return str(jax.jit(step).lower(weights, batch).compile().as_text())
 
     with watch() as scope:
         observed, bare = text(scope.sketch), text(lambda aux, loss, **_: (aux["hidden"], loss))
