@@ -3,7 +3,9 @@
 from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
 from ...wire.messages import AlertSummary
 from ..schedule import Schedule
+from .collecting import Taps, TapSite, collect
 from .scope import Scope, observe
+from .taps import tap
 from .telemetry import Telemetry
 
 __all__ = [
@@ -13,6 +15,10 @@ __all__ = [
     "FineExponents",
     "Schedule",
     "Scope",
+    "TapSite",
+    "Taps",
     "Telemetry",
+    "collect",
     "observe",
+    "tap",
 ]

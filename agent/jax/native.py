@@ -35,7 +35,7 @@ from ..kernel.items import ITEM, cut, task_of_one, unite
 from ..kernel.scratch import SCRATCH_BYTES
 from ..strides import region_of
 from .pieces import Piece, strides_of
-from .rows import WORDS
+from .rows import WORDS, typed_as
 
 TARGET = "rankscope_sketch"
 """The name of the kernels for XLA."""
@@ -208,12 +208,7 @@ def sketch_by_kernels(x: Any, piece: Piece | None) -> Any:
         items = items.at[:, _ORIGIN].add(piece.origin())
     row = jax.ShapeDtypeStruct((WORDS,), jnp.uint32)
     made = jax.ffi.ffi_call(TARGET, row, vmap_method="broadcast_all")(x, items)
-    return made + _no_elements(x) + _no_elements(items)
-
-
-def _no_elements(x: Any) -> Any:
-    """Zero, which in `shard_map` differs along the axes along which `x` does, for its type."""
-    return jnp.sum(x.reshape(-1)[:0].astype(jnp.uint32), dtype=jnp.uint32)
+    return typed_as(made, x, items)
 
 
 @cache

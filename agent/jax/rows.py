@@ -122,6 +122,17 @@ def merge_all(rows: jax.Array) -> jax.Array:
     return rows[0]
 
 
+def typed_as(rows: jax.Array, *others: jax.Array) -> jax.Array:
+    """The same rows, which in `shard_map` may differ along the axes along which `others` do.
+
+    That is part of their type there, and has no name that all releases of JAX share.
+    """
+    for other in map(jnp.asarray, others):
+        if jnp.issubdtype(other.dtype, jnp.number):
+            rows = rows + jnp.sum(other.reshape(-1)[:0].astype(jnp.uint32), dtype=jnp.uint32)
+    return rows
+
+
 @jax.jit
 def _merge(a: jax.Array, b: jax.Array) -> jax.Array:
     p, q = unpack(a), unpack(b)

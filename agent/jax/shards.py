@@ -29,7 +29,7 @@ def per_device(x: jax.Array, sharding: NamedSharding | None = None) -> jax.Array
     """
     mesh, spec = _placed(x, sharding)
     names = mesh.axis_names
-    cuts = [_names(entry) for entry in (*spec, *[None] * (x.ndim - len(spec)))]
+    cuts = [names_of(entry) for entry in (*spec, *[None] * (x.ndim - len(spec)))]
 
     def of_shard(shard: jax.Array) -> jax.Array:
         places = (lax.axis_index(cut) if cut else 0 for cut in cuts)
@@ -58,6 +58,6 @@ def _placed(
     return mesh, spec
 
 
-def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def names_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """The axes of the mesh along which an axis of the array is cut, the outermost first."""
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
