@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ...wire.messages import Kind
-from .in_program import is_placed, sketch_all
+from .collecting import Taps
+from .in_program import is_placed, made_of, made_of_taps, packed
 from .names import Parts, dotted, named_leaves
 from .optimizers import states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
@@ -29,6 +30,8 @@ class Trees:
     gradients: Any = None
     optimizer: Any = None
     aux: Any = None
+    taps: Taps | None = None
+    """What `collect` found; it is sketched already."""
     numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """By name: what is one number a step."""
 
@@ -72,20 +75,24 @@ def gather(
     """
     if not kinds:
         return Telemetry()
-    due = [(site, leaf) for site, leaf in trees.sites() if site.kind in kinds]
-    chosen = [(site, leaf) for site, leaf in due if chooses(site.name)]
+
+    def wanted(site: NamedSite) -> bool:
+        return site.kind in kinds and chooses(site.name)
+
+    chosen = [(site, leaf) for site, leaf in trees.sites() if wanted(site)]
     read = [(site, leaf) for site, leaf in chosen if is_readable(leaf)]
-    sketched = [(site, leaf) for site, leaf in read if in_program and is_placed(leaf)]
     left = [(site, leaf) for site, leaf in read if not (in_program and is_placed(leaf))]
+    made = [made_of(site, leaf) for site, leaf in read if in_program and is_placed(leaf)]
+    made += made_of_taps(trees.taps, wanted) if trees.taps is not None else []
     names, numbers = _packed(trees.all_numbers())
-    described, rows = sketch_all(sketched)
+    rows = packed(made)
     plan = Plan(
         arrays=tuple(site for site, _ in left),
-        rows=described,
+        rows=tuple(rows),
         numbers=names,
         unsupported=len(chosen) - len(read),
     )
-    return Telemetry(tuple(_own(leaf) for _, leaf in left), rows, numbers, plan)
+    return Telemetry(tuple(_own(leaf) for _, leaf in left), tuple(rows.values()), numbers, plan)
 
 
 def is_readable(leaf: jax.Array) -> bool:

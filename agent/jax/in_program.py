@@ -7,19 +7,30 @@ they are there and it is known where.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from .collecting import Taps, TapSite
 from .engine import sketch
 from .pieces import Piece
 from .shards import per_device
 from .telemetry import NamedSite, SketchedSite
 
-Handed = Sequence[tuple[NamedSite, jax.Array]]
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Sketches that the program makes, with nothing else between them."""
+
+    sites: list[SketchedSite]
+    rows: jax.Array
+    """uint32 [*sizes of the mesh's axes, sites, WORDS]"""
 
 
 def is_placed(leaf: jax.Array) -> bool:
@@ -30,14 +41,49 @@ def is_placed(leaf: jax.Array) -> bool:
     return set(mesh.axis_types) == {AxisType.Explicit}
 
 
-def sketch_all(
-    handed: Handed,
-) -> tuple[tuple[tuple[SketchedSite, ...], ...], tuple[jax.Array, ...]]:
-    """Sketches of arrays that are placed, those on one mesh in one array; and what they are of."""
-    meshes = list(dict.fromkeys(_mesh_of(leaf) for _, leaf in handed))
-    groups = [[one for one in handed if _mesh_of(one[1]) == mesh] for mesh in meshes]
-    described = tuple(tuple(_described(site, leaf) for site, leaf in group) for group in groups)
-    return described, tuple(_rows(group) for group in groups)
+def made_of(site: NamedSite, leaf: jax.Array) -> Made:
+    """The sketch of an array that is placed."""
+    mesh, dtype = _mesh_of(leaf), leaf.dtype.name
+    if mesh is None:
+        return Made([SketchedSite(site=site, dtype=dtype, shape=leaf.shape)], sketch(leaf)[None])
+    axes, spec = mesh.axis_names, jax.typeof(leaf).sharding.spec
+    one = SketchedSite(site=site, dtype=dtype, shape=leaf.shape, axes=axes, spec=spec)
+    return Made([one], per_device(leaf)[..., None, :])
+
+
+def made_of_taps(taps: Taps, wanted: Callable[[NamedSite], bool]) -> list[Made]:
+    """Those of taps that are wanted; iterations of a scan are calls of their own."""
+    calls = Counter[tuple[str, str, str]]()
+    made = list[Made]()
+    for one, rows in zip(taps.sites, taps.rows, strict=True):
+        key, count = (one.kind, one.name, one.slot), math.prod(one.stacked)
+        numbers = range(calls[key], calls[key] + count)
+        calls[key] += count
+        sites = [
+            NamedSite(
+                kind=one.kind, name=one.name, slot=one.slot, occurrence=number, module=one.module
+            )
+            for number in numbers
+        ]
+        if sites and wanted(sites[0]):
+            lead = rows.shape[: len(one.axes)]
+            made.append(
+                Made([_of_tap(one, site) for site in sites], rows.reshape(*lead, count, -1))
+            )
+    return made
+
+
+def packed(made: Sequence[Made]) -> dict[tuple[SketchedSite, ...], jax.Array]:
+    """In few arrays: those that lie along the same axes of the mesh together."""
+    along = dict[tuple[str, ...], list[Made]]()
+    for one in made:
+        along.setdefault(one.sites[0].axes, []).append(one)
+    return {
+        tuple(site for one in some for site in one.sites): jnp.concatenate(
+            [one.rows for one in some], axis=-2
+        )
+        for some in along.values()
+    }
 
 
 @partial(jax.jit, static_argnums=2)
@@ -62,12 +108,12 @@ def _mesh_of(leaf: jax.Array) -> Mesh | AbstractMesh | None:
     return None if mesh.empty else mesh
 
 
-def _described(site: NamedSite, leaf: jax.Array) -> SketchedSite:
-    spec = None if _mesh_of(leaf) is None else jax.typeof(leaf).sharding.spec
-    return SketchedSite(site=site, dtype=leaf.dtype.name, shape=leaf.shape, spec=spec)
-
-
-def _rows(group: Handed) -> jax.Array:
-    """Of arrays that lie on the same mesh."""
-    on_mesh = _mesh_of(group[0][1]) is not None
-    return jnp.stack([per_device(x) if on_mesh else sketch(x) for _, x in group], axis=-2)
+def _of_tap(one: TapSite, site: NamedSite) -> SketchedSite:
+    return SketchedSite(
+        site=site,
+        dtype=one.dtype,
+        shape=one.shape,
+        axes=one.axes,
+        spec=one.spec,
+        varies=tuple(sorted(one.varies)),
+    )

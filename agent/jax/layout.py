@@ -14,7 +14,7 @@ from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
-from .meshes import Device, Ranks, Spread, Spreads
+from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts
 from .telemetry import NamedSite, SketchedSite, Telemetry
 
 
@@ -126,30 +126,37 @@ class Layout:
         self, sites: Sequence[SketchedSite], array: jax.Array, spreads: Spreads
     ) -> list[int]:
         """The rows of sites whose sketches are in `array`."""
-        rows = list[int]()
-        for one in sites:
-            sharding = array.sharding
-            if one.spec is not None and isinstance(sharding, NamedSharding):
-                sharding = NamedSharding(sharding.mesh, one.spec)
-            spread = spreads.of(sharding, one.shape)
-            rows.append(self._row(one.site, one.dtype, one.shape, spread))
-        return rows
+        return [
+            self._row(one.site, one.dtype, one.shape, self._spread_of(one, array, spreads))
+            for one in sites
+        ]
+
+    def _spread_of(self, one: SketchedSite, array: jax.Array, spreads: Spreads) -> Spread:
+        known = self._placed.get(one.site.key)
+        if one.spec is not None and isinstance(array.sharding, NamedSharding):
+            return spreads.of(NamedSharding(array.sharding.mesh, one.spec), one.shape)
+        names = [self._axes.get(axis, axis) for axis in one.varies]
+        found = spread_of_parts(names, one.shape)
+        return found if known is None or known != found else known
 
     def _row(self, site: NamedSite, dtype: str, shape: tuple[int, ...], spread: Spread) -> int:
-        key = site.kind, site.name, site.slot, 0
-        row, placed = self._book.row(key), self._placed.get(key)
+        row, placed = self._book.row(site.key), self._placed.get(site.key)
         if row == UNMEASURED or (row is not None and placed is spread):
             return row
-        self._placed[key] = spread
-        bounds = next(iter(spread.held.values()))
-        piece = tuple(end - begin for begin, end in bounds)
-        whole = shape if spread.placement else ()
-        placement, cuts = dict(spread.placement), spread.cuts
+        self._placed[site.key] = spread
+        placement, piece, cuts = dict(spread.placement), spread.piece, spread.cuts
+        whole = shape if spread.held and placement else ()
         if row is not None:
             self._book.move(row, shape=piece, placement=placement, whole=whole, cuts=cuts)
             return row
         return self._book.add(
-            key, dtype=dtype, shape=piece, placement=placement, whole=whole, cuts=cuts
+            site.key,
+            dtype=dtype,
+            shape=piece,
+            module=site.module,
+            placement=placement,
+            whole=whole,
+            cuts=cuts,
         )
 
     def _sites(self) -> Sites:

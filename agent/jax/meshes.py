@@ -88,6 +88,8 @@ class Spread:
     """By mesh axis."""
     cuts: list[tuple[str, int]]
     """As in `wire.messages.Site`: mesh axes and axes of the array, in the order of cutting."""
+    piece: tuple[int, ...]
+    """The shape of what a device holds."""
     held: dict[Device, Bounds]
     """What each device holds."""
     regions: dict[Device, Region | None]
@@ -109,6 +111,11 @@ class Spreads:
         if found is None:
             found = self._known[sharding, shape] = _spread(self.ranks, sharding, shape)
         return found
+
+
+def spread_of_parts(axes: Iterable[str], piece: tuple[int, ...]) -> Spread:
+    """Where devices along these axes hold parts of that shape, and nobody knows of which whole."""
+    return Spread(dict.fromkeys(axes, "shard"), [], piece, {}, {})
 
 
 def check_axes(mesh: Mesh | None, axes: Mapping[str, str]) -> None:
@@ -140,7 +147,8 @@ def _spread(ranks: Ranks, sharding: Sharding, shape: tuple[int, ...]) -> Spread:
     cuts = [(name, dim) for dim, _, name in sorted(steps)]
     regions = {device: _region(bounds, shape) for device, bounds in held.items()}
     follows = _follows(ranks, cuts, held, shape)
-    return Spread(placement, cuts if follows else [], held, regions)
+    piece = sharding.shard_shape(shape)
+    return Spread(placement, cuts if follows else [], piece, held, regions)
 
 
 def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:

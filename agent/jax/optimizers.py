@@ -36,13 +36,13 @@ def states_and_numbers(
 ) -> tuple[list[State], dict[str, jax.Array]]:
     """The tensors of a state; and its numbers that are no integers, as a learning rate, by name."""
     found = list[tuple[str, Parts, jax.Array]]()
-    numbers = dict[str, jax.Array]()
+    alone, numbers = list[State](), dict[str, jax.Array]()
     for parts, leaf in named_leaves(tree):
         owner = owner_of(parts, parameters)
         if owner is not None:
             found.append((dotted(owner[0]), owner[1], leaf))
         elif leaf.ndim:
-            found.append((dotted(parts), (), leaf))
+            alone.append(State(dotted(parts), "", leaf))
         elif jnp.issubdtype(leaf.dtype, jnp.floating):
             numbers[_number(parts)] = leaf
     times = Counter((name, _slot(before)) for name, before, _ in found)
@@ -50,7 +50,7 @@ def states_and_numbers(
         State(name, _slot(before) if times[name, _slot(before)] == 1 else dotted(before), leaf)
         for name, before, leaf in found
     ]
-    return states, numbers
+    return states + alone, numbers
 
 
 def _slot(before: Parts) -> str:

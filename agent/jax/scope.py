@@ -31,6 +31,7 @@ from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..worker import Worker
+from .collecting import Taps
 from .delivery import Delivery, Number, Parcel
 from .due import Due
 from .gathering import Trees, gather
@@ -42,7 +43,14 @@ from .telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("weight", "weight_gradient", "optimizer_state", "tap")
+KINDS = (
+    "activation",
+    "activation_gradient",
+    "weight",
+    "weight_gradient",
+    "optimizer_state",
+    "tap",
+)
 CLOSE_S = 15.0
 """How long leaving the block may wait for the collector, in seconds."""
 
@@ -224,6 +232,7 @@ class Scope:
         weights: Any = None,
         gradients: Any = None,
         optimizer: Any = None,
+        taps: Taps | None = None,
         aux: Any = None,
         **numbers: Any,
     ) -> Telemetry:
@@ -238,11 +247,17 @@ class Scope:
             optimizer: the optimizer's state after the update: that of any optax chain, or other.
                 Floating-point scalars in it, as those of `optax.inject_hyperparams`, are kept as
                 numbers of the step.
+            taps: what `collect` found: activations, their gradients, and what was tapped.
             aux: anything else: its scalars are numbers of the step, its other arrays taps.
             numbers: further numbers of the step, as `loss=loss`.
         """
         trees = Trees(
-            weights=weights, gradients=gradients, optimizer=optimizer, aux=aux, numbers=numbers
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            taps=taps,
+            aux=aux,
+            numbers=numbers,
         )
         return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
 

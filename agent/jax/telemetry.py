@@ -13,6 +13,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from ...wire.messages import Kind
+from ..sitebook import Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,13 @@ class NamedSite:
     kind: Kind
     name: str
     slot: str = ""
+    occurrence: int = 0
+    module: str = ""
+
+    @property
+    def key(self) -> Key:
+        """By which its row is found."""
+        return self.kind, self.name, self.slot, self.occurrence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +39,13 @@ class SketchedSite:
     site: NamedSite
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole array."""
-    spec: PartitionSpec | None
-    """How it lies on the mesh that its rows lie on; None: it is whole, on one device."""
+    """Of the whole array, or, where nobody knows how that is cut, of a part."""
+    axes: tuple[str, ...] = ()
+    """The axes of the mesh that its rows lie along: each device has sketched its own part."""
+    spec: PartitionSpec | None = None
+    """How the whole is cut along them; None: nobody knows."""
+    varies: tuple[str, ...] = ()
+    """Those of the axes along which devices hold different parts, where there is no `spec`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +71,7 @@ class Telemetry:
     arrays: tuple[jax.Array, ...] = ()
     """By site of the plan: elements that are still to be sketched."""
     rows: tuple[jax.Array, ...] = ()
-    """uint32 [*sizes of the mesh's axes, sites, WORDS] each: sketches, see `rows`."""
+    """By group of the plan: uint32 [*sizes of the mesh's axes, sites, WORDS], see `rows`."""
     numbers: tuple[jax.Array, ...] = ()
     """One array of all numbers of the plan, or none."""
     plan: Plan = field(default=Plan())
