@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-VOCABULARY, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 2048, 128, 8, 256, 4, 4
+from rankscope.agent.jax import Scope, collect
+from rankscope.agent.jax.linen import outputs
 
-Sketch = Callable[..., Any]
-"""`Scope.sketch`, or what takes its place where nobody observes."""
+VOCABULARY, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 2048, 128, 8, 256, 4, 4
 
 
 class Block(nn.Module):
@@ -42,10 +41,15 @@ class Gpt(nn.Module):
 
 
 class Job:
-    """A model in training: `step` is one whole step on its own stream of random tokens."""
+    """A model in training: `step` is one whole step on its own stream of random tokens.
 
-    def __init__(self, sketch: Sketch, seed: int = 0) -> None:
+    Args:
+        scope: observes all of it; None: nobody does.
+    """
+
+    def __init__(self, scope: Scope | None, seed: int = 0) -> None:
         model, optimizer = Gpt(), optax.adamw(3e-4)
+        self._scope = scope
         self._key = jax.random.key(seed)
         self._weights = model.init(self._key, jnp.zeros((1, CONTEXT), int))
         self._state = optimizer.init(self._weights)
@@ -55,18 +59,28 @@ class Job:
             told = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
             return told.mean()
 
+        graded = jax.value_and_grad(loss_of)
+
         @partial(jax.jit, donate_argnums=(0, 1))
         def step(weights: Any, state: Any, tokens: jax.Array) -> Any:
-            loss, gradients = jax.value_and_grad(loss_of)(weights, tokens)
+            taps = None
+            if scope is None:
+                loss, gradients = graded(weights, tokens)
+            else:
+                (loss, gradients), taps = collect(graded, within=outputs)(weights, tokens)
             updates, state = optimizer.update(gradients, state, weights)
-            told = sketch(weights=weights, gradients=gradients, optimizer=state, loss=loss)
+            told = scope and scope.sketch(
+                weights=weights, gradients=gradients, optimizer=state, taps=taps, loss=loss
+            )
             return optax.apply_updates(weights, updates), state, loss, told
 
         self._train = step
 
-    def step(self) -> tuple[float, Any]:
-        """The loss of one step, and what was sketched."""
+    def step(self) -> float:
+        """The loss of one step."""
         self._key, now = jax.random.split(self._key)
         tokens = jax.random.randint(now, (BATCH, CONTEXT + 1), 0, VOCABULARY)
         self._weights, self._state, loss, told = self._train(self._weights, self._state, tokens)
-        return float(loss), told
+        if self._scope is not None:
+            self._scope.step(told)
+        return float(loss)

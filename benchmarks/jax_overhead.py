@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from jax_gpt import Job
 
-from rankscope.agent.jax import Scope, observe
+from rankscope.agent.jax import observe
 
 BLOCK = 10
 """Steps of a block."""
@@ -25,30 +25,26 @@ NEVER = 10**9
 """Distance of steps in which something is due, so that nothing is."""
 
 
-def seconds_of(job: Job, scope: Scope | None) -> tuple[float, list[float]]:
+def seconds_of(job: Job) -> tuple[float, list[float]]:
     """Seconds and losses of a block of steps."""
-    begin, losses = time.perf_counter(), list[float]()
-    for _ in range(BLOCK):
-        loss, told = job.step()
-        losses.append(loss)
-        if scope is not None:
-            scope.step(told)
+    begin = time.perf_counter()
+    losses = [job.step() for _ in range(BLOCK)]
     return time.perf_counter() - begin, losses
 
 
 def measure(every: int, blocks: int, *, in_program: bool) -> None:
     """Print one row."""
-    bare = Job(lambda **_: None)
+    bare = Job(None)
     plain, observed = list[float](), list[float]()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         observe(run="overhead", directory=directory, every=every, in_program=in_program) as scope,
     ):
-        watched = Job(scope.sketch)
+        watched = Job(scope)
         for _ in range(1 + blocks):
-            seconds, losses = seconds_of(bare, None)
+            seconds, losses = seconds_of(bare)
             plain.append(seconds)
-            seconds, same = seconds_of(watched, scope)
+            seconds, same = seconds_of(watched)
             observed.append(seconds)
             assert losses == same, f"the losses differ: {losses!r} {same!r}"
         sent = scope.statistics()
