@@ -24,6 +24,7 @@ from ..embedded import folder_of
 from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
 from ..schedule import Schedule, schedules_by_kind
 from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
 from ..settings import keys_of, run_name
@@ -192,7 +193,8 @@ class Scope:
         processes = Processes()
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
         if self._to is None:
-            self._to, self._keys = processes.collector_of(self._run, self._directory)
+            meeting, share = processes.meeting(), processes.share
+            self._to, self._keys = collector_of(meeting, share, self._run, self._directory)
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         by_default = jax.default_backend() != "cpu"
         self._in_program = by_default if self._asked_in_program is None else self._asked_in_program

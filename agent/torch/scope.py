@@ -22,6 +22,7 @@ from ..alerts import AlertCallback, AlertCallbacks
 from ..embedded import folder_of
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
 from ..ring import Ring
 from ..schedule import Schedule, schedules_by_kind
 from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
@@ -31,12 +32,19 @@ from ..timetable import Timetable
 from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
-from .identity import Rendezvous, data_axes, facts, identify, launch_token, stage_axes
+from .identity import (
+    Rendezvous,
+    data_axes,
+    facts,
+    identify,
+    launch_token,
+    meeting_of,
+    stage_axes,
+)
 from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks
-from .own_collector import collector_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
@@ -261,7 +269,8 @@ class Scope:
         launch = rendezvous.share("launch", launch_token)
         address, keys = self._to, self._keys
         if address is None:
-            address, keys = collector_of(identity, rendezvous, self._run, self._directory)
+            meeting, share = meeting_of(identity), rendezvous.share
+            address, keys = collector_of(meeting, share, self._run, self._directory)
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
