@@ -1,8 +1,9 @@
 """The output of each module of a tree whose classes have `__call__`, as those of nnx and Equinox.
 
 While a function is traced these classes call through here. A module knows nothing of its place in
-the model: the one that is called first is gone through, and names all within it. Copies of modules,
-as transformations make them, are named after the module that calls them, and their class.
+the model: the one that is called first is gone through, and names all within it. A copy, as
+transformations make them, is known by its class if the model has one of it; else it is named after
+the module that calls it, and its class.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def _tapping(call: Callable[..., Any], places: dict[type, str], named: Named) ->
 def _entered(around: _Call | None, module: Any, places: dict[type, str], named: Named) -> _Call:
     if around is not None and id(module) in around.names:
         return _Call(module, around.names[id(module)], around.names)
-    prefix = places.get(type(module), type(module).__name__)
-    if around is not None:
-        prefix = _dotted([around.name.removeprefix(ROOT), type(module).__name__])
+    prefix = places.get(type(module))
+    if prefix is None:
+        prefix = _dotted(["" if around is None else around.name, type(module).__name__])
     names = {id(part): _dotted([prefix, name]) for name, part in named(module)}
     return _Call(module, prefix, names | ({} if around is None else around.names))
 

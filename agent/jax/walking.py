@@ -163,9 +163,9 @@ def _rows_of(walk: Walk) -> list[jax.Array]:
     return [found.rows for found in walk.found]
 
 
-def _call(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
-    """`jit`: evaluated in place."""
-    return walk.run(params["jaxpr"].jaxpr, params["jaxpr"].consts, given)
+def _call(name: str, walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
+    """`jit`, and calls that JAX makes itself: evaluated in place."""
+    return walk.run(params[name].jaxpr, params[name].consts, given)
 
 
 def _custom(primitive: Any, walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
@@ -184,7 +184,7 @@ def _checkpoint(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     inner, jaxpr = walk.within(again=params["differentiated"]), params["jaxpr"]
     if params["differentiated"]:
         if params["prevent_cse"]:
-            given = lax.optimization_barrier(given)
+            given = _kept_apart(given)
         made = inner.run(jaxpr, (), given)
         walk.keep(inner, _rows_of(inner))
         return made
@@ -197,6 +197,23 @@ def _checkpoint(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     made, rows = again(*given)
     walk.keep(inner, rows)
     return made
+
+
+def _kept_apart(values: Values) -> Values:
+    """The same values, of which XLA does not know that they are.
+
+    All together, so that nothing is computed again before the gradient is there; but in `shard_map`
+    a barrier takes values of one type.
+    """
+    places: dict[frozenset[str], list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(_varying(value), []).append(place)
+    for alike in places.values():
+        for place, value in zip(
+            alike, lax.optimization_barrier([values[place] for place in alike]), strict=True
+        ):
+            values[place] = value
+    return values
 
 
 def _scan(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
@@ -312,7 +329,8 @@ def _cut(values: Sequence[Any], at: int) -> tuple[Values, Values]:
 
 
 _RULES: Mapping[str, Callable[[Walk, Mapping[str, Any], Values], Values]] = {
-    known.jit_p.name: _call,
+    known.jit_p.name: partial(_call, "jaxpr"),
+    known.closed_call_p.name: partial(_call, "call_jaxpr"),
     known.remat_p.name: _checkpoint,
     known.scan_p.name: _scan,
     known.while_p.name: _while,
