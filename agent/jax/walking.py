@@ -6,6 +6,7 @@ results, by the same public functions of JAX that made them. What holds no mark 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,12 +55,14 @@ class Walk:
 
     Args:
         again: whether all was evaluated before: values are not counted again, but gradients are.
+        samples: how arrays lie on the mesh of which nobody says it, if their first axis can be cut
+            so.
     """
 
-    def __init__(self, *, again: bool = False) -> None:
+    def __init__(self, *, again: bool = False, samples: NamedSharding | None = None) -> None:
         self.found: list[Found] = []
         self.unseen: list[str] = []
-        self._again = again
+        self._again, self._samples = again, samples
         self._read: dict[tuple[int, NamedSharding | None], tuple[jax.Array, Sketched]] = {}
 
     def run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> Values:
@@ -94,7 +97,7 @@ class Walk:
         """`backward` is None of a value, and False of a tangent, of which nothing is kept."""
         if backward is False or (backward is None and self._again):
             return
-        sharding = mark.sharding or _explicit(x)
+        sharding = mark.sharding or _explicit(x) or _of_samples(x, self._samples)
         key = id(x), sharding
         if key not in self._read:  # a module often returns what one in it did
             self._read[key] = x, _sketched(x, sharding)
@@ -116,9 +119,10 @@ class Walk:
         self.found += [replace(f, rows=r) for f, r in zip(inner.found, rows, strict=True)]
         self.unseen += inner.unseen
 
-    def within(self, *, again: bool = False) -> Walk:
-        """A walk through a function within."""
-        return Walk(again=again or self._again)
+    def within(self, *, again: bool = False, manual: bool = False) -> Walk:
+        """A walk through a function within; `manual`: one that each device runs by itself."""
+        samples = None if manual else self._samples
+        return Walk(again=again or self._again, samples=samples)
 
     def begin(self) -> None:
         """Forget what was found: JAX may trace a function within more than once."""
@@ -138,6 +142,14 @@ def _explicit(x: jax.Array) -> Any:
     sharding: Any = jax.typeof(x).sharding
     types = set(sharding.mesh.axis_types)
     return sharding if types == {AxisType.Explicit} and not sharding.mesh.empty else None
+
+
+def _of_samples(x: jax.Array, samples: NamedSharding | None) -> NamedSharding | None:
+    """How samples lie on the mesh, if `x` may be one a row."""
+    if samples is None or not x.ndim:
+        return None
+    parts = math.prod(samples.mesh.shape[name] for name in names_of(samples.spec[0]))
+    return samples if x.shape[0] % parts == 0 else None
 
 
 def _varying(x: jax.Array) -> frozenset[str]:
@@ -294,7 +306,7 @@ def _cond(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
 
 def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     """`jax.shard_map`: each device has rows of its own, of its part alone."""
-    inner, mesh, manual = walk.within(), params["mesh"], params["newly_manual_axes"]
+    inner, mesh, manual = walk.within(manual=True), params["mesh"], params["newly_manual_axes"]
     names = tuple(name for name in mesh.axis_names if name in manual)
 
     def body(*values: Any) -> tuple[Values, list[jax.Array]]:

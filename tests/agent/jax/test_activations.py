@@ -122,6 +122,35 @@ def test_taps_in_a_shard_map_are_parts(watch: Watch, observed: Observed) -> None
     np.testing.assert_allclose(seen.values.ravel(), norms, rtol=1e-6)
 
 
+def test_samples_on_automatic_axes_are_read_where_they_lie(
+    watch: Watch, observed: Observed
+) -> None:
+    net, mesh = Net(), mesh_of("dp")
+    samples = NamedSharding(mesh, P("dp"))
+    batch = jax.device_put(batch_of(0), samples)
+    weights = jax.device_put(net.init(jax.random.key(0), batch), NamedSharding(mesh, P()))
+
+    def loss_of(weights: Any, batch: jax.Array) -> jax.Array:
+        out: Any = net.apply(weights, batch)
+        return jnp.square(out).mean()
+
+    graded = collect(jax.value_and_grad(loss_of), within=outputs, samples=samples)
+    with watch() as scope:
+
+        @jax.jit
+        def step(weights: Any, batch: jax.Array) -> Any:
+            (loss, _), taps = graded(weights, batch)
+            return scope.sketch(taps=taps, loss=loss)
+
+        scope.step(step(weights, batch))
+        assert "all-gather" not in str(step.lower(weights, batch).compile().as_text())
+    out: Any = net.apply(weights, batch)
+    assert_same(observed.sketches(0)["activation:(root)"], np.asarray(out), "out")
+    run = open_run(observed.path)
+    assert run.sites()["placement"].to_dict()["activation_gradient:up"] == {"dp": "shard"}
+    assert run.alerts()["text"].tolist() == []
+
+
 def test_taps_that_are_not_chosen_are_not_in_the_program(watch: Watch) -> None:
     def text(include: str) -> str:
         with watch(include=include) as scope:
