@@ -11,9 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ...wire.messages import Kind
+from .functions import RULES
 from .walking import Found, Walk
 
 Arguments = ParamSpec("Arguments")
@@ -61,6 +62,7 @@ def collect(
     fn: Callable[Arguments, Result],
     *,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    samples: NamedSharding | None = None,
 ) -> Callable[Arguments, tuple[Result, Taps]]:
     """A function that returns what `fn` does, and the sketches of what is tapped in it.
 
@@ -76,6 +78,10 @@ def collect(
     Args:
         fn: of any pytrees; what is no array in them is taken as constant. It is traced once a call.
         within: a context in which it is traced, as that of `linen.outputs`.
+        samples: how samples lie on the mesh, as `NamedSharding(mesh, P("dp"))`, where its axes are
+            automatic: what is tapped is taken to be sharded so, unless its first axis cannot be, or
+            the tap says otherwise. Without it a sketch is of the whole, which XLA may have to
+            gather.
     """
 
     call: Callable[..., Any] = fn
@@ -95,7 +101,7 @@ def collect(
             return out
 
         traced = jax.make_jaxpr(flat)(*arrays)
-        walk = Walk()
+        walk = Walk(RULES, samples=samples)
         out = walk.run(traced.jaxpr, traced.consts, arrays)
         constants, out_tree = given_back
         return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)

@@ -215,7 +215,7 @@ def test_in_shard_map_each_device_has_rows_of_its_own(kind: AxisType, check: boo
 def test_in_pmap_each_device_has_a_row() -> None:
     batch = whole_numbers(3, 2, TOKENS, WIDTH)
     step = jax.pmap(jax.grad(plain), in_axes=(None, 0), devices=jax.devices()[:2])
-    taps = collect(step)(WEIGHTS, batch)[1]
+    taps = jax.jit(collect(step))(WEIGHTS, batch)[1]
 
     for site, rows in zip(taps.sites, taps.rows, strict=True):
         assert (site.shape, len(site.axes), rows.shape[0]) == (X.shape, 1, 2)

@@ -1,0 +1,407 @@
+"""`observe`: the agent is on for the length of a `with` block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+from jax.sharding import Mesh
+
+from ...sketch.errors import SettingError
+from ...sketch.quantities import Quantity
+from ...wire.keys import AgentKeys
+from ...wire.messages import PROTOCOL, Hello, Placement
+from ..alerts import AlertCallback, AlertCallbacks
+from ..embedded import folder_of
+from ..kernel import warm
+from ..lifetime import OpenBlocks
+from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
+from ..schedule import Schedule, schedules_by_kind
+from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
+from ..settings import keys_of, run_name
+from ..sitebook import SiteBook
+from ..stopwatch import Stopwatch
+from ..telling import Telling
+from ..worker import Worker
+from .collecting import Taps
+from .delivery import Delivery, Number, Parcel
+from .due import Due
+from .gathering import Trees, gather
+from .layout import Layout
+from .meshes import Ranks, check_axes
+from .processes import Processes, facts
+from .streams import Streams
+from .telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+KINDS = (
+    "activation",
+    "activation_gradient",
+    "weight",
+    "weight_gradient",
+    "optimizer_state",
+    "tap",
+)
+CLOSE_S = 15.0
+"""How long leaving the block may wait for the collector, in seconds."""
+
+_scopes = OpenBlocks["Scope"]()
+
+
+def observe(
+    *,
+    run: str | None = None,
+    to: str | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    kinds: Sequence[str] = KINDS,
+    every: int = 1,
+    schedules: Mapping[str, Schedule | int] | None = None,
+    quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
+    mesh: Mesh | None = None,
+    axes: Mapping[str, str] | None = None,
+    in_program: bool | None = None,
+    placements: Mapping[str, Mapping[str, Placement]] | None = None,
+    unchecked: str | Sequence[str] | None = None,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    start: int = 0,
+) -> Scope:
+    """Observe a training loop: `with observe(run="x") as scope: …`.
+
+    Call it after `jax.distributed.initialize`, in every process.
+
+    Args:
+        run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
+        to: address of a collector or relay, as tcp://host:7600; else RANKSCOPE_RELAY; else
+            RANKSCOPE_TO; else process 0 starts a collector.
+        keys: folder of the agent's keys, as `rankscope keygen` makes it, for a collector that asks
+            for them; else RANKSCOPE_KEYS. A collector started here needs none.
+        directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
+            ./rankscope-runs.
+        kinds: what is observed of what `sketch` is given.
+        every: distance of the steps in which sites are sketched.
+        schedules: a `Schedule`, or its `every`, for single kinds.
+        quantities: what is counted of some sites beside their sketches, whenever these are taken:
+            `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
+            expression that is searched for in the site's label, as `r"weight:.*mlp"`. Each device
+            counts its own part. On the CPU.
+        mesh: the job's mesh: its devices are the ranks, in its order. By default the largest that
+            the arrays of the first step lie on, else the devices that they lie on.
+        axes: what mesh axes are called in the run, as {"data": "dp", "model": "tp"}: ranks apart on
+            `tp` and `pp` hold other parts of the model, on all others they see other samples.
+        in_program: whether sketches are made on the devices, in the step's own program as far as
+            that knows where its arrays lie; by default, except on the CPU, whose kernels read what
+            the step returns on a thread of the agent's.
+        placements: how sites relate to the whole where their sharding does not say it: "shard",
+            "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
+            the site's label.
+        unchecked: regular expressions, searched for in a site's label: where copies on several
+            devices may differ, so that it is no alert.
+        include, exclude: regular expressions that are searched for in the names of what `sketch` is
+            given.
+        start: number of the first step; a resumed job passes its own.
+
+    Raises:
+        SettingError: an argument cannot be used; the message says which, and what would do.
+    """
+    if start < 0:
+        raise SettingError(f"`start` must not be negative, got {start}.")
+    chosen = schedules_by_kind(Schedule(every=every), schedules or {}, kinds)
+    for kind, schedule in chosen.items():
+        if schedule.staggered:
+            raise SettingError(
+                f"The schedule of {kind!r} is `staggered`, which JAX has no use for: each step "
+                "would be a program of its own. Give `every` alone."
+            )
+    check_axes(mesh, axes or {})
+    address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
+    return Scope(
+        run=run_name(run),
+        to=address,
+        keys=keys_of(keys, address),
+        directory=folder_of(directory),
+        schedules=chosen,
+        selection=Selection.of(include, exclude),
+        counting=Counting.of(quantities),
+        mesh=mesh,
+        axes=axes or {},
+        in_program=in_program,
+        placing=Placing.of(placements),
+        unchecked=Unchecked.of(unchecked),
+        start=start,
+    )
+
+
+class Scope:
+    """The open observation of one loop; made by `observe`."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        to: str | None,
+        keys: AgentKeys | None,
+        directory: Path,
+        schedules: Mapping[str, Schedule],
+        selection: Selection,
+        counting: Counting,
+        mesh: Mesh | None,
+        axes: Mapping[str, str],
+        in_program: bool | None,
+        placing: Placing,
+        unchecked: Unchecked,
+        start: int,
+    ) -> None:
+        self._run, self._to, self._keys, self._directory = run, to, keys, directory
+        self._schedules, self._selection = schedules, selection
+        self._counting, self._placing, self._unchecked = counting, placing, unchecked
+        self._mesh, self._axes, self._step = mesh, axes, start
+        self._asked_in_program, self._in_program = in_program, False
+        self._state = "new"
+        self._names = dict[str, None]()
+        """All that `sketch` was given, observed or not."""
+        self._due, self._is_due = Due(), False
+        self._telling, self._callbacks = Telling(), AlertCallbacks()
+        self._stopwatch, self._begun = Stopwatch(), time.monotonic()
+        self._statistics: OutboxStatistics | None = None
+        self._streams = Streams(self._outbox_of)
+        self._book = SiteBook(
+            selection.chooses, counting.of_site, placing.of_site, unchecked.leaves
+        )
+
+    @property
+    def path(self) -> Path:
+        """Where the run lies if its collector was started here."""
+        return self._directory / self._run
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise SettingError(
+                "A scope can be entered once; call observe() again for another block."
+            )
+        processes = Processes()
+        self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
+        if self._to is None:
+            meeting, share = processes.meeting(), processes.share
+            self._to, self._keys = collector_of(meeting, share, self._run, self._directory)
+        self._worker = Worker(self._streams, self._idle, self._job_failed)
+        by_default = jax.default_backend() != "cpu"
+        self._in_program = by_default if self._asked_in_program is None else self._asked_in_program
+        self._layout = Layout(
+            self._book, self._mesh, self._axes, self._in_program, self._telling, self._found
+        )
+        self._delivery = Delivery(
+            self._layout, self._streams, self._telling, self._worker.submit, self.health
+        )
+        self._worker.start()
+        warm()
+        self._state, self._begun = "open", time.monotonic()
+        _scopes.opened(self)
+        self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state != "open":
+            return
+        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
+        self._close(f"Training ended in step {self._step}{words}" if error else "")
+        if error is None and self._book.sites:
+            labels = self._book.labels()
+            self._selection.warn_of_strays(self._names)
+            self._counting.warn_of_strays(labels)
+            self._placing.warn_of_strays(labels)
+            self._unchecked.warn_of_strays(labels)
+
+    def sketch(
+        self,
+        *,
+        weights: Any = None,
+        gradients: Any = None,
+        optimizer: Any = None,
+        taps: Taps | None = None,
+        aux: Any = None,
+        **numbers: Any,
+    ) -> Telemetry:
+        """What is due of this step; to be called in the jitted step, and returned by it.
+
+        Of steps in which nothing is due, it is empty, and costs nothing. It is a pure function of
+        its arguments and of which kinds are due; that is part of the key of JAX's caches.
+
+        Args:
+            weights: parameters as the step uses them, as a pytree of any shape.
+            gradients: their gradients, in a tree of the same shape.
+            optimizer: the optimizer's state after the update: that of any optax chain, or other.
+                Floating-point scalars in it, as those of `optax.inject_hyperparams`, are kept as
+                numbers of the step.
+            taps: what `collect` found: activations, their gradients, and what was tapped.
+            aux: anything else: its scalars are numbers of the step, its other arrays taps.
+            numbers: further numbers of the step, as `loss=loss`.
+        """
+        trees = Trees(
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            taps=taps,
+            aux=aux,
+            numbers=numbers,
+        )
+        return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
+
+    def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
+        """Close the step that is open and begin the next; to be called after the jitted step.
+
+        Args:
+            telemetry: what `sketch` made of it.
+            training: further numbers to keep with the step; arrays of one element are copied
+                without waiting for their device.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        if self._state in ("forked", "over"):
+            return
+        if self._state != "open":
+            when = "before" if self._state == "new" else "after"
+            raise SettingError(
+                f"scope.step() was called {when} its block; "
+                "call it inside `with observe(…) as scope:`."
+            )
+        self._stopwatch.reset()
+        with self._stopwatch:
+            try:
+                if self._is_due and (telemetry is not None or training):
+                    self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
+            except Exception as error:  # never into the training loop: told in the run
+                self._telling.report(f"Step {self._step} could not be closed", error)
+            finally:  # whatever a signal's handler raises: no step is told twice
+                self._step += 1
+                self._begin()
+        self._callbacks.tell(self._telling.report)
+
+    def on_alert(self, callback: AlertCallback) -> AlertCallback:
+        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
+
+        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
+        raises is told in the run, and it is not called again. Processes hear of an alert at
+        different steps: a callback must not run a program that is sharded over several.
+        """
+        self._callbacks.add(callback)
+        return callback
+
+    def statistics(self) -> OutboxStatistics:
+        """What the transport sent, holds and lost, of all devices of this process together."""
+        return self._statistics or self._streams.statistics()
+
+    def health(self) -> dict[str, float]:
+        """Counters: what was dropped or unreadable; and seconds in `step`."""
+        return {
+            **{name: float(count) for name, count in self._telling.counters.items()},
+            "tensors_stale": 0.0,
+            "sites_refused": float(self._book.refused),
+            "quantities_refused": float(self._book.refused_quantities),
+            "stretch": 1.0,
+            "wall_seconds": time.monotonic() - self._begun,
+            "hook_seconds": self._stopwatch.seconds,
+        }
+
+    def silence(self) -> None:
+        """In a forked child: the thread and the socket are not here."""
+        if self._state == "open":
+            self._state = "forked"
+
+    def leave_at_exit(self) -> None:
+        """The interpreter ends, and the block was not left; threads may still train."""
+        self._close(f"The process ended in step {self._step}, in the middle of the block")
+        self._state = "over"
+
+    def _chooses(self, name: str) -> bool:
+        self._names[name] = None
+        return self._selection.chooses(name)
+
+    def _begin(self) -> None:
+        """Turn to the step that is open now."""
+        due = [kind for kind, schedule in self._schedules.items() if schedule.due(self._step)]
+        self._is_due = bool(due)
+        self._due.turn_to(due)
+
+    def _close(self, why: str) -> None:
+        """Wait for all to be stored.
+
+        Args:
+            why: what is told of training that did not end well.
+        """
+        self._state = "closed"
+        self._due.turn_to(())
+        _scopes.closed(self)
+        try:
+            if why:
+                self._telling.report(why)
+                self._delivery.send(Parcel(self._step, Telemetry(), {}, partial=True))
+            self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
+        finally:
+            self._worker.dismiss(timeout_s=CLOSE_S)
+        self._worker.join()
+        self._statistics = self._streams.statistics()
+        self._warn_of_losses(self._statistics)
+
+    def _found(self, ranks: Ranks) -> None:
+        self._placing.check(ranks.names)
+        self._streams.open(ranks)
+
+    def _outbox_of(self, ranks: Ranks, rank: int) -> Outbox:
+        assert self._to is not None
+        hello = Hello(
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            run=self._run,
+            launch=self._launch,
+            stream=uuid.uuid4().hex,
+            rank=rank,
+            world_size=len(ranks.devices),
+            mesh=ranks.mesh_of(rank),
+            host=os.uname().nodename,
+            process=os.getpid(),
+            device=str(ranks.devices[rank]),
+            facts=facts(in_program=self._in_program),
+        )
+        return Outbox(self._to, hello, keys=self._keys)
+
+    def _idle(self, now: float) -> None:
+        self._delivery.attend()
+        for told in self._streams.take_alerts():
+            untold = self._callbacks.hear(told.alerts, told.more)
+            self._telling.counters["alerts_untold"] += untold
+        self._streams.beat(
+            now, step=self._step, tensors=len(self._book.sites), health=self.health()
+        )
+
+    def _job_failed(self, error: BaseException) -> None:
+        logger.warning("The agent's thread failed at a job: %r", error)
+        self._telling.report("The agent's thread failed at a job", error)
+
+    def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
+        lost = statistics.dropped_frames + statistics.pending_frames + self._delivery.lost
+        if lost:
+            total = statistics.acknowledged + lost
+            why = statistics.rejected.rstrip(".") or "the collector was not reached in time"
+            warnings.warn(
+                f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
+                RankscopeWarning,
+                stacklevel=3,
+            )
