@@ -94,7 +94,7 @@ def collect(
 
         def flat(*arrays: jax.Array) -> Sequence[Any]:
             args, kwargs = jax.tree.unflatten(tree, _joined(arrays, rest))
-            with within():
+            with _traced_within(within), within():
                 leaves, out_tree = jax.tree.flatten(call(*args, **kwargs))
             out, constants = _parted(leaves)
             given_back[:] = constants, out_tree
@@ -107,6 +107,11 @@ def collect(
         return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)
 
     return collected
+
+
+_traced_within = jax.make_user_context(default_value=None)
+"""Part of the key under which JAX keeps traces: a context that taps must be given none from without
+it, and leave none behind."""
 
 
 def _parted(leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
