@@ -1,6 +1,6 @@
 """The CPU kernels inside compiled functions: XLA calls them through its foreign function interface.
 
-XLA's own code for the CPU takes 50 times as long for the same numbers. No Python runs, so that no
+XLA's own code for the CPU takes ten times as long for the same numbers. No Python runs, so that no
 lock is taken; the order, number and place of the calls are the compiler's, and do not matter, for
 the sketch is what the call returns.
 """
