@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...wire.messages import Kind
+from .functions import RULES
 from .walking import Found, Walk
 
 Arguments = ParamSpec("Arguments")
@@ -100,7 +101,7 @@ def collect(
             return out
 
         traced = jax.make_jaxpr(flat)(*arrays)
-        walk = Walk(samples=samples)
+        walk = Walk(RULES, samples=samples)
         out = walk.run(traced.jaxpr, traced.consts, arrays)
         constants, out_tree = given_back
         return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)

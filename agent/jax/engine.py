@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .ingraph import sketch_columns
+from .ingraph import sketch_by_xla
 from .numbers import layout_of
 from .pieces import Piece
-from .rows import pack
 
 
 def sketch(x: jax.Array, *, piece: Piece | None = None) -> jax.Array:
@@ -49,10 +48,10 @@ def kernels_for(dtype: Any) -> Callable[[jax.Array, Piece | None], jax.Array] | 
     """The function that has the CPU kernels read arrays of a dtype; None if they cannot."""
     try:
         from ..kernel import DTYPES
-        from .native import sketch_by_kernels
+        from .native import agrees, sketch_by_kernels
     except ImportError:  # numba is in the extra, but not everywhere
         return None
-    return sketch_by_kernels if np.dtype(dtype).name in DTYPES else None
+    return sketch_by_kernels if np.dtype(dtype).name in DTYPES and agrees() else None
 
 
 def _in_graph(x: jax.Array, piece: Piece | None) -> jax.Array:
@@ -64,9 +63,9 @@ def _in_graph(x: jax.Array, piece: Piece | None) -> jax.Array:
 
 @jax.jit
 def _whole(x: jax.Array) -> jax.Array:
-    return pack(sketch_columns(x, None))
+    return sketch_by_xla(x, None)
 
 
 @partial(jax.jit, static_argnums=2)
 def _part(x: jax.Array, offsets: tuple[jax.Array, ...], whole: tuple[int, ...]) -> jax.Array:
-    return pack(sketch_columns(x, Piece(offsets, whole)))
+    return sketch_by_xla(x, Piece(offsets, whole))

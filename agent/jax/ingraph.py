@@ -1,8 +1,7 @@
 """The sketch in XLA's own operations, for any device: reductions that fuse, and one scatter.
 
-The arithmetic is that of `sketch.reference`, in float64, of a whole array at once: what is exact is
-so bit for bit; sums are to rounding. XLA's CPU code takes subnormal float64 for zero, in the sums
-alone.
+The arithmetic is that of `sketch.reference`, in float64: what is exact is so bit for bit; sums are
+to rounding. XLA's CPU code takes subnormal float64 for zero, in the sums alone.
 """
 
 from __future__ import annotations
@@ -49,21 +48,42 @@ from .numbers import (
     widened,
 )
 from .pieces import Piece, element_keys
-from .rows import Columns
+from .rows import Columns, merge, pack
 
 LANES = 64
 """Counters of a bin, for elements in turn: equal neighbours add to neighbours in memory, and none
-of them waits for another. An int32 counter overflows at 2^31 x `LANES` elements, 137 billion."""
+of them waits for another."""
 
 
-def sketch_columns(x: jax.Array, piece: Piece | None) -> Columns:
-    """The sketch of all elements of `x`, where 64-bit types are on."""
-    layout = layout_of(x.dtype)
-    x = x.reshape(-1) if piece is None else x
-    keys = element_keys(x.shape, piece).reshape(-1)
+CHUNK = 1 << 24
+"""Elements that are summarised at a time, so that their temporaries take no more than 0.3 GB."""
+
+
+def sketch_by_xla(x: jax.Array, piece: Piece | None, *, chunk: int = CHUNK) -> jax.Array:
+    """uint32 [WORDS]: the sketch of all elements of `x`, where 64-bit types are on.
+
+    Args:
+        piece: as of `engine.sketch`.
+        chunk: elements at a time, a multiple of `BLOCK`.
+    """
     flat = x.reshape(-1)
+    whole = flat.size // chunk if flat.size > chunk else 0
+
+    def add(row: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
+        start = number * chunk
+        part = lax.dynamic_slice(flat, (start,), (chunk,))
+        keys = element_keys(start, chunk, x.shape, piece)
+        return merge(row, pack(_sketch_chunk(part, keys))), None
+
+    keys = element_keys(whole * chunk, flat.size - whole * chunk, x.shape, piece)
+    row = pack(_sketch_chunk(flat[whole * chunk :], keys))
+    return lax.scan(add, row, lax.iota(jnp.int64, whole))[0] if whole else row
+
+
+def _sketch_chunk(flat: jax.Array, keys: jax.Array) -> Columns:
+    layout = layout_of(flat.dtype)
     bits = widened(flat)
-    counts, histogram = _count(bits, layout, first_normal(x.dtype))
+    counts, histogram = _count(bits, layout, first_normal(flat.dtype))
     weights = (keys | 1).astype(jnp.uint64)
     checksum = jnp.sum(raw_bits(flat).astype(jnp.uint64) * weights, dtype=jnp.uint64)
     return Columns(counts, _moments(bits, layout, keys), checksum, histogram)

@@ -13,6 +13,7 @@ the sketch is what the call returns.
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 from dataclasses import replace
 from functools import cache
@@ -28,6 +29,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from ...sketch.elements import BLOCK
+from ...sketch.reference import sketch_array
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS
 from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
 from ..kernel.dtypes import DTYPES, SIZES
@@ -35,7 +38,9 @@ from ..kernel.items import ITEM, cut, task_of_one, unite
 from ..kernel.scratch import SCRATCH_BYTES
 from ..strides import region_of
 from .pieces import Piece, strides_of
-from .rows import WORDS, typed_as
+from .rows import WORDS, table_of, typed_as
+
+logger = logging.getLogger(__name__)
 
 TARGET = "rankscope_sketch"
 """The name of the kernels for XLA."""
@@ -209,6 +214,30 @@ def sketch_by_kernels(x: Any, piece: Piece | None) -> Any:
     row = jax.ShapeDtypeStruct((WORDS,), jnp.uint32)
     made = jax.ffi.ffi_call(TARGET, row, vmap_method="broadcast_all")(x, items)
     return typed_as(made, x, items)
+
+
+@cache
+def agrees() -> bool:
+    """Whether the kernels, as this release of XLA calls them, say what the reference says.
+
+    If they do not, the log tells why: XLA's interface may have changed.
+    """
+    x = np.random.default_rng(0).integers(0, 1 << 32, 3 * BLOCK, np.uint32).view(np.float32)
+    try:
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+            found = table_of(sketch_by_kernels(jnp.asarray(x), None))
+    except Exception as error:  # never into the training loop: XLA's own code does the work
+        logger.warning("XLA cannot call the CPU kernels, and is slower without: %r", error)
+        return False
+    expected = sketch_array(x)
+    same = all(
+        np.array_equal(mine, theirs)
+        for mine, theirs in zip(found.columns(), expected.columns(), strict=True)
+        if mine.dtype != np.float64
+    )
+    if not same:
+        logger.warning("The CPU kernels, called by XLA, are wrong; its own code is slower.")
+    return same
 
 
 @cache

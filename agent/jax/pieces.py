@@ -45,16 +45,22 @@ def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def element_keys(shape: Sequence[int], piece: Piece | None) -> jax.Array:
-    """uint32 [*shape]: `sketch.elements.element_hash`; without a piece the shape is the whole's."""
-    length = math.prod(shape)
+def element_keys(
+    start: int | jax.Array, length: int, shape: Sequence[int], piece: Piece | None
+) -> jax.Array:
+    """uint32 [length]: `sketch.elements.element_hash` of elements of a piece, in C order.
+
+    Args:
+        start: the first of them, a multiple of `BLOCK`.
+        shape: of the piece, or without one of the whole.
+    """
     if piece is None:
-        index = lax.iota(jnp.int64, length).reshape(shape)
-        blocks = lax.iota(jnp.uint64, -(-length // BLOCK))
-        return _within(index) ^ _block_key(blocks)[index // BLOCK]
-    index = jnp.broadcast_to(piece.origin(), shape)
-    for axis, stride in enumerate(strides_of(piece.whole)):
-        index = index + lax.broadcasted_iota(jnp.int64, shape, axis) * stride
+        place = lax.iota(jnp.int32, length)
+        blocks = start // BLOCK + lax.iota(jnp.int64, -(-length // BLOCK))
+        return _within(place) ^ _block_key(blocks.astype(jnp.uint64))[place // BLOCK]
+    place, index = start + lax.iota(jnp.int64, length), piece.origin()
+    for size, mine, whole in zip(shape, strides_of(shape), strides_of(piece.whole), strict=True):
+        index = index + place // max(mine, 1) % max(size, 1) * whole
     return _within(index) ^ _block_key((index // BLOCK).astype(jnp.uint64))
 
 

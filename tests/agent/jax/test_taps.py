@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
@@ -71,7 +72,6 @@ VARIANTS: dict[str, Model] = {
     "scan of checkpoint with policy": partial(scanned, jax.checkpoint(layer, policy=keep_products)),
     "checkpoint of scan": jax.checkpoint(partial(scanned, layer)),
     "jit": partial(unrolled, jax.jit(layer)),
-    "scan of jit of checkpoint": partial(scanned, jax.jit(jax.checkpoint(layer))),
 }
 
 
@@ -182,8 +182,9 @@ def mesh_of(kind: AxisType) -> Mesh:
     return jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(kind, kind), devices=jax.devices()[:4])
 
 
-@pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize(
+    ("kind", "check"), [(AxisType.Auto, True), (AxisType.Auto, False), (AxisType.Explicit, True)]
+)
 def test_in_shard_map_each_device_has_rows_of_its_own(kind: AxisType, check: bool) -> None:
     mesh, batch = mesh_of(kind), whole_numbers(3, 4, TOKENS, WIDTH)
 
@@ -209,6 +210,31 @@ def test_in_shard_map_each_device_has_rows_of_its_own(kind: AxisType, check: boo
             merged = united(rows[:, 0, number])
             assert np.array_equal(merged.histogram[0], table_of(whole).histogram[number])
         assert np.array_equal(rows[:, 0], rows[:, 1])
+
+
+def test_in_pmap_each_device_has_a_row() -> None:
+    batch = whole_numbers(3, 2, TOKENS, WIDTH)
+    step = jax.pmap(jax.grad(plain), in_axes=(None, 0), devices=jax.devices()[:2])
+    taps = jax.jit(collect(step))(WEIGHTS, batch)[1]
+
+    for site, rows in zip(taps.sites, taps.rows, strict=True):
+        assert (site.shape, len(site.axes), rows.shape[0]) == (X.shape, 1, 2)
+        assert table_of(rows).counts[:, 0].tolist() == [X.size, X.size]
+
+
+def test_donated_arrays_are_sketched_before_they_go(
+    untransformed: dict[tuple[str, str], SketchTable],
+) -> None:
+    weights = jax.tree.map(jnp.copy, WEIGHTS)
+
+    def updated(weights: Weights) -> Weights:
+        gradients = jax.grad(plain)(weights, X)
+        return jax.tree.map(lambda weight, slope: weight - slope, weights, gradients)
+
+    taps = jax.jit(collect(updated), donate_argnums=0)(weights)[1]
+
+    assert weights["up"].is_deleted()
+    assert stacked(taps) == untransformed
 
 
 def test_an_explicit_sharding_is_seen_and_nothing_is_sent() -> None:
@@ -280,6 +306,20 @@ def test_what_nobody_collects_leaves_nothing_in_the_program() -> None:
 
     assert jax.jit(tapped).lower(X).as_text() == jax.jit(bare).lower(X).as_text()
     assert "rankscope" not in (dropped.as_text() or "")
+
+
+def test_profilers_see_the_names_of_the_function() -> None:
+    def model(x: jax.Array) -> jax.Array:
+        with jax.named_scope("block"):
+            return scanned(layer, WEIGHTS, x)
+
+    def names(step: Any) -> set[str]:
+        text = jax.jit(step).lower(X).compile().as_text() or ""
+        found = set(re.findall(r'op_name="[^"]*?/([^"]*)"', text))
+        return {name for name in found if "ffi_call" not in name}
+
+    assert any("transpose(jvp(block))" in name for name in names(jax.grad(model)))
+    assert names(collect(jax.grad(model))) >= names(jax.grad(model))
 
 
 def test_leaves_have_slots_and_what_is_no_float_passes() -> None:
