@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from rankscope.agent.jax import Scope, collect
+from rankscope.agent.jax import Scope
 from rankscope.agent.jax.linen import outputs
 
 VOCABULARY, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 2048, 128, 8, 256, 4, 4
@@ -67,7 +67,7 @@ class Job:
             if scope is None:
                 loss, gradients = graded(weights, tokens)
             else:
-                (loss, gradients), taps = collect(graded, within=outputs)(weights, tokens)
+                (loss, gradients), taps = scope.collect(graded, within=outputs)(weights, tokens)
             updates, state = optimizer.update(gradients, state, weights)
             told = scope and scope.sketch(
                 weights=weights, gradients=gradients, optimizer=state, taps=taps, loss=loss

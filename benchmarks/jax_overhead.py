@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,36 +26,46 @@ NEVER = 10**9
 """Distance of steps in which something is due, so that nothing is."""
 
 
-def seconds_of(job: Job) -> tuple[float, list[float]]:
-    """Seconds and losses of a block of steps."""
-    begin = time.perf_counter()
-    losses = [job.step() for _ in range(BLOCK)]
-    return time.perf_counter() - begin, losses
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block of steps took."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all threads of this process: the agent's, too, but not the collector."""
+    losses: list[float]
+
+    @classmethod
+    def of(cls, job: Job) -> Block:
+        """Run one."""
+        begin, cpu = time.perf_counter(), time.process_time()
+        losses = [job.step() for _ in range(BLOCK)]
+        return cls(time.perf_counter() - begin, time.process_time() - cpu, losses)
 
 
 def measure(every: int, blocks: int, *, in_program: bool) -> None:
     """Print one row."""
     bare = Job(None)
-    plain, observed = list[float](), list[float]()
+    pairs = list[tuple[Block, Block]]()
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
         observe(run="overhead", directory=directory, every=every, in_program=in_program) as scope,
     ):
         watched = Job(scope)
         for _ in range(1 + blocks):
-            seconds, losses = seconds_of(bare)
-            plain.append(seconds)
-            seconds, same = seconds_of(watched)
-            observed.append(seconds)
-            assert losses == same, f"the losses differ: {losses!r} {same!r}"
+            plain, observed = Block.of(bare), Block.of(watched)
+            assert plain.losses == observed.losses, f"{plain.losses} != {observed.losses}"
+            pairs.append((plain, observed))
         sent = scope.statistics()
-    plain, observed = plain[1:], observed[1:]  # the first block compiles
-    ratio = statistics.median(a / b for a, b in zip(observed, plain, strict=True))
-    mean = statistics.fmean(observed) / statistics.fmean(plain)
-    due = "never" if every == NEVER else every
+    del pairs[0]  # it was compiled
+    ratio = statistics.median(b.seconds / a.seconds for a, b in pairs)
+    cpu = statistics.median(b.cpu_seconds / a.cpu_seconds for a, b in pairs)
+    bare_ms, observed_ms = (
+        statistics.median(pair[place].seconds for pair in pairs) / BLOCK * 1e3 for place in (0, 1)
+    )
     print(
-        f"| {due} | {statistics.median(plain) / BLOCK * 1e3:.0f} | "
-        f"{statistics.median(observed) / BLOCK * 1e3:.0f} | {ratio:.3f} | {mean:.3f} | "
+        f"| {'never' if every == NEVER else every} | {'program' if in_program else 'host'} | "
+        f"{bare_ms:.0f} | {observed_ms:.0f} | {ratio:.3f} | {cpu:.3f} | "
         f"{sent.sent} | {sent.dropped_frames} |",
         flush=True,
     )
@@ -68,9 +79,8 @@ def main() -> None:
     parser.add_argument("--in-program", action="store_true", help="as on accelerators")
     options = parser.parse_args()
     print(
-        "| every | bare ms | observed ms | median of pairs | ratio of means | frames | dropped |\n"
-        + 7 * "|---"
-        + "|"
+        "| every | sketched in | bare ms | observed ms | median of pairs | of CPU time | frames | "
+        "dropped |\n" + 8 * "|---" + "|"
     )
     for every in options.every:
         measure(every, options.blocks, in_program=options.in_program)

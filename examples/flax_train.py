@@ -21,7 +21,7 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rankscope.agent.jax import Telemetry, collect, observe
+from rankscope.agent.jax import Telemetry, observe
 from rankscope.agent.jax.linen import outputs
 
 CONTEXT, WIDTH, LAYERS, BATCH = 64, 64, 2, 32
@@ -86,7 +86,7 @@ def train(run: str, steps: int, every: int) -> None:
 
         @partial(jax.jit, donate_argnums=0)
         def train_step(state: TrainState, batch: jax.Array) -> tuple[TrainState, Telemetry]:
-            graded = collect(jax.value_and_grad(loss_of), within=outputs, samples=samples)
+            graded = scope.collect(jax.value_and_grad(loss_of), within=outputs, samples=samples)
             (loss, gradients), taps = graded(state.params, batch)
             new = state.apply_gradients(grads=gradients)
             telemetry = scope.sketch(

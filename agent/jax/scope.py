@@ -7,13 +7,15 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
@@ -32,7 +34,7 @@ from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..worker import Worker
-from .collecting import Taps
+from .collecting import Taps, collect
 from .delivery import Delivery, Number, Parcel
 from .due import Due
 from .gathering import Trees, gather
@@ -52,8 +54,13 @@ KINDS = (
     "optimizer_state",
     "tap",
 )
+TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
+"""Those of what `collect` finds."""
 CLOSE_S = 15.0
 """How long leaving the block may wait for the collector, in seconds."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _scopes = OpenBlocks["Scope"]()
 
@@ -262,6 +269,32 @@ class Scope:
             numbers=numbers,
         )
         return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
+
+    def collect(
+        self,
+        fn: Callable[Arguments, Result],
+        *,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+        samples: NamedSharding | None = None,
+    ) -> Callable[Arguments, tuple[Result, Taps]]:
+        """`rankscope.agent.jax.collect`, in steps in which something of it is due.
+
+        In others the function is called as it is, and nothing is found.
+
+        Args:
+            fn: what is tapped in, as `jax.value_and_grad(loss_of)`.
+            within: a context in which it is traced, as `linen.outputs`.
+            samples: how samples lie on the mesh, where its axes are automatic.
+        """
+        sketched = collect(fn, within=within, samples=samples)
+
+        @wraps(fn)
+        def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:
+            if self._due.kinds().isdisjoint(TAPPED_KINDS):
+                return fn(*args, **kwargs), Taps()
+            return sketched(*args, **kwargs)
+
+        return collected
 
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.

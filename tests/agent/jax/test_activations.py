@@ -44,7 +44,7 @@ def test_outputs_of_modules_and_their_gradients_are_stored(
 
         @jax.jit
         def step(weights: Any) -> Any:
-            graded = collect(jax.value_and_grad(loss_of), within=outputs)
+            graded = scope.collect(jax.value_and_grad(loss_of), within=outputs)
             (loss, gradients), taps = graded(weights)
             return scope.sketch(gradients=gradients, taps=taps, loss=loss)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rankscope.agent.jax import Schedule, Telemetry, observe
+from rankscope.agent.jax import Schedule, Telemetry, observe, tap
 from rankscope.sketch import SettingError
 from rankscope.store import open_run
 
@@ -52,12 +52,26 @@ def test_a_step_is_traced_once_with_and_once_without(watch: Watch) -> None:
     assert traced == [True, False]
 
 
+def tapped_loss_of(weights: Any, batch: jax.Array) -> Any:
+    """What is trained, with a tap."""
+    return loss_of(weights, tap(batch, "batch"))
+
+
 def test_the_program_of_other_steps_is_that_of_a_job_without_us(watch: Watch) -> None:
     def text(scope: Any) -> str:
         def step(weights: Any, batch: jax.Array) -> Any:
-            (loss, aux), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, batch)
-            told = scope and scope.sketch(
-                weights=weights, gradients=gradients, optimizer=weights, aux=aux, loss=loss
+            graded, taps = jax.value_and_grad(tapped_loss_of, has_aux=True), None
+            if scope is None:
+                (loss, aux), gradients = graded(weights, batch)
+                return gradients, ()
+            ((loss, aux), gradients), taps = scope.collect(graded)(weights, batch)
+            told = scope.sketch(
+                weights=weights,
+                gradients=gradients,
+                optimizer=weights,
+                taps=taps,
+                aux=aux,
+                loss=loss,
             )
             return gradients, told
 
@@ -65,6 +79,7 @@ def test_the_program_of_other_steps_is_that_of_a_job_without_us(watch: Watch) ->
 
     with watch(every=2) as scope:
         due = text(scope)
+        assert "rankscope_sketch" in due
         scope.step()
         assert text(scope) == text(None) != due
 

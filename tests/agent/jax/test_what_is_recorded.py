@@ -19,7 +19,7 @@ from ..conftest import Observed
 from .conftest import Watch
 
 L1, MIN = MOMENTS.index("l1"), MOMENTS.index("min")
-STEPS = 4
+STEPS = 3
 
 
 def parameters(dtype: Any = jnp.float32) -> dict[str, Any]:
@@ -38,10 +38,13 @@ def loss_of(weights: Any, batch: jax.Array) -> tuple[jax.Array, dict[str, jax.Ar
     return loss, {"hidden": hidden, "twice": 2 * loss, "tokens": jnp.int32(7)}
 
 
-def step_of(scope: Scope, optimizer: Any, *, donate: bool = False) -> Any:
-    """A jitted step, which also returns all that it made, for comparison."""
+def step_of(scope: Scope, optimizer: Any) -> Any:
+    """A jitted step, which also returns all that it made, for comparison.
 
-    @partial(jax.jit, donate_argnums=(0, 1) if donate else ())
+    It is given weights and state for good: XLA writes the new ones over them.
+    """
+
+    @partial(jax.jit, donate_argnums=(0, 1))
     def step(weights: Any, state: Any, batch: jax.Array) -> Any:
         (loss, aux), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, batch)
         updates, state = optimizer.update(gradients, state, weights)
@@ -77,14 +80,12 @@ def assert_same(found: SketchTable, array: np.ndarray[Any, Any], label: str) -> 
     np.testing.assert_allclose(found.moments, exact.moments, rtol=1e-9, atol=scale, err_msg=label)
 
 
-def train(
-    watch: Watch, *, donate: bool = False, dtype: Any = jnp.float32
-) -> list[dict[str, np.ndarray[Any, Any]]]:
+def train(watch: Watch, dtype: str) -> list[dict[str, np.ndarray[Any, Any]]]:
     """By step: what was handed over, by label."""
     expected = list[dict[str, np.ndarray[Any, Any]]]()
     optimizer = optax.adamw(1e-2)
     with watch() as scope:
-        step = step_of(scope, optimizer, donate=donate)
+        step = step_of(scope, optimizer)
         weights = parameters(dtype)
         state = optimizer.init(weights)
         for number in range(STEPS):
@@ -100,22 +101,16 @@ def train(
     return expected
 
 
-@pytest.mark.parametrize("donate", [False, True], ids=["kept", "donated"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_site_of_every_step_has_the_numbers_of_numpy(
-    watch: Watch, observed: Observed, donate: bool
+    watch: Watch, observed: Observed, dtype: str
 ) -> None:
-    for step, seen in enumerate(train(watch, donate=donate)):
+    for step, seen in enumerate(train(watch, dtype)):
         stored = observed.sketches(step)
         assert set(stored) == set(seen)
         for label, array in seen.items():
             assert_same(stored[label], array, label)
-
-
-def test_bfloat16_is_read_as_it_is(watch: Watch, observed: Observed) -> None:
-    for step, seen in enumerate(train(watch, dtype=jnp.bfloat16)):
-        for label, array in seen.items():
-            assert_same(observed.sketches(step)[label], array, label)
-    assert set(open_run(observed.path).sites()["dtype"]) == {"bfloat16"}
+    assert set(open_run(observed.path).sites()["dtype"]) == {dtype}
 
 
 @pytest.mark.parametrize(
