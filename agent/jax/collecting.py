@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...wire.messages import Kind
 from .functions import RULES
 from .walking import Found, Walk
+
+logger = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -55,7 +58,7 @@ class Taps:
     """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`."""
     sites: tuple[TapSite, ...] = ()
     unseen: tuple[str, ...] = field(default=())
-    """Names of taps in functions that cannot be looked into, as custom kernels."""
+    """Names of taps in functions that cannot be looked into, as kernels of Pallas."""
 
 
 def collect(
@@ -134,6 +137,9 @@ def _taps(walk: Walk) -> Taps:
 
     Backward goes through the calls the other way round.
     """
+    if walk.unseen:
+        names = ", ".join(dict.fromkeys(walk.unseen))
+        logger.warning("Taps in functions that cannot be looked into see nothing: %s.", names)
     forward = [found for found in walk.found if not found.backward]
     backward = [found for found in walk.found if found.backward][::-1]
     sites = [*_numbered(forward), *_numbered(backward)]

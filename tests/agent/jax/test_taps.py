@@ -334,7 +334,7 @@ def test_leaves_have_slots_and_what_is_no_float_passes() -> None:
     assert out["n"].dtype == jnp.int32
 
 
-def test_a_tap_that_cannot_be_reached_is_told() -> None:
+def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def kernel(x: Any, out: Any) -> None:
         out[...] = tap(x[...], "within")
 
@@ -343,3 +343,4 @@ def test_a_tap_that_cannot_be_reached_is_told() -> None:
 
     assert np.array_equal(out, X)
     assert taps == Taps(unseen=("within",))
+    assert "cannot be looked into see nothing: within." in caplog.text
