@@ -344,3 +344,12 @@ def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) 
     assert np.array_equal(out, X)
     assert taps == Taps(unseen=("within",))
     assert "cannot be looked into see nothing: within." in caplog.text
+
+
+def test_nothing_that_is_traced_outlives_its_trace() -> None:
+    step = collect(jax.grad(partial(scanned, jax.checkpoint(layer))))
+
+    with jax.checking_leaks():
+        taps = jax.jit(step)(WEIGHTS, X)[1]
+
+    assert len(taps.sites) == 4
