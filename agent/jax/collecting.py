@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...wire.messages import Kind
 from .functions import RULES
 from .walking import Found, Walk
+
+logger = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -55,7 +58,7 @@ class Taps:
     """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`."""
     sites: tuple[TapSite, ...] = ()
     unseen: tuple[str, ...] = field(default=())
-    """Names of taps in functions that cannot be looked into, as custom kernels."""
+    """Names of taps in functions that cannot be looked into, as kernels of Pallas."""
 
 
 def collect(
@@ -94,7 +97,7 @@ def collect(
 
         def flat(*arrays: jax.Array) -> Sequence[Any]:
             args, kwargs = jax.tree.unflatten(tree, _joined(arrays, rest))
-            with within():
+            with _traced_within(within), within():
                 leaves, out_tree = jax.tree.flatten(call(*args, **kwargs))
             out, constants = _parted(leaves)
             given_back[:] = constants, out_tree
@@ -107,6 +110,11 @@ def collect(
         return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)
 
     return collected
+
+
+_traced_within = jax.make_user_context(default_value=None)
+"""Part of the key under which JAX keeps traces: a context that taps must be given none from without
+it, and leave none behind."""
 
 
 def _parted(leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -129,6 +137,9 @@ def _taps(walk: Walk) -> Taps:
 
     Backward goes through the calls the other way round.
     """
+    if walk.unseen:
+        names = ", ".join(dict.fromkeys(walk.unseen))
+        logger.warning("Taps in functions that cannot be looked into see nothing: %s.", names)
     forward = [found for found in walk.found if not found.backward]
     backward = [found for found in walk.found if found.backward][::-1]
     sites = [*_numbered(forward), *_numbered(backward)]

@@ -6,7 +6,7 @@ to rounding. XLA's CPU code takes subnormal float64 for zero, in the sums alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +104,8 @@ def _count(bits: jax.Array, layout: Layout, smallest: int) -> tuple[jax.Array, j
         UNDER: nonzero & (place < 0),
         OVER: nonzero & (place >= BINS),
     }
-    counted = {column: jnp.sum(mask, dtype=jnp.int64) for column, mask in whether.items()}
+    sums = sums_of([mask.astype(jnp.int32) for mask in whether.values()])  # of at most `CHUNK`
+    counted = {column: n.astype(jnp.int64) for column, n in zip(whether, sums, strict=True)}
     counted[COUNT] = jnp.asarray(bits.size, jnp.int64)
     nothing = jnp.zeros((), jnp.int64)
     counts = jnp.stack([counted.get(column, nothing) for column in range(len(COUNTS))])
@@ -124,25 +125,24 @@ def _moments(bits: jax.Array, layout: Layout, keys: jax.Array) -> jax.Array:
     """float64 [len(MOMENTS)]: over finite elements; those about the mean read the array again."""
     finite = (bits & layout.all_but_sign) < layout.infinity
     values = values_of(jnp.where(finite, bits, 0), layout)
-    n = jnp.sum(finite, dtype=jnp.int64)
-    total = jnp.sum(values)
+    signed = jnp.where(keys >> 31, -values, values)
+    total, l1, projection, n = sums_of([values, jnp.abs(values), signed, finite.astype("f8")])
     central = jnp.where(finite, values - total / jnp.maximum(n, 1), 0.0)
     square = central * central
     extremes, top = _extremes(bits, finite, layout)
     half = -top // 2  # in two steps: a subnormal number's is more than one factor can hold
     scaled = values * power_of_two(half) * power_of_two(-top - half)
     scaled = (scaled * scaled) * (scaled * scaled)
-    sums = {
-        SUM: total,
-        L1: jnp.sum(jnp.abs(values)),
-        M2: jnp.sum(square),
-        M3: jnp.sum(square * central),
-        M4: jnp.sum(square * square),
-        S8: jnp.sum(scaled * scaled),
-        PROJECTION: jnp.sum(jnp.where(keys >> 31, -values, values)),
-        **extremes,
-    }
-    return jnp.stack([sums[column] for column in range(len(MOMENTS))])
+    m2, m3, m4, s8 = sums_of([square, square * central, square * square, scaled * scaled])
+    sums = {SUM: total, L1: l1, M2: m2, M3: m3, M4: m4, S8: s8, PROJECTION: projection}
+    numbers = {**sums, **extremes}
+    return jnp.stack([numbers[column] for column in range(len(MOMENTS))])
+
+
+def sums_of(terms: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """The sum of each, all of one type: in one pass, as XLA does not make of several sums."""
+    nothing = [jnp.zeros((), term.dtype) for term in terms]
+    return lax.reduce(terms, nothing, lambda a, b: list(map(lax.add, a, b)), (0,))
 
 
 def _extremes(
@@ -155,10 +155,19 @@ def _extremes(
     most = layout.all_but_sign
     magnitude = bits & most
     ordered = bits ^ ((bits >> (layout.width - 1)) & most)
-    low = jnp.min(jnp.where(finite, ordered, most), initial=most)
-    high = jnp.max(jnp.where(finite, ordered, ~most), initial=~most)
-    small = jnp.min(jnp.where(finite & (magnitude > 0), magnitude, most), initial=most)
-    large = jnp.max(jnp.where(finite, magnitude, 0), initial=0)
+    ends = {
+        "low": (jnp.where(finite, ordered, most), most, lax.min),
+        "high": (jnp.where(finite, ordered, ~most), ~most, lax.max),
+        "small": (jnp.where(finite & (magnitude > 0), magnitude, most), most, lax.min),
+        "large": (jnp.where(finite, magnitude, 0), 0, lax.max),
+    }
+    terms, start, ways = zip(*ends.values(), strict=True)
+    low, high, small, large = lax.reduce(
+        terms,
+        tuple(layout.signed(number) for number in start),
+        lambda a, b: tuple(way(p, q) for way, p, q in zip(ways, a, b, strict=True)),
+        (0,),
+    )
 
     def number(key: jax.Array, where_none: float) -> jax.Array:
         found = values_of(key ^ ((key >> (layout.width - 1)) & most), layout)

@@ -14,9 +14,7 @@ from .modules import tap_output
 def outputs() -> AbstractContextManager[object]:
     """A context in which what modules return is tapped under their paths, as "block.attention".
 
-        collect(jax.value_and_grad(loss_of), within=linen.outputs)(params, batch)
-
-    A model within `jax.jit` that was traced before is not traced again, and has no taps.
+    collect(jax.value_and_grad(loss_of), within=linen.outputs)(params, batch)
     """
     return nn.intercept_methods(_intercept)
 

@@ -56,7 +56,7 @@ def tap(
     """
 
     def marked(path: tuple[Any, ...], leaf: Any) -> Any:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
             return leaf
         mark = Mark(
             kind=kind,

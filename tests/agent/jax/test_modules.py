@@ -72,6 +72,18 @@ def test_linen_under_scan_and_remat() -> None:
     assert np.array_equal(root_of(taps).counts, whole.counts)
 
 
+def test_a_compiled_model_that_was_traced_before_is_observed() -> None:
+    model = nn.Dense(4)
+    params = model.init(KEY, X)
+    apply = jax.jit(model.apply)
+    apply(params, X)
+
+    taps = collect(apply, within=linen.outputs)(params, X)[1]
+
+    assert elements(taps, "activation") == {"(root)": 16}
+    assert collect(apply)(params, X)[1] == Taps()
+
+
 class Perceptron(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.first = nnx.Linear(8, 8, rngs=rngs)

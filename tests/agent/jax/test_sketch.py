@@ -115,7 +115,7 @@ def assert_sums_agree(table: SketchTable, expected: SketchTable, x: NDArray[Any]
 
 
 @engines
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(x=bits_of("float32"))
 @example(x=np.full(LENGTH, 1e20, np.float32))
 @example(x=np.full(LENGTH, 1e-25, np.float32))
@@ -129,7 +129,7 @@ def test_any_float32_is_sketched_as_the_reference_does(engine: Rows, x: NDArray[
 
 
 @pytest.mark.parametrize(("engine", "name"), NARROW_BY_ENGINE)
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_any_narrow_float_is_sketched_as_the_reference_does(
     engine: Rows, name: str, data: st.DataObject
@@ -154,7 +154,7 @@ def test_float64_is_sketched_where_it_is_on(engine: Rows) -> None:
 
 
 @engines
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (70_001,)])
+@pytest.mark.parametrize("shape", [(), (3, 0), (70_001,)])
 def test_any_shape_is_sketched(engine: Rows, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape, np.float32) + np.float32(3)
 
@@ -229,7 +229,7 @@ numbers = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, np.
 arrays = st.lists(numbers, min_size=5, max_size=5).map(lambda some: np.array(some, np.float32))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(a=arrays, b=arrays)
 def test_merge_is_that_of_tables(a: NDArray[Any], b: NDArray[Any]) -> None:
     mine = table_of(jax.jit(merge)(row_of(a), row_of(b)))

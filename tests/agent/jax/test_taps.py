@@ -324,17 +324,17 @@ def test_profilers_see_the_names_of_the_function() -> None:
 
 def test_leaves_have_slots_and_what_is_no_float_passes() -> None:
     def model(x: jax.Array, *, double: bool) -> dict[str, Any]:
-        tree = {"a": (x, x.astype(jnp.bfloat16)), "n": jnp.arange(3)}
-        return {**tap(tree, "tree"), "double": double}
+        tree = {"a": (x, x.astype(jnp.bfloat16)), "n": jnp.arange(3), "key": jax.random.key(0)}
+        return tap({**tree, "double": double, "name": "tree", "scale": 2.0}, "tree")
 
     out, taps = collect(model)(X, double=True)
 
     assert [(s.slot, s.dtype) for s in taps.sites] == [("a.0", "float32"), ("a.1", "bfloat16")]
-    assert out["double"] is True
+    assert (out["double"], out["name"], out["scale"]) == (True, "tree", 2.0)
     assert out["n"].dtype == jnp.int32
 
 
-def test_a_tap_that_cannot_be_reached_is_told() -> None:
+def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def kernel(x: Any, out: Any) -> None:
         out[...] = tap(x[...], "within")
 
@@ -343,3 +343,4 @@ def test_a_tap_that_cannot_be_reached_is_told() -> None:
 
     assert np.array_equal(out, X)
     assert taps == Taps(unseen=("within",))
+    assert "cannot be looked into see nothing: within." in caplog.text
