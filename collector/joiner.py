@@ -152,6 +152,8 @@ class Joiner:
         self.world_size = world_size
         self.settings = settings or JoinerSettings()
         self._ranks: dict[int, _Rank] = {}
+        self._here = 0
+        """How many of them are not gone."""
         self._order: list[Key] = []
         self._open: dict[Key, Held] = {}
         self._closed: OrderedDict[Key, Held] = OrderedDict()
@@ -209,6 +211,11 @@ class Joiner:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no rank is there that was heard of."""
+        return not self._here
+
     def newest_step(self) -> int:
         """The furthest that a rank has come, as far as is known."""
         return max((state.place.step for state in self._ranks.values()), default=0)
@@ -223,8 +230,10 @@ class Joiner:
         state = self._ranks.get(rank)
         if state is None:
             state = self._ranks[rank] = _Rank(seen=now, moved=now)
+            self._here += 1
         elif state.gone:
             state.gone = False
+            self._here += 1
             self._tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
         state.seen = max(state.seen, now)
         if place is not None and place != state.place:
@@ -388,6 +397,7 @@ class Joiner:
 
     def _let_go(self, rank: int, state: _Rank) -> None:
         state.gone = True
+        self._here -= 1
         self.pass_over(rank)
 
     def _find_lost(self, now: float) -> None:

@@ -121,6 +121,8 @@ class Run:
         self._unwritten: set[int] = set()
         self._is_sealed = False
         self._gathered_at = float("-inf")
+        self._everyone_left = False
+        """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
 
     # Streams -------------------------------------------------------------------------------------
 
@@ -283,7 +285,9 @@ class Run:
         stream.cursor.close(goodbye.last)
         stream.ended = True
         stream.told_committed = -2
-        self._joiners[stream.attempt].leave(stream.rank, goodbye.reason)
+        joiner = self._joiners[stream.attempt]
+        joiner.leave(stream.rank, goodbye.reason)
+        self._everyone_left = self._everyone_left or joiner.is_deserted
 
     def steer(self) -> Iterator[tuple[Stream, Control | Alerts]]:
         """Which streams are to be told how to go on, if some do not know it."""
@@ -592,6 +596,8 @@ class Run:
         if now - self._gathered_at >= self.settings.commit_s:
             return _up_to_a_chunk(self._next_record, self._most_records())
         most, waiting = self._most_records(), self._ready.records if self._ready else ()
+        if self._everyone_left and not waiting:
+            return _up_to_a_chunk(self._next_record, most)
         # One chunk of the store at a time: messages are answered in between.
         some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
         ready = sum(joiner.ready(some) for joiner in self._joiners.values())
@@ -623,6 +629,7 @@ class Run:
             self._respond(attempt, batch)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
+        self._everyone_left = self._everyone_left and len(gathered.records) > 0
 
     def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
         """Sinks hear at once of what was found, stored or not."""

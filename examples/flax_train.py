@@ -11,7 +11,9 @@ import argparse
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -118,12 +120,14 @@ def main() -> None:
         jax.config.update("jax_num_cpu_devices", options.devices)
     viewer = None
     if options.view:
-        folder = os.environ.get("RANKSCOPE_DIR", "rankscope-runs")
-        viewer = subprocess.Popen([sys.executable, "-m", "rankscope", "view", folder])
+        folder = Path(os.environ.get("RANKSCOPE_DIR", "rankscope-runs"))
+        folder.mkdir(exist_ok=True)
+        viewer = subprocess.Popen([sys.executable, "-m", "rankscope", "view", str(folder)])
     train(options.run, options.steps, options.every)
     if viewer is not None:
         print("The page is open until you press Ctrl-C.")
-        viewer.wait()
+        with suppress(KeyboardInterrupt):
+            viewer.wait()
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def _dataset(
     asked: Question,
 ) -> xr.Dataset:
     both = ("site", "format")
-    columns: dict[str, Any] = {"verdict": (both, _verdicts(worst.shares, asked).T)}
+    columns: dict[str, Any] = {"verdict": (both, _verdicts(worst.shares, targets, asked).T)}
     for number, question in enumerate(QUESTIONS):
         for bound, suffix in enumerate(BOUNDS):
             columns[question + suffix] = (both, worst.shares[:, number, bound].T)
@@ -247,9 +247,13 @@ def _dataset(
     return xr.Dataset(columns, coords=by_site(sites) | {"format": names}, attrs=limits)
 
 
-def _verdicts(shares: Floats, asked: Question) -> NDArray[np.str_]:
-    """str [formats, sites]: one of `VERDICTS`."""
-    most = np.array([asked.most_overflow, asked.most_underflow])[:, None]
+def _verdicts(shares: Floats, targets: Sequence[Format], asked: Question) -> NDArray[np.str_]:
+    """str [formats, sites]: one of `VERDICTS`.
+
+    Blocks are scaled so that none overflows: what the rounding of their scales clips is no verdict.
+    """
+    limits = [(asked.most_overflow if isinstance(one, NumberFormat) else 1.0) for one in targets]
+    most = np.array([(limit, asked.most_underflow) for limit in limits])[:, :, None]
     at_least, at_most = shares[:, :2, LOW], shares[:, :2, HIGH]
     verdict = np.full(at_least[:, 0].shape, VERDICTS.index(FITS))
     verdict[(at_most > most).any(axis=1)] = VERDICTS.index(MAY_BREAK)

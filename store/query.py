@@ -456,7 +456,9 @@ class Run:
                 is one with which nothing overflows in any of the steps; of these one with which
                 fewest elements may become zero, then fewest are subnormal; of these the one
                 nearest to 0. Where it is not known how large elements are it is 0.
-            most_overflow: the share of a tensor that may overflow, or be clipped, where it fits.
+            most_overflow: the share of a tensor that may overflow, or be clipped, where it fits;
+                of formats with a scale by block it is not asked: what the rounding of a block's
+                scale clips is told, and is no reason to say that the format breaks.
             most_underflow: the share that may become zero.
             width: take neighbouring steps together, so that there are at most so many stretches:
                 of a long run quick, but a step that is bad may be lost among good ones. What was

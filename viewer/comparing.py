@@ -166,8 +166,8 @@ def describe(found: Comparison, grid: Grid, *, statistic: str) -> str:
     if not far.size or far.max() == 0:
         return f"{text}; {statistic} is the same everywhere."
     row, column = np.unravel_index(far.argmax(), far.shape)
-    ratio = words.number(2.0 ** float(grid.shade[row, column]))
+    ratio = words.ratio(2.0 ** float(grid.shade[row, column]))
     return (
-        f"{text}; furthest apart is {grid.names[row]} from step {int(grid.first[column])}: "
-        f"{ratio} times the {statistic} of this run."
+        f"{text}; furthest apart is {grid.names[row]} from step {int(grid.first[column])}, "
+        f"where {statistic} is that of this run {ratio}."
     )

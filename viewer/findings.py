@@ -45,6 +45,14 @@ class Since:
 
     attempt: int
     step: int
+    newest: int = -1
+    """The last step that was recorded; -1: how long ago something ended is not told."""
+
+    def ago(self, attempt: int, last_step: int) -> str:
+        """How long ago what was last found there ended, in words; empty if that is not told."""
+        steps = self.newest - last_step
+        told = attempt == self.attempt and self.newest >= 0 and steps > 0
+        return f"ended {words.count(steps, 'step')} before the last" if told else ""
 
     def holds(self, attempt: int, last_step: int | None) -> bool:
         """Whether what was last found there is of now; None where it goes on."""
@@ -105,7 +113,7 @@ def _facts(one: Finding, since: Since) -> str:
     also = f", also {', '.join(one.others)}" if one.others else ""
     rows = [
         ("attempt", str(one.attempt) if since.attempt > 0 else ""),
-        ("steps", _steps(one)),
+        ("steps", _steps(one, since)),
         ("site", site),
         ("ranks", _places(one)),
         ("rule", one.rule),
@@ -116,10 +124,11 @@ def _facts(one: Finding, since: Since) -> str:
     return _list(one.severity, rows)
 
 
-def _steps(one: Finding) -> str:
+def _steps(one: Finding, since: Since) -> str:
     if one.last_step is None:
         return f"from {one.first_step}, goes on"
-    return words.steps(one.first_step, one.last_step).partition(" ")[2]
+    steps = words.steps(one.first_step, one.last_step).partition(" ")[2]
+    return ", ".join(filter(None, (steps, since.ago(one.attempt, one.last_step))))
 
 
 def _places(one: Finding) -> str:

@@ -69,7 +69,11 @@ def load_rank_map(
         shade, state = pool_furthest(shade, state, held)
         first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
         last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
-    names = [name.replace(",", " ") for name in found.names]
+    places = [name.replace(",", " ") for name in found.names]
+    names = [
+        place if place == f"rank {rank}" else f"rank {rank} ({place})"
+        for rank, place in zip(found.ranks, places, strict=True)
+    ]
     grid = Grid(
         shade=shade,
         state=state,
@@ -81,10 +85,6 @@ def load_rank_map(
         names=names,
         logarithmic=True,
         signed=True,
-        said=[
-            name if name == f"rank {rank}" else f"rank {rank} ({name})"
-            for rank, name in zip(found.ranks, names, strict=True)
-        ],
     )
     sizes = np.bincount([group for group in found.group if group >= 0], minlength=1)
     return RankMap(grid=grid, ranks=found.ranks, alone=bool(sizes.max(initial=0) < 2))
@@ -122,11 +122,10 @@ def describe(found: RankMap, *, statistic: str) -> str:
         text += "; no rank has a number to compare"
     elif far.max() >= FAR:
         row, column = np.unravel_index(far.argmax(), far.shape)
-        ratio = 2.0 ** float(grid.shade[row, column])
         text += (
-            f"; furthest from the median of its peers is rank {found.ranks[row]} "
-            f"({grid.names[row]}) at step {int(grid.first[column])}: "
-            f"{words.number(ratio)} times the {statistic} of the median"
+            f"; furthest from the median of its peers is {grid.names[row]} "
+            f"at step {int(grid.first[column])}, where {statistic} is that of the median "
+            f"{words.ratio(2.0 ** float(grid.shade[row, column]))}"
         )
     else:
         most = words.number(2.0 ** float(far.max()))

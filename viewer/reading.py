@@ -31,7 +31,7 @@ class Reading:
 
     label: str
     values: Floats
-    """float64 [steps]: NaN where there is none."""
+    """float64 [steps]: NaN where there is none, infinite where it is not finite."""
     missing: str = ""
     """What is said where there is no number; nothing: then it is left out."""
 
@@ -56,10 +56,10 @@ class Readings:
 
 def of_training(lines: Lines, steps: NDArray[np.int64]) -> list[Reading]:
     """A training statistic at these steps, by rank as far as it is drawn so."""
-    named = {lines.label(rank): lines.values[rank] for rank in sorted(lines.values)}
+    named = {lines.label(rank): _told(lines, rank) for rank in sorted(lines.values)}
     if len(named) > MOST_RANKS:
         worst = [] if lines.worst is None else [lines.label(lines.worst)]
-        extremes = {"least": lines.low, "greatest": lines.high}
+        extremes = {"least": lines.low, "greatest": _told(lines, None)}
         named = extremes | {name: named[name] for name in worst if name in named}
     elif len(named) == 1:
         named = {"": next(iter(named.values()))}
@@ -99,6 +99,14 @@ def of_site(
         ),
         Reading(label="elements not finite", values=np.where(bad > 0, bad, np.nan)),
     ]
+
+
+def _told(lines: Lines, rank: int | None) -> Floats:
+    """The values of a rank, or None: the greatest of all; infinite where they are not finite."""
+    values = np.array(lines.high if rank is None else lines.values[rank], np.float64)
+    bad = [step for step, of in lines.bad if rank is None or of == rank]
+    values[np.isin(lines.steps, bad)] = np.inf
+    return values
 
 
 def _at(known: NDArray[np.int64], values: NDArray[np.floating], steps: NDArray[np.int64]) -> Floats:

@@ -212,8 +212,11 @@ class Session:
     def since(self) -> findings.Since:
         """From where on the run is called now."""
         recent = self.recent()
-        attempt = len(self.follower.attempts()) - 1
-        return findings.Since(attempt=attempt, step=int(recent.min()) if len(recent) else 0)
+        return findings.Since(
+            attempt=len(self.follower.attempts()) - 1,
+            step=int(recent.min()) if len(recent) else 0,
+            newest=int(recent.max()) if len(recent) else -1,
+        )
 
     def blamed(self) -> int | None:
         """The rank that the first finding that blames any blames."""

@@ -62,7 +62,7 @@ def at_step(rows: Sequence[AtStep], *, statistic: str, step: int) -> str:
                 if one.nonfinite is None
                 else (
                     words.number(one.value),
-                    "no peer" if isnan(one.ratio) else f"{words.number(one.ratio)} ×",
+                    "no peer" if isnan(one.ratio) else words.ratio(one.ratio),
                     words.thousands(one.nonfinite),
                 )
             ),
@@ -83,7 +83,7 @@ def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
         (
             name_of(one.site, step=one.worst_step),
             str(one.rank),
-            f"{words.number(one.ratio)} ×",
+            words.ratio(one.ratio),
             _score(one.score, 5),
             f"{_score(one.worst_score, NEAR_ONCE)} at step {one.worst_step}",
         )
@@ -160,7 +160,7 @@ def parted_sites(found: Comparison, *, most: int = 20) -> str:
     columns = order.head(most)[["numbers_step", "bits_step", "largest", "largest_step"]]
     for site, step, bits, largest, at in columns.itertuples(name=None):
         first = "not known" if pd.isna(bits) else str(bits)
-        ratio = f"{words.number(2.0 ** float(largest))} × at step {at}"
+        ratio = f"{words.ratio(2.0 ** float(largest))} at step {at}"
         where = name_of(str(site), step=int(step))
         rows.append((where, str(int(step)), first, ratio))
     more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""

@@ -46,6 +46,11 @@ def as_power(value: float) -> str:
     return power(log2(value)) if value > 0 and isfinite(value) else number(value)
 
 
+def ratio(value: float) -> str:
+    """A ratio that is not negative, as what it does to a number: `× 3`, or `÷ 40`."""
+    return f"÷ {number(1 / value)}" if 0 < value < 1 else f"× {number(value)}"
+
+
 def share(part: float) -> str:
     """A part of a whole as a percentage, or in parts per million or billion."""
     if isnan(part):

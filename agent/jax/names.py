@@ -11,18 +11,21 @@ from jax.tree_util import GetAttrKey, KeyPath, keystr, tree_leaves_with_path
 Parts = tuple[str, ...]
 """A name, cut at its dots."""
 
+COLLECTION = "params"
+"""What linen calls the collection of all parameters."""
+
 Leaf = tuple[Parts, jax.Array]
 
 
 def named_leaves(tree: Any) -> list[Leaf]:
     """The leaves of a pytree that are arrays, and their names.
 
-    Left out of names is what all have in common and says nothing: linen's collection `params`, and
+    Left out of names is what all have in common and says nothing: the collection of linen, and
     the attribute `value` of nnx's variables.
     """
     found = [(path, leaf) for path, leaf in tree_leaves_with_path(tree) if is_array(leaf)]
     paths = [path for path, _ in found]
-    first = int(_all(path[0] for path in paths if len(path) > 1) == "params")
+    first = int(_all(path[0] for path in paths if len(path) > 1) == COLLECTION)
     is_nnx = bool(paths) and all(_ends_in_value(path) for path in paths)
     names = [_parts(path[:-1] if is_nnx else path)[first:] for path in paths]
     return [(name, leaf) for name, (_, leaf) in zip(names, found, strict=True)]
@@ -37,7 +40,8 @@ def owner_of(parts: Parts, owners: Collection[Parts]) -> tuple[Parts, Parts] | N
     """The longest of the names in `owners` that a name ends with, and what comes before it."""
     for start in range(len(parts)):
         if parts[start:] in owners:
-            return parts[start:], parts[:start]
+            before = parts[:start]
+            return parts[start:], before[:-1] if before[-1:] == (COLLECTION,) else before
     return None
 
 

@@ -82,6 +82,15 @@ class Peer:
         self.say(msgspec.structs.replace(decode(head, "agent"), **header), blob)
 
 
+def test_who_leaves_last_does_not_wait_for_the_next_commit(tmp_path: Path) -> None:
+    with serving(tmp_path, replace(QUICK, commit_s=20.0)) as service:
+        boxes = [outbox(service.address, rank, 2) for rank in range(2)]
+        for box in boxes:
+            send(box, range(70))
+        assert close_all(boxes) == [True, True]
+        assert len(open_run(tmp_path / "demo").records()) == 70
+
+
 def test_frames_become_records_that_can_be_read(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         boxes = [outbox(service.address, rank, 2) for rank in range(2)]

@@ -14,7 +14,7 @@ from rankscope.sketch import COUNTS, MOMENTS, SketchTable, sketch_array
 from rankscope.sketch.reference import glance_at
 from rankscope.store import Run, open_run
 
-from .torchrun import run_of
+from .launching import run_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 COUNT = COUNTS.index("count")

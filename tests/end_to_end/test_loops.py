@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.store import Run, open_run
 
-from .torchrun import run_of
+from .launching import run_of
 
 JOB = Path(__file__).with_name("loops_job.py")
 LOOPS = ("channels_last", "clipped_by_group", "thrown_away", "many_updates", "over_steps")

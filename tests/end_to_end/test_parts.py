@@ -10,6 +10,7 @@ import pytest
 
 from rankscope.store import Run
 
+from .launching import run_of
 from .one_process import (
     Tensors,
     as_ranks_see_it,
@@ -19,7 +20,6 @@ from .one_process import (
     one_process,
     runs_of,
 )
-from .torchrun import run_of
 
 JOB = Path(__file__).with_name("parts_job.py")
 SCRIPT = runpy.run_path(str(JOB))

@@ -14,7 +14,7 @@ import torch
 from rankscope.sketch import COUNTS, derive
 from rankscope.store import Run
 
-from .torchrun import run_of
+from .launching import run_of
 
 JOB = Path(__file__).with_name("reduction_job.py")
 RANKS = 3

@@ -18,6 +18,7 @@ import torch
 from rankscope.sketch import sketch_array
 from rankscope.store import Run
 
+from .launching import run_of
 from .one_process import (
     Tensors,
     as_ranks_see_it,
@@ -27,7 +28,6 @@ from .one_process import (
     one_process,
     runs_of,
 )
-from .torchrun import run_of
 
 JOB = Path(__file__).with_name("shards_job.py")
 SCRIPT = runpy.run_path(str(JOB))

@@ -13,8 +13,8 @@ from rankscope.agent.torch import observe
 from rankscope.sketch import SettingError
 from rankscope.store import Run, open_run
 
+from .launching import run_of
 from .one_process import Tensors, as_ranks_see_it, assert_same, one_process
-from .torchrun import run_of
 
 JOB = Path(__file__).with_name("stages_job.py")
 USERS = runpy.run_path(str(JOB))

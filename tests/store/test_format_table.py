@@ -232,6 +232,20 @@ def test_blocks_with_a_scale_of_their_own_are_known_where_they_were_counted(
     assert (table["shift"] == 0).all()
 
 
+def test_what_the_scale_of_a_block_clips_is_told_and_breaks_nothing(
+    writer: RunWriter, record: Make
+) -> None:
+    mx = BlockExponents(columns=32)
+    x = np.full((16, 32), 7, np.float32)  # times 2^0: above 6, the largest of e2m1
+    writer.catalog.add_quantities([(0, mx.name)])
+    writer.commit([record(0, {0: x}, quantities={0: mx.count(x)})], streams={})
+
+    one = open_run(writer.path).format_table(0, sites=UP_0, formats=["mxfp4_e2m1", "e2m1"])
+
+    assert one["overflow_high"].to_numpy().tolist() == [[1, 1]]
+    assert one["verdict"].to_numpy().tolist() == [["fits", "breaks"]]
+
+
 def test_what_a_sentinel_alone_saw_is_not_known(writer: RunWriter, record: Make) -> None:
     glanced = record(0, look=glance_at)
     writer.commit([glanced, record(1)], streams={})

@@ -33,8 +33,9 @@ const tell = (location, text) => {
   place.textContent = text;
   place.style = text ? style : "display: none";
 };
+if (leaves) return tell(NaN, "");
 const {x, origin: {x_range}} = cb_obj;
-if (leaves || !steps.length || x < x_range.start || x > x_range.end) return tell(NaN, "");
+if (!steps.length || x < x_range.start || x > x_range.end) return tell(NaN, "");
 let at = 0, end = steps.length - 1;
 while (at < end) {
   const middle = (at + end) >> 1;
@@ -44,7 +45,7 @@ if (at > 0 && x - steps[at - 1] < steps[at] - x) at -= 1;
 if (line.location === steps[at]) return;
 const far = (v) => v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5);
 const finite = (v) => far(v) ? v.toExponential(3).replace("e+", "e") : String(+v.toPrecision(4));
-const number = (v) => (Number.isFinite(v) ? finite(v) : v > 0 ? "+∞" : "-∞").replaceAll("-", "−");
+const number = (v) => Number.isFinite(v) ? finite(v).replaceAll("-", "−") : "not finite";
 const {label, missing} = names.data;
 const told = label.map((name, place) => {
   const value = columns[place][at];
@@ -67,6 +68,8 @@ class Crosshair:
             muted=theme.muted, surface=theme.surface, ink=theme.ink, font=look.FONT
         )
         self._moves, self._leaves = (self._script(leaves) for leaves in (False, True))
+        self._times_left = 0
+        self.names.js_on_change("tags", self._leaves)
 
     def _script(self, leaves: bool) -> CustomJS:
         args = {
@@ -79,6 +82,11 @@ class Crosshair:
         for figure in figures:
             figure.js_on_event(MouseMove, self._moves)
             figure.js_on_event(MouseLeave, self._leaves)
+
+    def leave(self) -> None:
+        """Take both away: the mouse is over another page, and tells of no leave."""
+        self._times_left += 1
+        self.names.tags = [self._times_left]
 
     def show(self, found: Readings) -> None:
         """Read these from now on, sending no more than new steps where that is enough."""

@@ -140,8 +140,10 @@ class HeatmapFigure:
         for width, colour in ((4, self.theme.surface), (2, self.theme.ink)):
             fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
-        across = Span(dimension="width", line_color=self.theme.muted, line_width=1, line_alpha=0.35)
-        fig.add_tools(CrosshairTool(overlay=across, visible=False), self._hover(top))
+        # A line of the tool's own, of which the server hears nothing.
+        across = CrosshairTool(dimensions="width", visible=False)
+        across.update(line_color=self.theme.muted, line_width=1, line_alpha=0.35)
+        fig.add_tools(across, self._hover(top))
         return fig
 
     def _hover(self, renderer: DataRenderer) -> HoverTool:
@@ -217,11 +219,17 @@ class HeatmapFigure:
         }  # fmt: skip
 
     def _label(self, grid: Grid) -> None:
-        """Name as many rows as can be read; a row keeps its name through zoom and refresh."""
+        """Name as many rows as can be read, the outlined one among them.
+
+        A row keeps its name through zoom and refresh.
+        """
         rows = max(len(grid.names), 1)
         every = max(round(LABEL_HEIGHT * rows / look.frame(self.figure)[1] + 0.49), 1)
         length = LABEL_LENGTH * self.label_width // LABEL_WIDTH
-        ticks = [row + 0.5 for row in range(0, len(grid.names), every)]
+        named = range(0, len(grid.names), every)
+        chosen = [int(row) for row in self.chosen.data["top"] if row < len(grid.names)]
+        ticks = [row + 0.5 for row in named if all(abs(row - one) >= every for one in chosen)]
+        ticks = sorted([*ticks, *(row + 0.5 for row in chosen)])
         names = {row + 0.5: words.shorten(name, length) for row, name in enumerate(grid.names)}
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
@@ -237,11 +245,13 @@ class HeatmapFigure:
         grid = self.grid
         if grid is None or row is None or column is None:
             self._set(self.chosen, {"left": [], "right": [], "top": [], "bottom": []})
-            return
-        left = grid.left + column * grid.stride
-        self._set(self.chosen, {
-            "left": [left], "right": [left + grid.stride], "top": [row], "bottom": [row + 1],
-        })  # fmt: skip
+        else:
+            left = grid.left + column * grid.stride
+            self._set(self.chosen, {
+                "left": [left], "right": [left + grid.stride], "top": [row], "bottom": [row + 1],
+            })  # fmt: skip
+        if grid is not None:
+            self._label(grid)
 
     def outline_site(self, site: str, step: int | None) -> None:
         """Draw a box around the cell of a site at a step; around none where either is missing."""

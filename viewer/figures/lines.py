@@ -38,6 +38,7 @@ class LinesFigure:
         self.figure = fig
         self.source = ColumnDataSource({"step": [], "low": [], "high": []})
         self.bad = ColumnDataSource({"step": [], "y": [], "rank": []})
+        self.alone = ColumnDataSource({"step": [], "y": [], "colour": []})
         self.drawn: dict[int, Any] = {}
         """The renderer of each rank's line."""
         self.logarithmic = False
@@ -47,6 +48,7 @@ class LinesFigure:
         self.marks = fig.scatter(
             "step", "y", source=self.bad, marker="diamond", size=8, color=theme.nonfinite
         )
+        self.dots = fig.scatter("step", "y", source=self.alone, size=5, color="colour")
         # On an axis of their own, so that they stand at the frame's foot whatever the values are.
         fig.extra_y_ranges = {"foot": Range1d(start=0, end=1)}
         self.events = ColumnDataSource({"step": [], "y": [], "text": [], "fill": []})
@@ -97,6 +99,7 @@ class LinesFigure:
         update(self.source, data)
         # Without lines of its own each rank is inside the band.
         self.band.visible = len(lines.drawn) < len(lines.values) or not lines.values
+        self._dot(lines, data)
         self._mark(lines, data)
         self._name_worst(lines, data)
 
@@ -128,12 +131,26 @@ class LinesFigure:
             style = {"line_color": colour, "line_width": 2.4 if worst else 1.3}
             self.drawn[rank].glyph.update(**style, line_alpha=1.0 if worst else 0.75)
         # The worst line comes last and so lies above the others, and the marks above all lines.
-        order = [self.band, *(self.drawn[rank] for rank in lines.drawn), self.marks]
+        order = [self.band, *(self.drawn[rank] for rank in lines.drawn), self.dots, self.marks]
         if self.figure.renderers != [*order, self.began]:
             self.figure.renderers = [*order, self.began]
             # Not the marks at the foot, which have an axis of their own.
             self.figure.y_range.renderers = order
         self.hover.renderers = list(self.drawn.values())
+
+    def _dot(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
+        """A dot for each number without neighbours, of which there is no line."""
+        steps, heights, looks = list[int](), list[float](), list[str]()
+        for rank in lines.drawn:
+            line = data[lines.label(rank)]
+            there = np.pad(np.isfinite(line), 1)
+            at = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
+            steps += data["step"][at].tolist()
+            heights += line[at].tolist()
+            looks += [colours.WORST if rank == lines.worst else colours.RANK] * len(at)
+        dots: look.Data = {"step": steps, "y": heights, "colour": looks}
+        if dict(self.alone.data) != dots:
+            self.alone.data = dots
 
     def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
         """A diamond where a rank is not finite, at the height of its nearest number."""

@@ -92,6 +92,8 @@ class Visited:
 
     def _show(self) -> None:
         problem = ""
+        if self.told.page != self.session.choice.page:
+            self.session.crosshair.leave()
         try:
             self.page.show()
             self._readout.show()

@@ -51,6 +51,9 @@ def test_all_leaves_of_linen_are_weights(scope: Scope) -> None:
     expected |= {"head.kernel", "head.bias"}
     assert weights_of(scope.sketch(weights=variables)) == expected
     assert weights_of(scope.sketch(weights=variables["params"])) == expected
+    telemetry = scope.sketch(weights=variables, optimizer=optax.trace(0.9).init(variables))
+    states = {f"optimizer_state:{name}[trace]" for name in expected}
+    assert set(labels(telemetry)) == {f"weight:{name}" for name in expected} | states
 
 
 def test_a_train_state_is_taken_apart(scope: Scope) -> None:

@@ -155,7 +155,6 @@ def test_what_is_no_floating_point_number_is_passed_over_and_counted(
     weights = {"w": jnp.ones(4), "ids": jnp.arange(4), "key": jax.random.key(0)}
     with watch() as scope:
         scope.step(scope.sketch(weights=weights))
-        assert scope.health()["tensors_unsupported"] == 2 or scope.statistics().sent == 0
     assert observed.labels() == ["weight:w"]
     assert scope.health()["tensors_unsupported"] == 2
 

@@ -52,6 +52,7 @@ def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
     before = len(sent)
 
     for x in (20.1, 20.4, 30.7):
+        page.page.mouse.move(*page.at("heatmap", x, x / 4))
         page.page.mouse.move(*page.at("ranks", x, 1))
     at, told = page.page.evaluate(LINE)
 
@@ -64,6 +65,13 @@ def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
     assert len(sent) == before
     page.page.mouse.move(5, 5)
     assert page.page.evaluate(LINE)[1] == ""
+
+    page.page.mouse.move(*page.at("ranks", 30.7, 1))
+    assert page.page.evaluate(LINE)[1]
+    page.page.get_by_role("link", name="Triage").focus()
+    page.page.keyboard.press("Enter")
+    page.sees("What is wrong")
+    assert page.page.locator("#readout").text_content() == ""
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:

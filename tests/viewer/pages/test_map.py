@@ -20,6 +20,7 @@ from rankscope.viewer.figures import colours
 from rankscope.viewer.pages import Map
 
 from ...logframe.tandv import build
+from ..browser.big_run import write_big_run
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
@@ -75,6 +76,32 @@ def test_a_click_selects_a_cell_and_shows_its_histogram(
     table = open_run(broken_job).table(30, ["activation:blocks.0.mlp.act"])[1]
     assert sum(page.selection.exponents.bars.data["count"]) == table.histogram.sum()
     assert page.session.pinned.location == 30
+
+
+def test_the_row_of_the_selection_is_named(tmp_path: Path, open_page: Callable) -> None:
+    write_big_run(tmp_path / "run", blocks=3, times=1, spikes={})
+    page = open_page(tmp_path / "run", kind="activation", statistic="abs_max")
+    axis: Any = page.heatmap.figure.yaxis[0]
+    assert len(grid_of(page).names) > 40  # each third row is named
+    assert axis.ticker.ticks[:4] == [0.5, 3.5, 6.5, 9.5]
+
+    tap(page.heatmap.figure, 30, 5.5)
+
+    assert axis.ticker.ticks[:3] == [0.5, 5.5, 9.5]
+    assert axis.major_label_overrides[5.5]
+
+
+def test_a_loss_without_neighbours_is_a_dot(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(1))
+    pages = open_pages(job.path, page="map")
+    lines = pages.page.training.lines
+    assert column(lines.alone, "step") == [0] * job.ranks
+
+    job.commit(range(1, 2))
+    pages.session.follower.look()
+    pages.tick()
+    assert column(lines.alone, "step") == []
 
 
 def test_of_a_rank_that_was_kept_its_own_exponents_are_shown(

@@ -57,7 +57,7 @@ def test_each_rank_is_a_row_in_the_order_of_the_mesh(
 
     grid = page.heatmap.grid
     assert grid is not None
-    assert grid.names == ["dp=0", "dp=1", "dp=2", "dp=3"]
+    assert grid.names == [f"rank {rank} (dp={rank})" for rank in range(4)]
     assert grid.shade.shape == grid.state.shape == (4, 60)
     # Rank 2 grows from step 26 on by 0.9 powers of two a step.
     assert np.abs(grid.shade[:, :26]).max() < 1
@@ -68,7 +68,7 @@ def test_each_rank_is_a_row_in_the_order_of_the_mesh(
     limits: Any = page.heatmap.mapper
     assert limits.low == -limits.high
     said: Any = page.heatmap.rows.data["sites"]
-    assert said[2] == "rank 2 (dp=2)"
+    assert said == grid.names
 
 
 def test_the_summary_names_the_rank_that_is_furthest(
@@ -155,7 +155,9 @@ def test_the_selected_step_is_told_in_numbers(
     assert len(found) == 4
     assert found[0].startswith(f"0, dp=0 {words.number(values[0])} ")
     assert found[2].startswith(f"2, dp=2 {words.number(values[2])} ")
-    assert found[2].endswith(f" × {int(bad[2])}")
+    over = run.rank_ratios("abs_max", site=SITE, steps=45)
+    ratio = 2.0 ** float(over.values[2, 0])
+    assert found[2].endswith(f" {words.ratio(ratio)} {int(bad[2])}")
     page.session.choice.step = None
     assert page.told.numbers == ""
 
@@ -188,7 +190,7 @@ def test_outliers_are_a_table_whose_rows_select() -> None:
 
     told = tables.outliers([found], "rms", why_none="")
 
-    assert rows(told) == ["&lt;up&gt; activation 3 0.25 × −7.5 −30 at step 12"]
+    assert rows(told) == ["&lt;up&gt; activation 3 ÷ 4 −7.5 −30 at step 12"]
     assert 'data-step="12"' in told
     assert "<b>−7.5</b>" in told
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from bokeh.events import MouseMove, Tap
 
 from rankscope.store import open_run
 from rankscope.viewer.pages import Visited
-from rankscope.viewer.reading import MOST_STEPS, Reading, Readings
+from rankscope.viewer.reading import MOST_STEPS, Reading, Readings, of_training
+from rankscope.viewer.series import load_training
 from rankscope.viewer.views import CONTENTS
 
 SITE = "activation:blocks.2.mlp.act"
@@ -50,6 +52,22 @@ def test_training_and_the_selected_site_are_read_at_recorded_steps(
     found = read(pages)
     assert found["step"].tolist() == list(range(30, 41))
     assert found["rms of blocks.2.mlp.act (activation), which rank is largest"][5] == 2
+
+
+def test_a_loss_that_is_not_finite_is_read_as_that(
+    broken_job: Path,
+) -> None:
+    lines = load_training(open_run(broken_job), "loss")
+
+    lost = replace(lines, bad=[(12, 2), (30, 0)])
+    found = {one.label: one.values for one in of_training(lost, lines.steps)}
+
+    assert np.flatnonzero(np.isinf(found["rank 2"])).tolist() == [12]
+    assert np.flatnonzero(np.isinf(found["loss rank 0"])).tolist() == [30]
+    assert np.isfinite(found["rank 1"]).all()
+    by_rank = dict.fromkeys(range(9), lines.values[0])
+    [_, greatest] = of_training(replace(lost, values=by_rank), lines.steps)
+    assert np.flatnonzero(np.isinf(greatest.values)).tolist() == [12, 30]
 
 
 def test_new_steps_can_be_read_as_they_come(

@@ -134,7 +134,7 @@ def test_a_finding_tells_its_steps(new_job: Callable, open_page: Callable) -> No
 
     assert "2 incidents, what goes on and is worst first." in page.told.state
     steps = [re.findall("steps (.*?) site", plain(card.facts)) for card in page.told.cards]
-    assert steps == [["from 100, goes on"], ["3–4"]]
+    assert steps == [["from 100, goes on"], ["3–4, ended 195 steps before the last"]]
 
 
 def test_a_healthy_run_says_what_was_looked_at(new_job: Callable, open_page: Callable) -> None:
