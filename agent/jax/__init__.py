@@ -4,7 +4,8 @@ from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
 from ...wire.messages import AlertSummary
 from ..schedule import Schedule
 from .collecting import Taps, TapSite, collect
-from .scope import Scope, observe
+from .observing import observe
+from .scope import Scope
 from .taps import tap
 from .telemetry import Telemetry
 

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -15,21 +15,16 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
-from ...sketch.quantities import Quantity
-from ...wire.keys import AgentKeys
-from ...wire.messages import PROTOCOL, Hello, Placement
+from ...wire.messages import PROTOCOL, Hello
 from ..alerts import AlertCallback, AlertCallbacks
-from ..embedded import folder_of
 from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import collector_of
-from ..schedule import Schedule, schedules_by_kind
-from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
-from ..settings import keys_of, run_name
+from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
@@ -39,21 +34,14 @@ from .delivery import Delivery, Number, Parcel
 from .due import Due
 from .gathering import Trees, gather
 from .layout import Layout
-from .meshes import Ranks, check_axes
+from .meshes import Ranks
 from .processes import Processes, facts
+from .settings import Settings
 from .streams import Streams
 from .telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-KINDS = (
-    "activation",
-    "activation_gradient",
-    "weight",
-    "weight_gradient",
-    "optimizer_state",
-    "tap",
-)
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
 """Those of what `collect` finds."""
 CLOSE_S = 15.0
@@ -65,116 +53,13 @@ Result = TypeVar("Result")
 _scopes = OpenBlocks["Scope"]()
 
 
-def observe(
-    *,
-    run: str | None = None,
-    to: str | None = None,
-    keys: str | os.PathLike[str] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    kinds: Sequence[str] = KINDS,
-    every: int = 1,
-    schedules: Mapping[str, Schedule | int] | None = None,
-    quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
-    mesh: Mesh | None = None,
-    axes: Mapping[str, str] | None = None,
-    in_program: bool | None = None,
-    placements: Mapping[str, Mapping[str, Placement]] | None = None,
-    unchecked: str | Sequence[str] | None = None,
-    include: str | Sequence[str] | None = None,
-    exclude: str | Sequence[str] | None = None,
-    start: int = 0,
-) -> Scope:
-    """Observe a training loop: `with observe(run="x") as scope: …`.
-
-    Call it after `jax.distributed.initialize`, in every process.
-
-    Args:
-        run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
-        to: address of a collector or relay, as tcp://host:7600; else RANKSCOPE_RELAY; else
-            RANKSCOPE_TO; else process 0 starts a collector.
-        keys: folder of the agent's keys, as `rankscope keygen` makes it, for a collector that asks
-            for them; else RANKSCOPE_KEYS. A collector started here needs none.
-        directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
-            ./rankscope-runs.
-        kinds: what is observed of what `sketch` is given.
-        every: distance of the steps in which sites are sketched.
-        schedules: a `Schedule`, or its `every`, for single kinds.
-        quantities: what is counted of some sites beside their sketches, whenever these are taken:
-            `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
-            expression that is searched for in the site's label, as `r"weight:.*mlp"`. Each device
-            counts its own part. On the CPU.
-        mesh: the job's mesh: its devices are the ranks, in its order. By default the largest that
-            the arrays of the first step lie on, else the devices that they lie on.
-        axes: what mesh axes are called in the run, as {"data": "dp", "model": "tp"}: ranks apart on
-            `tp` and `pp` hold other parts of the model, on all others they see other samples.
-        in_program: whether sketches are made on the devices, in the step's own program as far as
-            that knows where its arrays lie; by default, except on the CPU, whose kernels read what
-            the step returns on a thread of the agent's.
-        placements: how sites relate to the whole where their sharding does not say it: "shard",
-            "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
-            the site's label.
-        unchecked: regular expressions, searched for in a site's label: where copies on several
-            devices may differ, so that it is no alert.
-        include, exclude: regular expressions that are searched for in the names of what `sketch` is
-            given.
-        start: number of the first step; a resumed job passes its own.
-
-    Raises:
-        SettingError: an argument cannot be used; the message says which, and what would do.
-    """
-    if start < 0:
-        raise SettingError(f"`start` must not be negative, got {start}.")
-    chosen = schedules_by_kind(Schedule(every=every), schedules or {}, kinds)
-    for kind, schedule in chosen.items():
-        if schedule.staggered:
-            raise SettingError(
-                f"The schedule of {kind!r} is `staggered`, which JAX has no use for: each step "
-                "would be a program of its own. Give `every` alone."
-            )
-    check_axes(mesh, axes or {})
-    address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
-    return Scope(
-        run=run_name(run),
-        to=address,
-        keys=keys_of(keys, address),
-        directory=folder_of(directory),
-        schedules=chosen,
-        selection=Selection.of(include, exclude),
-        counting=Counting.of(quantities),
-        mesh=mesh,
-        axes=axes or {},
-        in_program=in_program,
-        placing=Placing.of(placements),
-        unchecked=Unchecked.of(unchecked),
-        start=start,
-    )
-
-
 class Scope:
     """The open observation of one loop; made by `observe`."""
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        to: str | None,
-        keys: AgentKeys | None,
-        directory: Path,
-        schedules: Mapping[str, Schedule],
-        selection: Selection,
-        counting: Counting,
-        mesh: Mesh | None,
-        axes: Mapping[str, str],
-        in_program: bool | None,
-        placing: Placing,
-        unchecked: Unchecked,
-        start: int,
-    ) -> None:
-        self._run, self._to, self._keys, self._directory = run, to, keys, directory
-        self._schedules, self._selection = schedules, selection
-        self._counting, self._placing, self._unchecked = counting, placing, unchecked
-        self._mesh, self._axes, self._step = mesh, axes, start
-        self._asked_in_program, self._in_program = in_program, False
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._to, self._keys = settings.to, settings.keys
+        self._step, self._in_program = settings.start, False
         self._state = "new"
         self._names = dict[str, None]()
         """All that `sketch` was given, observed or not."""
@@ -184,29 +69,39 @@ class Scope:
         self._statistics: OutboxStatistics | None = None
         self._streams = Streams(self._outbox_of)
         self._book = SiteBook(
-            selection.chooses, counting.of_site, placing.of_site, unchecked.leaves
+            settings.selection.chooses,
+            settings.counting.of_site,
+            settings.placing.of_site,
+            settings.unchecked.leaves,
         )
 
     @property
     def path(self) -> Path:
         """Where the run lies if its collector was started here."""
-        return self._directory / self._run
+        return self._settings.directory / self._settings.run
 
     def __enter__(self) -> Self:
         if self._state != "new":
             raise SettingError(
                 "A scope can be entered once; call observe() again for another block."
             )
-        processes = Processes()
+        processes, settings = Processes(), self._settings
+        if settings.mesh is not None:
+            settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
         if self._to is None:
             meeting, share = processes.meeting(), processes.share
-            self._to, self._keys = collector_of(meeting, share, self._run, self._directory)
+            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         by_default = jax.default_backend() != "cpu"
-        self._in_program = by_default if self._asked_in_program is None else self._asked_in_program
+        self._in_program = by_default if settings.in_program is None else settings.in_program
         self._layout = Layout(
-            self._book, self._mesh, self._axes, self._in_program, self._telling, self._found
+            self._book,
+            settings.mesh,
+            settings.axes,
+            self._in_program,
+            self._telling,
+            self._found,
         )
         self._delivery = Delivery(
             self._layout, self._streams, self._telling, self._worker.submit, self.health
@@ -229,11 +124,11 @@ class Scope:
         words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
         self._close(f"Training ended in step {self._step}{words}" if error else "")
         if error is None and self._book.sites:
-            labels = self._book.labels()
-            self._selection.warn_of_strays(self._names)
-            self._counting.warn_of_strays(labels)
-            self._placing.warn_of_strays(labels)
-            self._unchecked.warn_of_strays(labels)
+            labels, settings = self._book.labels(), self._settings
+            settings.selection.warn_of_strays(self._names)
+            settings.counting.warn_of_strays(labels)
+            settings.placing.warn_of_strays(labels)
+            settings.unchecked.warn_of_strays(labels)
 
     def sketch(
         self,
@@ -365,11 +260,12 @@ class Scope:
 
     def _chooses(self, name: str) -> bool:
         self._names[name] = None
-        return self._selection.chooses(name)
+        return self._settings.selection.chooses(name)
 
     def _begin(self) -> None:
         """Turn to the step that is open now."""
-        due = [kind for kind, schedule in self._schedules.items() if schedule.due(self._step)]
+        schedules = self._settings.schedules.items()
+        due = [kind for kind, schedule in schedules if schedule.due(self._step)]
         self._is_due = bool(due)
         self._due.turn_to(due)
 
@@ -394,15 +290,18 @@ class Scope:
         self._warn_of_losses(self._statistics)
 
     def _found(self, ranks: Ranks) -> None:
-        self._placing.check(ranks.names)
         self._streams.open(ranks)
+        try:
+            self._settings.placing.check(ranks.names)
+        except SettingError as error:  # it is too late to raise it
+            self._telling.report("`placements` are not used as they were meant", error)
 
     def _outbox_of(self, ranks: Ranks, rank: int) -> Outbox:
         assert self._to is not None
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
-            run=self._run,
+            run=self._settings.run,
             launch=self._launch,
             stream=uuid.uuid4().hex,
             rank=rank,

@@ -18,7 +18,8 @@ from jax.core import Tracer
 from ...sketch.errors import SettingError
 from .collecting import Taps
 from .linen import outputs
-from .scope import Scope, observe
+from .observing import observe
+from .scope import Scope
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -101,16 +101,15 @@ def train(watch: Watch, dtype: str) -> list[dict[str, np.ndarray[Any, Any]]]:
     return expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_site_of_every_step_has_the_numbers_of_numpy(
-    watch: Watch, observed: Observed, dtype: str
+    watch: Watch, observed: Observed
 ) -> None:
-    for step, seen in enumerate(train(watch, dtype)):
+    for step, seen in enumerate(train(watch, "bfloat16")):
         stored = observed.sketches(step)
         assert set(stored) == set(seen)
         for label, array in seen.items():
             assert_same(stored[label], array, label)
-    assert set(open_run(observed.path).sites()["dtype"]) == {dtype}
+    assert set(open_run(observed.path).sites()["dtype"]) == {"bfloat16"}
 
 
 @pytest.mark.parametrize(
