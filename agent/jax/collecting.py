@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -140,24 +140,20 @@ def _taps(walk: Walk) -> Taps:
     if walk.unseen:
         names = ", ".join(dict.fromkeys(walk.unseen))
         logger.warning("Taps in functions that cannot be looked into see nothing: %s.", names)
-    forward = [found for found in walk.found if not found.backward]
-    backward = [found for found in walk.found if found.backward][::-1]
-    sites = [*_numbered(forward), *_numbered(backward)]
-    return Taps(tuple(found.rows for found in forward + backward), tuple(sites), tuple(walk.unseen))
-
-
-def _numbered(all_found: Sequence[Found]) -> Sequence[TapSite]:
-    seen: dict[tuple[str, str, str], int] = defaultdict(int)
+    pairs = list(zip(walk.found, walk.rows, strict=True))
+    forward = [pair for pair in pairs if not pair[0].backward]
+    ordered = [*forward, *reversed([pair for pair in pairs if pair[0].backward])]
+    calls = Counter[tuple[str, str, str]]()
     sites = list[TapSite]()
-    for found in all_found:
-        site = _site_of(found)
+    for found, rows in ordered:
+        site = _site_of(found, rows)
         key = site.kind, site.name, site.slot
-        sites.append(replace(site, occurrence=seen[key]))
-        seen[key] += 1
-    return sites
+        sites.append(replace(site, occurrence=calls[key]))
+        calls[key] += 1
+    return Taps(tuple(rows for _, rows in ordered), tuple(sites), tuple(walk.unseen))
 
 
-def _site_of(found: Found) -> TapSite:
+def _site_of(found: Found, rows: jax.Array) -> TapSite:
     mark, slot = found.mark, found.mark.slot
     kind = mark.gradient_kind if found.backward else mark.kind
     if found.backward and kind == mark.kind:
@@ -173,5 +169,5 @@ def _site_of(found: Found) -> TapSite:
         axes=found.axes,
         varies=found.varies,
         spec=found.spec,
-        stacked=found.rows.shape[len(found.axes) : -1],
+        stacked=rows.shape[len(found.axes) : -1],
     )

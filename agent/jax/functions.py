@@ -48,7 +48,7 @@ def _custom(primitive: Any, walk: Walk, params: Mapping[str, Any], given: Values
     """
     inner, function = walk.within(), params["call_jaxpr"]
     inner.run(function.jaxpr, function.consts, [lax.stop_gradient(x) for x in given])
-    walk.keep(inner, inner.rows())
+    walk.keep(inner, inner.give())
     return primitive.bind(*given, **primitive.get_bind_params(params))
 
 
@@ -59,12 +59,12 @@ def _checkpoint(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
         if params["prevent_cse"]:
             given = _kept_apart(given)
         made = inner.run(jaxpr, (), given)
-        walk.keep(inner, inner.rows())
+        walk.keep(inner, inner.give())
         return made
 
     def evaluated(*values: Any) -> tuple[Values, list[jax.Array]]:
         inner.begin()
-        return inner.run(jaxpr, (), values), inner.rows()
+        return inner.run(jaxpr, (), values), inner.give()
 
     again = jax.checkpoint(evaluated, prevent_cse=params["prevent_cse"], policy=params["policy"])
     made, rows = again(*given)
@@ -99,7 +99,7 @@ def _scan(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
         inner.begin()
         made = inner.run(function.jaxpr, function.consts, [*constants, *carry, *over])
         carry, stacked = _cut(made, params["num_carry"])
-        return carry, (stacked, inner.rows())
+        return carry, (stacked, inner.give())
 
     carry, (stacked, rows) = lax.scan(
         body,
@@ -124,7 +124,7 @@ def _while(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     def run(state: Values) -> tuple[Values, list[jax.Array]]:
         inner.begin()
         made = inner.run(function.jaxpr, function.consts, [*constants, *state])
-        return made, inner.rows()
+        return made, inner.give()
 
     def body(both: tuple[Values, list[jax.Array]]) -> tuple[Values, list[jax.Array]]:
         made, rows = run(both[0])
@@ -149,7 +149,7 @@ def _cond(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
         inner, branch = walks[place], params["branches"][place]
         inner.begin()
         made = inner.run(branch.jaxpr, branch.consts, values)
-        return made, inner.rows()
+        return made, inner.give()
 
     places = range(len(walks))
     shapes = [jax.eval_shape(partial(of, place), operands)[1] for place in places]
@@ -173,7 +173,7 @@ def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     def body(*values: Any) -> tuple[Values, list[jax.Array]]:
         inner.begin()
         made = inner.run(params["jaxpr"], (), list(values))
-        return made, [rows.reshape(*[1] * len(names), *rows.shape) for rows in inner.rows()]
+        return made, [rows.reshape(*[1] * len(names), *rows.shape) for rows in inner.give()]
 
     mapped = jax.shard_map(
         body,

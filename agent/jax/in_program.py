@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .collecting import Taps, TapSite
 from .engine import sketch
 from .pieces import Piece
+from .rows import merge_all
 from .shards import per_device
 from .telemetry import NamedSite, SketchedSite
 
@@ -52,7 +53,10 @@ def made_of(site: NamedSite, leaf: jax.Array) -> Made:
 
 
 def made_of_taps(taps: Taps, wanted: Callable[[NamedSite], bool]) -> list[Made]:
-    """Those of taps that are wanted; iterations of a scan are calls of their own."""
+    """Those of taps that are wanted; iterations of a scan are calls of their own.
+
+    What was collected under `vmap` has a row an example: they are merged.
+    """
     calls = Counter[tuple[str, str, str]]()
     made = list[Made]()
     for one, rows in zip(taps.sites, taps.rows, strict=True):
@@ -66,6 +70,8 @@ def made_of_taps(taps: Taps, wanted: Callable[[NamedSite], bool]) -> list[Made]:
             for number in numbers
         ]
         if sites and wanted(sites[0]):
+            examples = rows.ndim - len(one.axes) - len(one.stacked) - 1
+            rows = merge_all(rows, examples) if examples else rows
             lead = rows.shape[: len(one.axes)]
             made.append(
                 Made([_of_tap(one, site) for site in sites], rows.reshape(*lead, count, -1))

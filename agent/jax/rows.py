@@ -106,15 +106,17 @@ def merge(a: jax.Array, b: jax.Array) -> jax.Array:
         return _merge(a, b)
 
 
-def merge_all(rows: jax.Array) -> jax.Array:
-    """uint32 [WORDS]: all rows as one, merged as a balanced tree, always in the same order.
+def merge_all(rows: jax.Array, axes: int) -> jax.Array:
+    """Rows merged along their first axes, as a balanced tree, always in the same order.
 
     Args:
-        rows: uint32 [..., WORDS], such as `vmap` and `scan` make them.
+        rows: uint32 [..., WORDS], such as `vmap` makes them.
+        axes: how many.
     """
-    rows = rows.reshape(-1, WORDS)
+    rest = rows.shape[axes:]
+    rows = rows.reshape(-1, *rest)
     if not len(rows):
-        return jnp.asarray(empty_rows())
+        return jnp.asarray(empty_rows(*rest[:-1]))
     while len(rows) > 1:
         half = (len(rows) + 1) // 2
         pairs = len(rows) - half

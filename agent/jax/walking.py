@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ Values = list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The sketches of one marked value."""
+    """One marked value, and what its rows are of."""
 
     mark: Mark
     backward: bool
@@ -37,8 +37,6 @@ class Found:
     """Those along which devices may hold different parts; along the others they hold copies."""
     spec: PartitionSpec | None
     """How the array is cut along them; None in `shard_map`, where nobody told."""
-    rows: jax.Array
-    """uint32 [*sizes of the mesh's axes, *lengths of scans, WORDS]"""
 
 
 Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | None]
@@ -67,6 +65,8 @@ class Walk:
         samples: NamedSharding | None = None,
     ) -> None:
         self.found: list[Found] = []
+        self.rows: list[jax.Array] = []
+        """Of each found uint32 [*sizes of the mesh's axes, *lengths of scans, WORDS]."""
         self.unseen: list[str] = []
         self._rules, self._again, self._samples = rules, again, samples
         self._read: dict[tuple[int, NamedSharding | None], tuple[jax.Array, Sketched]] = {}
@@ -116,18 +116,20 @@ class Walk:
             axes=axes,
             varies=varies,
             spec=spec,
-            rows=rows,
         )
         self.found.append(found)
-
-    def rows(self) -> list[jax.Array]:
-        """Those of all that was found."""
-        return [found.rows for found in self.found]
+        self.rows.append(rows)
 
     def keep(self, inner: Walk, rows: Sequence[jax.Array]) -> None:
         """What a walk within this one found, its rows as they come out of the function around."""
-        self.found += [replace(f, rows=r) for f, r in zip(inner.found, rows, strict=True)]
+        self.found += inner.found
+        self.rows += rows
         self.unseen += inner.unseen
+
+    def give(self) -> list[jax.Array]:
+        """The rows, as results of the function that is being traced: they must not outlive that."""
+        rows, self.rows, self._read = self.rows, [], {}
+        return rows
 
     def within(self, *, again: bool = False, manual: bool = False) -> Walk:
         """A walk through a function within; `manual`: one that each device runs by itself."""
@@ -137,7 +139,7 @@ class Walk:
     def begin(self) -> None:
         """Forget what was found: JAX may trace a function within more than once."""
         self.found.clear()
-        self._read.clear()
+        self.unseen.clear()
 
 
 def _sketched(x: jax.Array, sharding: NamedSharding | None) -> Sketched:

@@ -251,7 +251,8 @@ def test_nothing_merged_changes_nothing() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_many_rows_merge_into_one(rows: int) -> None:
     x = np.random.default_rng(0).standard_normal((rows, 7), np.float32)
-    merged = table_of(jax.jit(merge_all)(jax.vmap(sketch)(jnp.asarray(x))))
+    rows_of_all = jax.vmap(sketch)(jnp.asarray(x))[:, None]
+    merged = table_of(jax.jit(merge_all, static_argnums=1)(rows_of_all, 2))
 
     assert merged.counts[0, 0] == x.size
     assert np.array_equal(merged.histogram, sketch_array(x).histogram)

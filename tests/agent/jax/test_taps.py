@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rankscope.agent.jax import Taps, TapSite, collect, tap
+from rankscope.agent.jax.in_program import made_of_taps
 from rankscope.agent.jax.rows import table_of
 from rankscope.sketch import SketchTable, sketch_array
 
@@ -170,6 +171,8 @@ def test_a_batch_is_one_sketch_within_and_many_around() -> None:
     around = jax.jit(jax.vmap(collect(jax.value_and_grad(plain)), (None, 0)))(WEIGHTS, batch)[1]
 
     assert {site.shape for site in around.sites} == {X.shape}
+    merged = [table_of(made.rows) for made in made_of_taps(around, lambda _: True)]
+    assert [table.counts[:, 0].tolist() for table in merged] == [[batch.size]] * len(around.sites)
     for site, rows in zip(around.sites, around.rows, strict=True):
         assert rows.shape[0] == 5
         merged = united(rows)
@@ -344,3 +347,12 @@ def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) 
     assert np.array_equal(out, X)
     assert taps == Taps(unseen=("within",))
     assert "cannot be looked into see nothing: within." in caplog.text
+
+
+def test_nothing_that_is_traced_outlives_its_trace() -> None:
+    step = collect(jax.grad(partial(scanned, jax.checkpoint(layer))))
+
+    with jax.checking_leaks():
+        taps = jax.jit(step)(WEIGHTS, X)[1]
+
+    assert len(taps.sites) == 4
