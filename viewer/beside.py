@@ -54,16 +54,10 @@ def load_beside(
     return load_all_seen(run, sites=sites, step=step, view=view)
 
 
-def name_of(site: str) -> str:
-    """A site in words."""
-    kind, _, name = site.partition(":")
-    return f"{name} ({kind.replace('_', ' ')})"
-
-
 def exponents_table(spectrum: Spectrum | None, others: dict[str, Spectrum | None]) -> pd.DataFrame:
     """Elements and shares of the site by exponent, then the shares of the others."""
     shares = {
-        f"share of {name_of(site)}": spectrum_table(one)["share"]
+        f"share of {words.site_name(site)}": spectrum_table(one)["share"]
         for site, one in others.items()
         if one is not None
     }
@@ -83,8 +77,8 @@ def describe(others: dict[str, Spectrum | None], *, step: int | None) -> str:
 
 def _describe(site: str, one: Spectrum | None, step: int | None) -> str:
     if one is None:
-        return f"{name_of(site)}: no histogram at step {step}."
-    text = f"{name_of(site)}: {words.count(one.total, 'element')}"
+        return f"{words.site_name(site)}: no histogram at step {step}."
+    text = f"{words.site_name(site)}: {words.count(one.total, 'element')}"
     if one.counts.size:
         low, high = int(one.exponents[0]), int(one.exponents[-1]) + 1
         text += f" between {words.power(low)} and {words.power(high)}"
@@ -95,24 +89,23 @@ def _describe(site: str, one: Spectrum | None, step: int | None) -> str:
 
 
 def curves_table(curves: Curves | None) -> pd.DataFrame:
-    """The statistic by step, a column a site."""
+    """The statistic by step, a column a line."""
     if curves is None:
         return pd.DataFrame()
     index = pd.Index(curves.steps, name="step")
-    columns = [name_of(site) for site in curves.sites]
-    return pd.DataFrame(curves.values, index=index, columns=columns)
+    return pd.DataFrame(curves.values, index=index, columns=curves.names)
 
 
 def describe_curves(curves: Curves) -> str:
     """The lines in a sentence, for those who do not see them."""
     parts = list[str]()
-    for place, site in enumerate(curves.sites):
+    for place, name in enumerate(curves.names):
         known = np.flatnonzero(np.isfinite(curves.values[:, place]))
         if not known.size:
-            parts.append(f"{name_of(site)} has no number")
+            parts.append(f"{name} has no number")
             continue
         first, last = (float(curves.values[at, place]) for at in known[[0, -1]])
-        text = f"{name_of(site)} {words.number(first)} to {words.number(last)}"
+        text = f"{name} {words.number(first)} to {words.number(last)}"
         if len(curves.bad[place]):
             bad, seen = curves.bad[place], curves.steps[known]
             text += f", not finite {words.span(int(bad.min()), int(bad.max()), int(seen.max()))}"

@@ -1,7 +1,8 @@
-"""Two runs as data: where they part, how far they are apart, and lines of both."""
+"""Runs as data: where two part, how far they are apart, and lines of several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING
 
@@ -11,16 +12,14 @@ from numpy.typing import NDArray
 from ..sketch.errors import SettingError
 from . import words
 from .columns import MISSING, NONFINITE, NUMBER, UNDEFINED, between, lay_out, span_of
+from .curves import Curves
 from .grid import Grid, recorded_steps, row_name
 from .rank_map import pool_furthest
-from .series import Lines, envelope
 from .series import load_training as load_lines
 
 if TYPE_CHECKING:
     from ..store import Comparison, Heatmap, Run
 
-THIS, OTHER = 0, 1
-"""Numbers of the two lines of a figure."""
 SMALL = 1 << 20
 """Up to so many numbers of a run it is compared again with each snapshot …"""
 GROWTH = 1.05
@@ -34,16 +33,19 @@ def size_class(steps: int, sites: int) -> int:
     return steps if steps * sites <= SMALL else -int(log(steps, GROWTH))
 
 
-def common_sites(run: Run, other: Run, *, kind: str, pattern: str) -> list[str]:
-    """The labels of the sites that both have, in the order of execution.
+def common_sites(runs: Sequence[Run], *, kind: str, pattern: str) -> list[str]:
+    """The labels of the sites that all runs have, in the order of execution in the first.
 
     Raises:
         SettingError: there is none.
     """
-    sites, others = run.sites(kind=kind or None, name=pattern or None), other.sites()
-    common = [str(site) for site in sites.index if site in others.index]
+    sites = runs[0].sites(kind=kind or None, name=pattern or None)
+    others = [run.sites().index for run in runs[1:]]
+    common = [str(site) for site in sites.index if all(site in one for one in others)]
     if not common:
-        raise SettingError("The other run has none of these sites; choose another kind or name.")
+        raise SettingError(
+            "The runs have none of these sites in common; choose another kind or name."
+        )
     return common
 
 
@@ -101,15 +103,20 @@ Told = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
 """Of one run: the steps, a number at each, and the steps in which something is not finite."""
 
 
-def load_training(run: Run, other: Run, name: str) -> Lines:
-    """A training statistic of both, each on the first rank that told it."""
-    return _lines(name, (run, other), [_told(one, name) for one in (run, other)])
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """What runs are called beside one another: by their folders where names are the same."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [run.path.name for run in runs]
 
 
-def load_site(run: Run, other: Run, statistic: str, *, site: str) -> Lines:
-    """A statistic of a site in both, over all ranks; nothing where a run has no such site."""
-    found = [_seen(one, statistic, site) for one in (run, other)]
-    return _lines(statistic, (run, other), found)
+def load_training(runs: Sequence[Run], name: str) -> Curves:
+    """A training statistic of several runs, each on the first rank that told it."""
+    return _curves(name, runs, [_told(one, name) for one in runs])
+
+
+def load_site(runs: Sequence[Run], statistic: str, *, site: str) -> Curves:
+    """A statistic of a site in several runs, over all ranks; nothing where one has no such site."""
+    return _curves(statistic, runs, [_seen(one, statistic, site) for one in runs])
 
 
 def _told(run: Run, name: str) -> Told:
@@ -135,26 +142,17 @@ def _nothing() -> Told:
     return np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
 
 
-def _lines(name: str, runs: tuple[Run, Run], found: list[Told]) -> Lines:
+def _curves(statistic: str, runs: Sequence[Run], found: Sequence[Told]) -> Curves:
     steps = np.unique(np.concatenate([steps for steps, _, _ in found]))
-    values = np.full((2, len(steps)), np.nan)
-    for line, (at, numbers, _) in zip(values, found, strict=True):
+    values = np.full((len(steps), len(runs)), np.nan)
+    for line, (at, numbers, _) in zip(values.T, found, strict=True):
         line[np.searchsorted(steps, at)] = numbers
-    bad = [(step, line) for line, (_, _, at) in enumerate(found) for step in at.tolist()]
-    values = np.where(np.isfinite(values), values, np.nan)
-    low, high = envelope(values)
-    titles = [words.shorten(run.name, 24) for run in runs]
-    if titles[0] == titles[1]:
-        titles = ["this run", "the other"]
-    return Lines(
-        name=name,
+    return Curves(
+        statistic=statistic,
+        names=[words.shorten(name, 24) for name in names_of(runs)],
         steps=steps,
-        values={THIS: values[THIS], OTHER: values[OTHER]},
-        low=low,
-        high=high,
-        bad=bad,
-        worst=OTHER,
-        names={THIS: titles[0], OTHER: titles[1]},
+        values=np.where(np.isfinite(values), values, np.nan),
+        bad=[bad for _, _, bad in found],
     )
 
 

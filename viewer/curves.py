@@ -1,4 +1,4 @@
-"""A statistic of several sites over steps, as data."""
+"""A statistic of several sites, or of one in several runs, over steps, as data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.distribution import SPREAD
+from . import words
 
 if TYPE_CHECKING:
     from ..store.query import Run
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Curves:
-    """A line for each site, over the same steps."""
+    """Lines over the same steps."""
 
     statistic: str
-    sites: list[str]
-    """Labels."""
+    names: list[str]
+    """What each line is of, in words."""
     steps: NDArray[np.int64]
     """int64 [steps], ascending."""
     values: NDArray[np.float64]
-    """float64 [steps, sites]: NaN where there is no number."""
+    """float64 [steps, lines]: NaN where there is no number."""
     bad: list[NDArray[np.int64]]
-    """By site, int64: the steps in which elements were not finite."""
+    """By line, int64: the steps in which something was not finite."""
 
 
 def load_curves(
@@ -52,7 +53,7 @@ def load_curves(
     bad_steps = np.asarray(wrong["step"].values, np.int64)
     return Curves(
         statistic=statistic,
-        sites=list(sites),
+        names=[words.site_name(site) for site in sites],
         steps=np.asarray(found["step"].values, np.int64),
         values=np.where(np.isfinite(values), values, np.nan),
         bad=[bad_steps[counts[:, column] > 0] for column in range(len(sites))],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,12 +41,11 @@ class Lines:
     """The rank to look at."""
     why: str = ""
     """Why that rank."""
-    names: Mapping[int, str] = field(default_factory=dict[int, str])
-    """What to call a line that is of no rank."""
 
-    def label(self, rank: int) -> str:
+    @staticmethod
+    def label(rank: int) -> str:
         """What to call the line of a rank."""
-        return self.names.get(rank, f"rank {rank}")
+        return f"rank {rank}"
 
     @property
     def drawn(self) -> list[int]:

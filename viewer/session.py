@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 Move = Literal["first", "previous", "next", "last"]
+MOST_OTHERS = 3
+"""Runs beside this one: the lines and maps of more could not be told apart."""
 RECENT = 50
 """What was found in as many of the last records is called now."""
 
@@ -136,11 +138,12 @@ class Session:
         own = self.run.path.name
         self.options.others = [name for name in self._others.names() if name != own]
 
-    def other(self) -> Follower | None:
-        """The run to compare with: the chosen one, else the latest; None where there is none."""
+    def others(self) -> list[Follower]:
+        """The runs to compare with: the chosen one, else the latest, and those beside it."""
         names = self.options.others
-        chosen = self.choice.other or (names[0] if names else "")
-        return self._others.find(chosen) if chosen else None
+        chosen = [self.choice.other or (names[0] if names else ""), *self.choice.also]
+        found = [self._others.find(name) for name in dict.fromkeys(chosen) if name]
+        return [one for one in found if one not in (None, self.live)][:MOST_OTHERS]
 
     @property
     def paused(self) -> bool:

@@ -1,4 +1,7 @@
-"""Lists of sites as HTML: to open one, or to put it beside another; every name is escaped."""
+"""Lists of sites as HTML: to open one, or to put it beside another; and of runs, as a legend.
+
+Every name is escaped.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Collection, Sequence
 from html import escape
 
 from . import words
-from .beside import name_of
 from .choosing import Suggestion
 from .figures import colours
 from .figures.compared import colour_of
@@ -45,13 +47,25 @@ def legend(site: str, others: Sequence[str], *, theme: colours.Theme) -> str:
     """Which line is which: a name opens the site, a button takes it away."""
     if not others:
         return ""
-    own = f"<li>{_line(colours.NORMAL, 'solid')}{escape(name_of(site))}</li>"
+    own = f"<li>{_line(colours.NORMAL, 'solid')}{escape(words.site_name(site))}</li>"
     rows = "".join(
         f"<li>{_line(colour_of(place, theme), colours.DASHES[place])}{button_of(one)}"
         f" {_toggle(one, True)}</li>"
         for place, one in enumerate(others)
     )
     return f'<ul class="sites" aria-label="Lines">{own}{rows}</ul>'
+
+
+def runs(names: Sequence[str], *, theme: colours.Theme) -> str:
+    """Which line is of which run, the first of that which is looked at."""
+    looks = [(colours.NORMAL, "solid"), *(
+        (colour_of(place, theme), colours.DASHES[place]) for place in range(len(names) - 1)
+    )]  # fmt: skip
+    rows = "".join(
+        f"<li>{_line(*look)}{escape(words.shorten(name, 40))}</li>"
+        for look, name in zip(looks, names, strict=True)
+    )
+    return f'<ul class="sites" aria-label="Lines">{rows}</ul>'
 
 
 def _toggle(site: str, is_beside: bool) -> str:

@@ -33,6 +33,7 @@ KEYS: Mapping[str, str] = {
     "times": "times",
     "most": "most",
     "other": "with",
+    "also": "also",
     "maps": "maps",
 }
 """Attribute of `Choice` to its key in the address."""
@@ -81,9 +82,9 @@ class Choice(param.Parameterized):
     times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
     most = param.String("", doc="The shares that may overflow, and become zero, as 0:0.01.")
     other = param.String("", doc="Folder of the run to compare with; empty: the latest other.")
-
+    also = param.List([], item_type=str, doc="Folders of the runs that are shown beside these two.")
     maps = param.Selector(
-        default="", objects=["", "both"], doc="Whether two runs are shown, or how far apart."
+        default="", objects=["", "each"], doc="Whether runs are shown, or how far two are apart."
     )
 
     def query(self, **other: str) -> dict[str, str]:
@@ -123,7 +124,7 @@ def _write(value: Any) -> str:
 
 
 def _read(attribute: str, text: str) -> Any:
-    if attribute == "beside":
+    if attribute in ("beside", "also"):
         return [one for one in text.split("\n") if one]
     if attribute == "step":
         return int(text)

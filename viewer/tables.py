@@ -139,15 +139,17 @@ def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> st
     return table(told, ("parameter", "agreement", "largest of them"), cells)
 
 
-def parted(found: Comparison) -> str:
-    """Where two runs part, in sentences."""
+def parted(found: Comparison, name: str = "") -> str:
+    """Where two runs part, in sentences; `name` tells which is the other, where there are more."""
     mood = "sound" if found.numbers is None else "wrong"
     only = [
         f"Only {whose} run has {words.count(len(labels), 'site')}."
         for whose, labels in (("this", found.only_one), ("the other", found.only_other))
         if labels
     ]
-    return f'<p class="state {mood}" role="status">{escape(" ".join([found.text, *only]))}</p>'
+    text = " ".join([found.text, *only])
+    told = f"{words.shorten(name, 40)}: {text}" if name else text
+    return f'<p class="state {mood}" role="status">{escape(told)}</p>'
 
 
 def parted_sites(found: Comparison, *, most: int = 20) -> str:

@@ -109,6 +109,12 @@ def seconds(duration: float) -> str:
     return f"{duration / 60:.2g} min" if duration < 5970 else f"{duration / 3600:.3g} h"
 
 
+def site_name(label: str) -> str:
+    """A site in words: `blocks.0.up (weight gradient)`."""
+    kind, _, name = label.partition(":")
+    return f"{name} ({kind.replace('_', ' ')})"
+
+
 def steps(first: int, last: int) -> str:
     """`step 40`, or `steps 40–47`."""
     return f"step {first}" if first == last else f"steps {first}–{last}"

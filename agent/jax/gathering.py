@@ -91,6 +91,7 @@ def gather(
         rows=tuple(rows),
         numbers=names,
         unsupported=len(chosen) - len(read),
+        unseen=trees.taps.unseen if trees.taps is not None else (),
     )
     return Telemetry(tuple(_own(leaf) for _, leaf in left), tuple(rows.values()), numbers, plan)
 

@@ -15,7 +15,7 @@ from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
 from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts
-from .telemetry import NamedSite, SketchedSite, Telemetry
+from .telemetry import NamedSite, Plan, SketchedSite, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class Layout:
         self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
         """How sites lie on the devices, as far as they were told of."""
+        self._unseen = set[str]()
         self._version, self._known = (0, 0), Sites([], [])
 
     def read(self, step: int, telemetry: Telemetry) -> Sketched:
@@ -72,7 +73,7 @@ class Layout:
             spreads = self._settled(telemetry.leaves)
             pieces = list(self._pieces(telemetry, spreads))
             rows = [self._rows_of(*group, spreads) for group in _groups(telemetry)]
-            self._telling.counters["tensors_unsupported"] += telemetry.plan.unsupported
+            self._tell_of(telemetry.plan)
             batch = HostBatch(step, len(self._places), len(self._book.sites))
             sites = self._sites()
         if self._in_program:
@@ -158,6 +159,16 @@ class Layout:
             whole=whole,
             cuts=cuts,
         )
+
+    def _tell_of(self, plan: Plan) -> None:
+        """Count what is passed over; what cannot be seen is told once."""
+        self._telling.counters["tensors_unsupported"] += plan.unsupported
+        unseen, self._unseen = set(plan.unseen) - self._unseen, self._unseen | set(plan.unseen)
+        if unseen:
+            self._telling.report(
+                f"Not seen are taps in functions that cannot be looked into, as custom kernels: "
+                f"{', '.join(sorted(unseen))}"
+            )
 
     def _sites(self) -> Sites:
         """The same object while nothing changes."""

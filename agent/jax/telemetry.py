@@ -57,6 +57,8 @@ class Plan:
     numbers: tuple[str, ...] = ()
     unsupported: int = 0
     """Leaves that hold no floating-point numbers, and were passed over."""
+    unseen: tuple[str, ...] = ()
+    """Names of taps in functions that cannot be looked into."""
 
 
 @partial(

@@ -143,6 +143,7 @@ class Tracker:
         taps = Taps(
             rows=tuple(rows for one in found for rows in one.rows),
             sites=tuple(site for one in found for site in one.sites),
+            unseen=tuple(name for one in found for name in one.unseen),
         )
         telemetry = self._scope.sketch(
             weights=model_state,

@@ -9,7 +9,7 @@ import numpy as np
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
 
-from ..beside import name_of
+from .. import words
 from ..curves import Curves
 from ..series import powers, thin
 from ..spectrum import ASIDE, ASIDE_NAMES, Spectrum, outline
@@ -85,7 +85,7 @@ class ComparedExponents(ExponentsFigure):
             self.others_aside[place].data = dict(nothing)
             return
         x, heights = outline(one, smooth=smooth)
-        name = name_of(site)
+        name = words.site_name(site)
         self.others[place].data = {
             "x": x, "y": np.maximum(heights / total, NOTHING), "site": [name] * len(x),
         }  # fmt: skip
@@ -102,7 +102,7 @@ class ComparedExponents(ExponentsFigure):
 
 
 class CurvesFigure:
-    """A statistic of several sites over the shared steps, a line each."""
+    """A statistic of several sites, or of one in several runs, over the shared steps."""
 
     def __init__(
         self,
@@ -112,9 +112,10 @@ class CurvesFigure:
         crosshair: Span,
         pinned: Span,
         theme: colours.Theme = colours.LIGHT,
+        height: int = 180,
     ) -> None:
         values = DataRange1d(range_padding=0.15, only_visible=True)
-        fig = look.plot(name, theme=theme, x_range=steps, y_range=values, height=180)
+        fig = look.plot(name, theme=theme, x_range=steps, y_range=values, height=height)
         fig.xgrid.visible = False
         fig.yaxis.ticker.desired_num_ticks = 4
         fig.xaxis.axis_label = "step"
@@ -143,7 +144,7 @@ class CurvesFigure:
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
 
     def show(self, curves: Curves, *, logarithmic: bool) -> None:
-        """Draw the lines, the first site's first."""
+        """Draw the lines."""
         axis = self.figure.yaxis[0]
         axis.formatter = self.powers if logarithmic else self.plain
         axis.axis_label = curves.statistic
@@ -151,12 +152,12 @@ class CurvesFigure:
         for place, (line, bad) in enumerate(zip(self.lines, self.bad, strict=True)):
             steps, values = np.empty(0, np.int64), np.empty(0)
             wrong = np.empty(0, np.int64)
-            if place < len(curves.sites):
+            if place < len(curves.names):
                 values = curves.values[:, place]
                 values = powers(values) if logarithmic else values
                 there = np.isfinite(values)
                 steps, values, wrong = curves.steps[there], values[there], curves.bad[place]
-                self.drawn[place].name = name_of(curves.sites[place])
+                self.drawn[place].name = curves.names[place]
             keep = thin(steps, [values], 4 * width)
             update(line, {"step": steps[keep], "value": values[keep]})
             heights = _nearest(steps, values, wrong)

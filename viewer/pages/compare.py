@@ -1,8 +1,9 @@
-"""Compare: this run and another one: where they part, and how far they are apart."""
+"""Compare: this run and others: where they part, and how far they are apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,19 +12,21 @@ import param
 
 from ...sketch.errors import RankscopeError
 from ...store import Comparison, Run
-from .. import comparing, markup, tables
-from ..figures import HeatmapFigure, LinesFigure, colours
-from ..series import Lines
+from .. import beside, comparing, markup, site_lists, tables
+from ..curves import Curves
+from ..figures import CurvesFigure, HeatmapFigure, colours
+from ..follow import Follower
+from ..grid import is_logarithmic
 from ..session import Session
-from ..twins import grid_table, lines_table
-from .both import Both
+from ..twins import grid_table
+from .each_run import EachRun
 from .fitted import Fitted
 from .page import Drawn
 from .twins import Twin, Twins
 
 ALONE = (
     "There is no other run here. Open a folder of runs, as `rankscope view rankscope-runs`, "
-    "and this page compares any two of them."
+    "and this page compares any of them."
 )
 
 
@@ -32,6 +35,7 @@ class Told(param.Parameterized):
 
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
     answer = param.String()
+    runs = param.String(doc="Which line is which.")
     title = param.String()
     legend = param.String()
     summary = param.String()
@@ -39,42 +43,44 @@ class Told(param.Parameterized):
 
 
 class Compare:
-    """Two runs on one step axis."""
+    """Several runs on one step axis."""
 
     name: ClassVar[str] = "compare"
     title: ClassVar[str] = "Compare"
     watched: ClassVar[Sequence[str]] = (
-        "other", "kind", "statistic", "pattern", "scale", "maps",
+        "other", "also", "kind", "statistic", "pattern", "scale", "maps",
         "zoom", "site", "step", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self.session, self.told = session, Told()
-        self.training = LinesFigure("compare_training", **session.axis(), height=130)
-        self.site = LinesFigure("compare_site", **session.axis(), height=150)
+        self.training = CurvesFigure("compare_training", **session.axis(), height=130)
+        self.site = CurvesFigure("compare_site", **session.axis(), height=150)
         self.heatmap = HeatmapFigure(
             "compare_map", **session.axis(), undefined="not a number in one of them"
         )
-        self.both = Both(session, self)
+        self.each = EachRun(session, self)
         session.on_axis(self.training.figure, self.heatmap.figure, self.site.figure)
         self.heatmap.on_cell(self.select)
         for lines in (self.training, self.site):
             lines.on_step(lambda x: session.select_at(x, session.recorded()))
-        self._lines: dict[str, Lines] = {}
+        self._curves: dict[str, Curves] = {}
         """What the two figures show, by their names."""
+        maps = {one.name: one for one in self.each.maps}
         self.twins = Twins({
-            "compare_training": self._lines_twin("compare_training", "Training of both"),
+            "compare_training": self._curves_twin("compare_training", "Training of all"),
             "compare_map": Twin("The other over this", lambda: grid_table(self.heatmap.grid)),
-            "compare_this": Twin("This run", lambda: grid_table(self.both.maps[0].grid)),
-            "compare_other": Twin("The other", lambda: grid_table(self.both.maps[1].grid)),
-            "compare_site": self._lines_twin("compare_site", "The site in both"),
+            **{name: Twin("One run", lambda one=one: grid_table(one.grid))
+               for name, one in maps.items()},
+            "compare_site": self._curves_twin("compare_site", "The site in all"),
         })  # fmt: skip
         self._drawn = Drawn()
         self._found: Comparison | None = None
+        """Of the first of the others."""
         self._frame = Fitted(session, self, self.heatmap)
 
-    def _lines_twin(self, name: str, caption: str) -> Twin:
-        return Twin(caption, lambda: lines_table(self._lines.get(name)))
+    def _curves_twin(self, name: str, caption: str) -> Twin:
+        return Twin(caption, lambda: beside.curves_table(self._curves.get(name)))
 
     # What the user does.
 
@@ -87,57 +93,78 @@ class Compare:
 
     # What is shown.
 
+    def look(self) -> bool:
+        """Look at the other runs; whether one of them has moved."""
+        others = self.session.others()
+        before = [other.version for other in others]
+        for other in others:
+            other.look()
+        return before != [other.version for other in others]
+
     def show(self) -> None:
         """Bring everything up to date."""
         self.session.tell_others()
         self.session.follow()
-        other = self.session.other()
-        if other is None:
-            self.told.param.update(problem=ALONE, answer="", title="", sites="", summary="")
+        self.look()
+        others = self.session.others()
+        if not others:
+            quiet = dict.fromkeys(("answer", "runs", "title", "sites", "summary"), "")
+            self.told.param.update(problem=ALONE, **quiet)
             return
-        with other.lock:
-            other.look()
+        with ExitStack() as locks:
+            for other in others:
+                locks.enter_context(other.lock)
             try:
-                self._show(other.run, other.version)
+                self._show(others)
                 self.told.problem = ""
             except RankscopeError as error:
-                self._drawn.forget("answer")
-                self._drawn.forget("map")
-                self._drawn.forget("both")
+                for part in ("answer", "map", "each"):
+                    self._drawn.forget(part)
                 self.told.problem = str(error)
 
-    def _show(self, other: Run, version: int) -> None:
+    def _show(self, others: Sequence[Follower]) -> None:
         session, choice = self.session, self.session.choice
+        runs = [session.run, *(other.run for other in others)]
+        which = tuple((other.run.path.name, other.version) for other in others)
         mine = session.follower.version
-        if self._drawn.due("training", mine, version, choice.other, choice.training):
-            lines = comparing.load_training(session.run, other, choice.training)
-            self._lines["compare_training"] = lines
-            self.training.show(lines)
+        if self._drawn.due("training", mine, which, choice.training):
+            self.told.runs = site_lists.runs(comparing.names_of(runs), theme=session.theme)
+            found = comparing.load_training(runs, choice.training)
+            self._curves["compare_training"] = found
+            self.training.show(found, logarithmic=False)
         size = comparing.size_class(len(session.recorded()), len(session.follower.sites()))
-        asked = (size, version, choice.other, choice.statistic, choice.pattern, choice.zoom)
+        asked = (size, which, choice.statistic, choice.pattern, choice.zoom)
         if self._drawn.due("answer", *asked):
-            self._answer(other)
-        if choice.maps == "both":
-            if self._drawn.due("both", *asked, choice.kind, choice.scale, self.both.size):
-                self.both.show(other)
-            self.both.outline()
+            self._answer(runs[1:])
+        if choice.maps == "each":
+            if self._drawn.due("each", *asked, choice.kind, choice.scale, self.each.size):
+                self.each.show(runs)
+            self.each.outline()
         elif self._drawn.due("map", *asked, choice.kind, self._frame.size):
-            self._show_map(other)
-        if self._drawn.due("site", mine, version, choice.other, choice.statistic, choice.site):
-            self._show_site(other)
+            self._show_map(runs[1])
+        if self._drawn.due("site", mine, which, choice.statistic, choice.site, choice.scale):
+            self._show_site(runs)
         self._outline()
         self.twins.show()
 
-    def _answer(self, other: Run) -> None:
-        """Where they part, over all kinds."""
+    def _answer(self, others: Sequence[Run]) -> None:
+        """Where they part from this run, over all kinds."""
         zoom = self.session.zoom
         steps = None if zoom is None else (int(np.ceil(zoom[0])), int(np.floor(zoom[1])))
         choice = self.session.choice
-        self._found = found = self.session.run.compare(
-            other, choice.statistic, name=choice.pattern or None, steps=steps
+        every = [
+            self.session.run.compare(
+                other, choice.statistic, name=choice.pattern or None, steps=steps
+            )
+            for other in others
+        ]
+        self._found = every[0]
+        names = comparing.names_of([self.session.run, *others])[1:]
+        self.told.answer = "".join(
+            tables.parted(found, name if len(others) > 1 else "")
+            for name, found in zip(names, every, strict=True)
         )
-        self.told.answer = tables.parted(found)
-        self.told.sites = tables.parted_sites(found)
+        self.told.sites = tables.parted_sites(self._found)
 
     def _show_map(self, other: Run) -> None:
         choice, (width, height) = self.session.choice, self._frame.size
@@ -162,20 +189,22 @@ class Compare:
             if self._found is None
             else comparing.describe(self._found, shown, statistic=choice.statistic)
         )
+        name = comparing.names_of([self.session.run, other])[1]
         self.told.param.update(
             title=markup.title(
-                f"{choice.statistic} of {markup.kind_name(choice.kind)}s", "the other over this"
+                f"{choice.statistic} of {markup.kind_name(choice.kind)}s", f"{name} over this run"
             ),
             legend=tables.ratio_legend(limits, middle="the same", alone="no number in one"),
             summary=markup.summary(told),
         )
 
-    def _show_site(self, other: Run) -> None:
+    def _show_site(self, runs: Sequence[Run]) -> None:
         choice = self.session.choice
         if choice.site:
-            lines = comparing.load_site(self.session.run, other, choice.statistic, site=choice.site)
-            self._lines["compare_site"] = lines
-            self.site.show(lines)
+            found = comparing.load_site(runs, choice.statistic, site=choice.site)
+            self._curves["compare_site"] = found
+            logarithmic = is_logarithmic(choice.statistic, "merged", choice.scale)
+            self.site.show(found, logarithmic=logarithmic)
 
     def _outline(self) -> None:
         self.heatmap.outline_site(self.session.choice.site, self.session.choice.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 
 class Page(Protocol):
@@ -25,6 +25,15 @@ class Page(Protocol):
         Called with the follower's lock held and only while the page is visible: when it is entered,
         when one of `watched` changes, and with each new snapshot.
         """
+        ...
+
+
+@runtime_checkable
+class WithOthers(Protocol):
+    """A page that shows other runs, too."""
+
+    def look(self) -> bool:
+        """Look at them; whether one of them has moved."""
         ...
 
 

@@ -10,7 +10,7 @@ from ...sketch.errors import RankscopeError
 from .. import markup
 from ..pipeline import is_late
 from ..session import Session
-from .page import Page
+from .page import Page, WithOthers
 from .readout import Readout
 
 Pages = Mapping[str, Callable[[Session], Page]]
@@ -62,6 +62,8 @@ class Visited:
             if self._version != self.session.follower.version:
                 self._version = self.session.follower.version
                 self.session.defaults()
+                self._show()
+            elif isinstance(page := self.page, WithOthers) and page.look():
                 self._show()
             self._tell_header()
 

@@ -21,7 +21,7 @@ from ...store.logframe import SCALARS, TENSOR_TYPES
 from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
 from ...store.record import SiteInfo
 from ...store.selection import choose_sites
-from .. import curves, grid, life, series, spectrum
+from .. import curves, grid, life, series, spectrum, words
 from . import guesses
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class FrameSource:
             values[np.searchsorted(every, self._step[rows]), place] = column[rows]
         return curves.Curves(
             statistic=SCALARS.get(statistic, statistic),
-            sites=list(sites),
+            names=[words.site_name(site) for site in sites],
             steps=every,
             values=np.where(np.isinf(values), np.nan, values),
             bad=[every[np.isinf(line)] for line in values.T],

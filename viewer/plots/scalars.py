@@ -103,18 +103,18 @@ def scalar_lines(
         lines = [
             line
             for one in wanted
-            for line in _lines(source.curves(one, sites, steps=steps, view=view))
+            for line in _lines(source.curves(one, sites, steps=steps, view=view), sites)
         ]
         plots = _facets(lines, facet, style=style, logarithmic=logarithmic)
     plot = look.facets(plots, columns=columns, shared=True)
     return alongside(plot, source, training, steps=steps)
 
 
-def _lines(found: Curves) -> list[Line]:
+def _lines(found: Curves, sites: Sequence[str]) -> list[Line]:
     return [
         Line(site=site, statistic=found.statistic, steps=found.steps[kept],
              values=found.values[kept, column], bad=found.bad[column])
-        for column, site in enumerate(found.sites)
+        for column, site in enumerate(sites)
         for kept in [series.thin(found.steps, [found.values[:, column]], POINTS)]
     ]  # fmt: skip
 

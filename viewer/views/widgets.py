@@ -97,6 +97,26 @@ def select(
     )
 
 
+def several(
+    session: Session, attribute: str, options: Any, *, most: int, label: str, **settings: Any
+) -> pn.widgets.MultiChoice:
+    """A menu for a part of the choice that is a list of at most so many."""
+    parameter = session.choice.param[attribute]
+
+    def named(known: Sequence[str], values: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys([*known, *values]))
+
+    return pn.widgets.MultiChoice.from_param(
+        parameter,
+        label=label,
+        description=None,
+        options=param.bind(named, options, parameter),
+        max_items=most,
+        stylesheets=[WIDGET_CSS],
+        **({"margin": 0} | settings),
+    )
+
+
 def text_input(
     session: Session, attribute: str, *, label: str, **settings: Any
 ) -> pn.widgets.TextInput:

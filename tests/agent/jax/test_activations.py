@@ -10,7 +10,7 @@ import numpy as np
 from flax import linen
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from rankscope.agent.jax import collect, tap
+from rankscope.agent.jax import Taps, collect, tap
 from rankscope.agent.jax.linen import outputs
 from rankscope.store import open_run
 
@@ -149,6 +149,13 @@ def test_samples_on_automatic_axes_are_read_where_they_lie(
     run = open_run(observed.path)
     assert run.sites()["placement"].to_dict()["activation_gradient:up"] == {"dp": "shard"}
     assert run.alerts()["text"].tolist() == []
+
+
+def test_what_cannot_be_seen_is_told_once(watch: Watch, observed: Observed) -> None:
+    with watch() as scope:
+        for _ in range(2):
+            scope.step(scope.sketch(taps=Taps(unseen=("within",)), loss=1.0))
+    assert observed.reports().count("custom kernels: within.") == 1
 
 
 def test_taps_that_are_not_chosen_are_not_in_the_program(watch: Watch) -> None:

@@ -19,12 +19,13 @@ from .test_what_is_recorded import batch_of, loss_of, parameters
 
 def test_only_what_is_due_is_stored(watch: Watch, observed: Observed) -> None:
     by_kind = {"weight": 2, "weight_gradient": Schedule(every=3, offset=1)}
+    weights, batch = parameters(), batch_of(0)
     with watch(every=4, schedules=by_kind) as scope:
         step = jax.jit(
             lambda w, x: scope.sketch(weights=w, gradients=w, optimizer={"mu": w}, loss=x.sum())
         )
-        for number in range(6):
-            scope.step(step(parameters(), batch_of(number)))
+        for _ in range(6):
+            scope.step(step(weights, batch))
     kinds = {
         number: {label.partition(":")[0] for label in observed.sketches(number)}
         for number in observed.steps()
@@ -38,7 +39,7 @@ def test_only_what_is_due_is_stored(watch: Watch, observed: Observed) -> None:
 
 
 def test_a_step_is_traced_once_with_and_once_without(watch: Watch) -> None:
-    traced = list[bool]()
+    traced, weights = list[bool](), parameters()
     with watch(every=3) as scope:
 
         @jax.jit
@@ -48,7 +49,7 @@ def test_a_step_is_traced_once_with_and_once_without(watch: Watch) -> None:
             return telemetry
 
         for _ in range(9):
-            scope.step(step(parameters()))
+            scope.step(step(weights))
     assert traced == [True, False]
 
 
@@ -75,7 +76,9 @@ def test_the_program_of_other_steps_is_that_of_a_job_without_us(watch: Watch) ->
             )
             return gradients, told
 
-        return jax.jit(step).lower(parameters(), batch_of(0)).as_text()
+        return jax.jit(step).lower(weights, batch).as_text()
+
+    weights, batch = parameters(), batch_of(0)
 
     with watch(every=2) as scope:
         due = text(scope)

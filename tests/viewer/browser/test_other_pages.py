@@ -59,16 +59,26 @@ def test_formats_tell_what_breaks_and_the_address_remembers_the_question(
         assert Path(waiting.value.path()).read_text().startswith(begins)
 
 
-def test_two_runs_of_a_folder_are_compared(
+def test_runs_of_a_folder_are_compared(
     visit: Callable, start: Callable, new_job: Callable, tmp_path: Path
 ) -> None:
-    for name, spike in (("one", {}), ("other", {(7, "activation:blocks.1.mlp.up"): 16.0})):
+    site = "activation:blocks.1.mlp.up"
+    for name, spike in (("one", {}), ("third", {(9, site): 4.0}), ("other", {(7, site): 16.0})):
         job = new_job(name, bad_step=None)
         job.commit(range(12), spike=spike)
     page = visit(start(tmp_path).address)
 
-    page.open("?run=one&page=compare&kind=activation")
+    page.open("?run=one&page=compare&kind=activation&with=other")
     page.sees("Numbers part in step 7 at activation:blocks.1.mlp.up")
+    page.page.get_by_placeholder("further runs").click()
+    page.page.locator(".choices__item", has_text="third").first.click()
+    page.sees("third: ")
+    page.page.wait_for_url("**also=third*")
+    page.page.get_by_label("Show", exact=True).select_option("each run")
+    page.page.wait_for_url("**maps=each*")
+    page.settle()
+    page.page.get_by_label("Show", exact=True).select_option("how far apart")
+    page.settle()
     page.page.get_by_role("button", name="blocks.1.mlp.up activation").click()
     page.page.wait_for_url("**step=7*")
     page.settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,11 @@ NOW = 1_760_000_000.0 + 75
 def open_pages() -> Callable[..., Visited]:
     """Opens a run as a browser would, at what is chosen."""
 
-    def open_(path: Path, *, beside: Path | None = None, **chosen: object) -> Visited:
-        followers = {one.name: Follower(open_run(one)) for one in (path, beside) if one}
-        others = Others(names=lambda: list(followers), find=followers.get) if beside else None
-        session = Session(followers[path.name], Choice(**chosen), now=lambda: NOW, others=others)
+    def open_(path: Path, *, beside: Path | Sequence[Path] = (), **chosen: object) -> Visited:
+        others = [beside] if isinstance(beside, Path) else beside
+        followers = {one.name: Follower(open_run(one)) for one in (path, *others)}
+        found = Others(names=lambda: list(followers), find=followers.get) if beside else None
+        session = Session(followers[path.name], Choice(**chosen), now=lambda: NOW, others=found)
         return Visited(session, {entry.name: entry.model for entry in CONTENTS})
 
     return open_

@@ -57,15 +57,53 @@ def test_the_picture_shows_the_ratio_where_they_part(
     assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
 
 
-def test_lines_of_both_bear_the_names_of_the_runs(
+def test_runs_of_one_name_are_told_apart_by_their_folders(
     two_jobs: tuple[Path, Path], open_page: Callable
 ) -> None:
     page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare", site=SITE)
 
-    names = ["gpt-small", "gpt-small"]  # both jobs are called so: they are told apart
-    assert names[0] == names[1]
-    assert {"this run", "the other"} <= set(page.training.source.data)
-    assert {"this run", "the other"} <= set(page.site.source.data)
+    assert plain(page.told.runs) == "one other"
+    assert [one.name for one in page.training.drawn[:2]] == ["one", "other"]
+    assert list(page.site.lines[1].data["step"]) == list(range(12))
+
+
+def test_several_runs_stand_beside_one_another(
+    new_job: Callable, open_pages: Callable, two_jobs: tuple[Path, Path]
+) -> None:
+    third = new_job("third", bad_step=None)
+    third.commit(range(12), spike={(9, SITE): 4.0})
+    pages = open_pages(
+        two_jobs[0],
+        beside=(two_jobs[1], third.path),
+        page="compare",
+        kind="activation",
+        other="other",
+        also=["third", "one", "gone"],
+        maps="each",
+        site=SITE,
+    )
+    page: Compare = pages.page
+
+    assert page.told.problem == ""
+    answers = [plain(one) for one in re.findall("<p.*?</p>", page.told.answer)]
+    assert [one.partition(":")[0] for one in answers] == ["other", "third"]
+    assert [f"Numbers part in step {step} at {SITE}" in one
+            for step, one in zip((7, 9), answers, strict=True)] == [True, True]  # fmt: skip
+    assert plain(page.told.runs) == "one other third"
+    assert [bool(title) for title in page.each.told.titles] == [True, True, True, False]
+    shown = [one.grid for one in page.each.maps[:3]]
+    assert len({(one.mapper.low, one.mapper.high) for one in page.each.maps[:3]}) == 1
+    assert shown[2] is not None
+    row, column = shown[2].row(SITE), shown[2].column(9)
+    assert row is not None
+    assert column is not None
+    page.each.select(2, row, column)
+    assert (page.session.choice.site, page.session.choice.step) == (SITE, 9)
+
+    assert list(page.site.lines[2].data["step"]) == list(range(12))
+    page.session.choice.also = []
+    assert plain(page.told.runs) == "one other"
+    assert list(page.site.lines[2].data["step"]) == []
 
 
 def test_runs_that_are_alike_do_not_part(new_job: Callable, open_page: Callable) -> None:
@@ -92,6 +130,12 @@ def test_it_follows_the_run_that_it_is_compared_with(
     pages.session.live.look()
     pages.tick()
     assert "Over 9 steps" in plain(pages.page.told.answer)
+    assert list(pages.page.training.lines[1].data["step"]) == list(range(9))
+
+    other.commit(range(9, 11))  # and nothing is new in this run
+    pages.session.live.look()
+    pages.tick()
+    assert list(pages.page.training.lines[1].data["step"]) == list(range(11))
 
 
 def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable) -> None:
@@ -110,7 +154,7 @@ def test_what_is_drawn_is_there_in_tables(two_jobs: tuple[Path, Path], open_page
 
     ratios = page.twins.tables["compare_map"].frame()
     assert ratios.loc[7, "blocks.1.mlp.up"] == pytest.approx(16, rel=0.25)
-    assert list(page.twins.tables["compare_site"].frame().columns) == ["this run", "the other"]
+    assert list(page.twins.tables["compare_site"].frame().columns) == ["one", "other"]
     assert all(page.twins.told.html.values())
 
 
@@ -118,9 +162,9 @@ def test_both_runs_are_shown_in_the_same_colours_and_rows(
     two_jobs: tuple[Path, Path], open_page: Callable
 ) -> None:
     page: Compare = open_page(
-        two_jobs[0], beside=two_jobs[1], page="compare", kind="activation", maps="both"
+        two_jobs[0], beside=two_jobs[1], page="compare", kind="activation", maps="each"
     )
-    this, other = page.both.maps
+    this, other, *_ = page.each.maps
 
     assert this.grid is not None
     assert other.grid is not None
@@ -132,7 +176,7 @@ def test_both_runs_are_shown_in_the_same_colours_and_rows(
     apart = other.grid.shade - this.grid.shade
     assert apart[row, column] == pytest.approx(4.0, abs=0.3)
     assert this.name in page.twins.tables
-    page.both.select(1, row, column)
+    page.each.select(1, row, column)
     assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
     assert dict(this.chosen.data) == dict(other.chosen.data)
     assert list(this.chosen.data["left"]) == [6.5]
@@ -140,6 +184,6 @@ def test_both_runs_are_shown_in_the_same_colours_and_rows(
 
 def test_without_a_common_site_it_says_so(two_jobs: tuple[Path, Path], open_page: Callable) -> None:
     page: Compare = open_page(
-        two_jobs[0], beside=two_jobs[1], page="compare", kind="weight", maps="both"
+        two_jobs[0], beside=two_jobs[1], page="compare", kind="weight", maps="each"
     )
     assert "No site is of kind weight" in page.told.problem

@@ -112,8 +112,9 @@ def test_on_every_page_a_click_in_the_training_curve_selects_the_step(
     broken_job: Path, judged_job: Path, open_pages: Callable[..., Visited], name: str
 ) -> None:
     pages = open_pages(broken_job, beside=judged_job, page=name, site=SITE, step=20)
-    training: Any = pages.page
-    figure = getattr(training.training, "lines", training.training).figure
+    page: Any = pages.page
+    shown = page.training if name == "compare" else page.training.lines
+    figure = shown.figure
 
     figure._trigger_event(Tap(figure, sx=0, sy=0, x=33.4, y=2.0))
 

@@ -1,7 +1,8 @@
-"""The same heatmap of two runs, one above the other: the same sites, steps and colours."""
+"""The same heatmap of several runs, one above the other: the same sites, steps and colours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -14,21 +15,21 @@ from ..session import Session
 from .fitted import Fitted
 from .page import Page
 
-NAMES = ("compare_this", "compare_other")
+NAMES = ("compare_this", "compare_other", "compare_third", "compare_fourth")
 TALLEST = 260
-"""Pixels of one, so that both are seen at once."""
+"""Pixels of one, so that two are seen at once."""
 
 
 class Told(param.Parameterized):
-    """The texts around the two, each as HTML."""
+    """The texts around the maps, each as HTML."""
 
-    titles = param.List(["", ""], item_type=str, doc="Which run each is of.")
+    titles = param.List([""] * len(NAMES), item_type=str, doc="Which run each is of, or nothing.")
     legend = param.String()
     summary = param.String()
 
 
-class Both:
-    """Two heatmaps, of this run and of another one."""
+class EachRun:
+    """A heatmap of each run."""
 
     def __init__(self, session: Session, page: Page) -> None:
         self.session, self.told = session, Told()
@@ -37,7 +38,7 @@ class Both:
         for number, one in enumerate(self.maps):
             one.on_cell(partial(self.select, number))
         self._frame = Fitted(session, page, self.maps[0])
-        self._runs: tuple[Run, ...] = ()
+        self._runs: Sequence[Run] = ()
 
     @property
     def size(self) -> tuple[int, int]:
@@ -49,16 +50,16 @@ class Both:
         shown, run = self.maps[number].grid, self._runs[number]
         self.session.select_cell(shown, row, column, run=run, view="merged")
 
-    def show(self, other: Run) -> None:
-        """Draw both.
+    def show(self, runs: Sequence[Run]) -> None:
+        """Draw them all.
 
         Raises:
             SettingError: they have no such site in common.
         """
         session, choice = self.session, self.session.choice
-        self._runs = session.run, other
+        self._runs = runs
         width, height = self.size
-        sites = comparing.common_sites(*self._runs, kind=choice.kind, pattern=choice.pattern)
+        sites = comparing.common_sites(runs, kind=choice.kind, pattern=choice.pattern)
         grids = [
             grid.load_grid(
                 run,
@@ -69,28 +70,27 @@ class Both:
                 width=width,
                 height=height,
             )
-            for run in self._runs
+            for run in runs
         ]
         usual = np.concatenate([one.usual() for one in grids])
         limits = colours.limits(usual, diverging=grids[0].signed, theme=session.theme)
-        for drawn, one in zip(self.maps, grids, strict=True):
+        for drawn, one in zip(self.maps, grids, strict=False):
             drawn.figure.height = int(np.clip(len(one.names) * 13, 120, TALLEST)) + 46
             drawn.show(one, limits, statistic=choice.statistic)
+        names = comparing.names_of(runs)
         what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
         told = [
             f"{name}: {grid.describe(one, statistic=what, kind=choice.kind, view='merged')}"
-            for name, one in zip(("This run", "The other"), grids, strict=True)
+            for name, one in zip(names, grids, strict=True)
         ]
+        titles = [markup.title(what, words.shorten(name, 40)) for name in names]
         self.told.param.update(
-            titles=[
-                markup.title(what, f"{place} {words.shorten(run.name, 40)}")
-                for place, run in zip(("this run:", "the other:"), self._runs, strict=True)
-            ],
+            titles=[*titles, *[""] * (len(NAMES) - len(titles))],
             legend=markup.legend(limits, logarithmic=grids[0].logarithmic, view="merged"),
             summary=markup.summary(" ".join(told)),
         )
 
     def outline(self) -> None:
-        """Draw a box around the selected cell in both."""
+        """Draw a box around the selected cell in all of them."""
         for drawn in self.maps:
             drawn.outline_site(self.session.choice.site, self.session.choice.step)
