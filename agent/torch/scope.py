@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import uuid
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,21 +20,31 @@ from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
 from ..alerts import AlertCallback, AlertCallbacks
 from ..embedded import folder_of
+from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
 from ..ring import Ring
 from ..schedule import Schedule, schedules_by_kind
 from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
+from ..settings import keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
-from .identity import Rendezvous, data_axes, facts, identify, launch_token, stage_axes
+from .identity import (
+    Rendezvous,
+    data_axes,
+    facts,
+    identify,
+    launch_token,
+    meeting_of,
+    stage_axes,
+)
 from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks
-from .own_collector import collector_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
@@ -45,9 +53,7 @@ from .settings import (
     as_list,
     check_model,
     devices_of,
-    keys_of,
     ring_of,
-    run_name,
     timetable_of,
 )
 
@@ -73,8 +79,7 @@ DEFAULT_KINDS = (
 CLOSE_S = 15.0
 """How long leaving the block may wait for the collector, in seconds."""
 
-_open_scopes: list[Scope] = []
-_all_scopes: weakref.WeakSet[Scope] = weakref.WeakSet()
+_scopes = OpenBlocks["Scope"]()
 
 
 def observe(
@@ -264,7 +269,8 @@ class Scope:
         launch = rendezvous.share("launch", launch_token)
         address, keys = self._to, self._keys
         if address is None:
-            address, keys = collector_of(identity, rendezvous, self._run, self._directory)
+            meeting, share = meeting_of(identity), rendezvous.share
+            address, keys = collector_of(meeting, share, self._run, self._directory)
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
@@ -284,8 +290,7 @@ class Scope:
         self._outbox = Outbox(address, hello, keys=keys)
         self._attach(identity.mesh)
         self._state = "open"
-        _open_scopes.append(self)
-        _all_scopes.add(self)
+        _scopes.opened(self)
         self._recorder.begin(self._step)
         return self
 
@@ -366,8 +371,7 @@ class Scope:
             why: what is told of training that did not end well.
         """
         self._state = "closed"
-        if self in _open_scopes:
-            _open_scopes.remove(self)
+        _scopes.closed(self)
         try:
             self._detach()
             if why:
@@ -496,13 +500,13 @@ class Scope:
                 stacklevel=3,
             )
 
-    def _silence(self) -> None:
+    def silence(self) -> None:
         """In a forked child: the thread and the socket are not here."""
         if self._state == "open":
             self._recorder.forget()
             self._state = "forked"
 
-    def _leave_at_exit(self) -> None:
+    def leave_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
         self._close(f"The process ended in step {self._step}, in the middle of the block")
         self._state = "over"
@@ -510,19 +514,5 @@ class Scope:
 
 def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
-    return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
-
-
-def _silence_all() -> None:
-    for scope in list(_all_scopes):
-        scope._silence()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
-    _open_scopes.clear()
-
-
-def _leave_all() -> None:
-    for scope in reversed(_open_scopes.copy()):
-        scope._leave_at_exit()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
-
-
-os.register_at_fork(after_in_child=_silence_all)
-atexit.register(_leave_all)
+    scope = _scopes.innermost
+    return scope.tap(name, tensor) if scope is not None else tensor

@@ -1,0 +1,339 @@
+"""`observe`: the agent is on for the length of a `with` block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import jax
+from jax.sharding import NamedSharding
+
+from ...sketch.errors import SettingError
+from ...wire.messages import PROTOCOL, Hello
+from ..alerts import AlertCallback, AlertCallbacks
+from ..kernel import warm
+from ..lifetime import OpenBlocks
+from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
+from ..selection import RankscopeWarning
+from ..sitebook import SiteBook
+from ..stopwatch import Stopwatch
+from ..telling import Telling
+from ..worker import Worker
+from .collecting import Taps, collect
+from .delivery import Delivery, Number, Parcel
+from .due import Due
+from .gathering import Trees, gather
+from .layout import Layout
+from .meshes import Ranks
+from .processes import Processes, facts
+from .settings import Settings
+from .streams import Streams
+from .telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
+"""Those of what `collect` finds."""
+CLOSE_S = 15.0
+"""How long leaving the block may wait for the collector, in seconds."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_scopes = OpenBlocks["Scope"]()
+
+
+class Scope:
+    """The open observation of one loop; made by `observe`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._to, self._keys = settings.to, settings.keys
+        self._step, self._in_program = settings.start, False
+        self._state = "new"
+        self._names = dict[str, None]()
+        """All that `sketch` was given, observed or not."""
+        self._due, self._is_due = Due(), False
+        self._telling, self._callbacks = Telling(), AlertCallbacks()
+        self._stopwatch, self._begun = Stopwatch(), time.monotonic()
+        self._statistics: OutboxStatistics | None = None
+        self._streams = Streams(self._outbox_of)
+        self._book = SiteBook(
+            settings.selection.chooses,
+            settings.counting.of_site,
+            settings.placing.of_site,
+            settings.unchecked.leaves,
+        )
+
+    @property
+    def path(self) -> Path:
+        """Where the run lies if its collector was started here."""
+        return self._settings.directory / self._settings.run
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise SettingError(
+                "A scope can be entered once; call observe() again for another block."
+            )
+        processes, settings = Processes(), self._settings
+        if settings.mesh is not None:
+            settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
+        self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
+        if self._to is None:
+            meeting, share = processes.meeting(), processes.share
+            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
+        self._worker = Worker(self._streams, self._idle, self._job_failed)
+        by_default = jax.default_backend() != "cpu"
+        self._in_program = by_default if settings.in_program is None else settings.in_program
+        self._layout = Layout(
+            self._book,
+            settings.mesh,
+            settings.axes,
+            self._in_program,
+            self._telling,
+            self._found,
+        )
+        self._delivery = Delivery(
+            self._layout, self._streams, self._telling, self._worker.submit, self.health
+        )
+        self._worker.start()
+        warm()
+        self._state, self._begun = "open", time.monotonic()
+        _scopes.opened(self)
+        self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state != "open":
+            return
+        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
+        self._close(f"Training ended in step {self._step}{words}" if error else "")
+        if error is None and self._book.sites:
+            labels, settings = self._book.labels(), self._settings
+            settings.selection.warn_of_strays(self._names)
+            settings.counting.warn_of_strays(labels)
+            settings.placing.warn_of_strays(labels)
+            settings.unchecked.warn_of_strays(labels)
+
+    def sketch(
+        self,
+        *,
+        weights: Any = None,
+        gradients: Any = None,
+        optimizer: Any = None,
+        taps: Taps | None = None,
+        aux: Any = None,
+        **numbers: Any,
+    ) -> Telemetry:
+        """What is due of this step; to be called in the jitted step, and returned by it.
+
+        Of steps in which nothing is due, it is empty, and costs nothing. It is a pure function of
+        its arguments and of which kinds are due; that is part of the key of JAX's caches.
+
+        Args:
+            weights: parameters as the step uses them, as a pytree of any shape.
+            gradients: their gradients, in a tree of the same shape.
+            optimizer: the optimizer's state after the update: that of any optax chain, or other.
+                Floating-point scalars in it, as those of `optax.inject_hyperparams`, are kept as
+                numbers of the step.
+            taps: what `collect` found: activations, their gradients, and what was tapped.
+            aux: anything else: its scalars are numbers of the step, its other arrays taps.
+            numbers: further numbers of the step, as `loss=loss`.
+        """
+        trees = Trees(
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            taps=taps,
+            aux=aux,
+            numbers=numbers,
+        )
+        return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
+
+    def collect(
+        self,
+        fn: Callable[Arguments, Result],
+        *,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+        samples: NamedSharding | None = None,
+    ) -> Callable[Arguments, tuple[Result, Taps]]:
+        """`rankscope.agent.jax.collect`, in steps in which something of it is due.
+
+        In others the function is called as it is, and nothing is found.
+
+        Args:
+            fn: what is tapped in, as `jax.value_and_grad(loss_of)`.
+            within: a context in which it is traced, as `linen.outputs`.
+            samples: how samples lie on the mesh, where its axes are automatic.
+        """
+        sketched = collect(fn, within=within, samples=samples)
+
+        @wraps(fn)
+        def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:
+            if self._due.kinds().isdisjoint(TAPPED_KINDS):
+                return fn(*args, **kwargs), Taps()
+            return sketched(*args, **kwargs)
+
+        return collected
+
+    def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
+        """Close the step that is open and begin the next; to be called after the jitted step.
+
+        Args:
+            telemetry: what `sketch` made of it.
+            training: further numbers to keep with the step; arrays of one element are copied
+                without waiting for their device.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        if self._state in ("forked", "over"):
+            return
+        if self._state != "open":
+            when = "before" if self._state == "new" else "after"
+            raise SettingError(
+                f"scope.step() was called {when} its block; "
+                "call it inside `with observe(…) as scope:`."
+            )
+        self._stopwatch.reset()
+        with self._stopwatch:
+            try:
+                if self._is_due and (telemetry is not None or training):
+                    self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
+            except Exception as error:  # never into the training loop: told in the run
+                self._telling.report(f"Step {self._step} could not be closed", error)
+            finally:  # whatever a signal's handler raises: no step is told twice
+                self._step += 1
+                self._begin()
+        self._callbacks.tell(self._telling.report)
+
+    def on_alert(self, callback: AlertCallback) -> AlertCallback:
+        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
+
+        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
+        raises is told in the run, and it is not called again. Processes hear of an alert at
+        different steps: a callback must not run a program that is sharded over several.
+        """
+        self._callbacks.add(callback)
+        return callback
+
+    def statistics(self) -> OutboxStatistics:
+        """What the transport sent, holds and lost, of all devices of this process together."""
+        return self._statistics or self._streams.statistics()
+
+    def health(self) -> dict[str, float]:
+        """Counters: what was dropped or unreadable; and seconds in `step`."""
+        return {
+            **{name: float(count) for name, count in self._telling.counters.items()},
+            "tensors_stale": 0.0,
+            "sites_refused": float(self._book.refused),
+            "quantities_refused": float(self._book.refused_quantities),
+            "stretch": 1.0,
+            "wall_seconds": time.monotonic() - self._begun,
+            "hook_seconds": self._stopwatch.seconds,
+        }
+
+    def silence(self) -> None:
+        """In a forked child: the thread and the socket are not here."""
+        if self._state == "open":
+            self._state = "forked"
+
+    def leave_at_exit(self) -> None:
+        """The interpreter ends, and the block was not left; threads may still train."""
+        self._close(f"The process ended in step {self._step}, in the middle of the block")
+        self._state = "over"
+
+    def _chooses(self, name: str) -> bool:
+        self._names[name] = None
+        return self._settings.selection.chooses(name)
+
+    def _begin(self) -> None:
+        """Turn to the step that is open now."""
+        schedules = self._settings.schedules.items()
+        due = [kind for kind, schedule in schedules if schedule.due(self._step)]
+        self._is_due = bool(due)
+        self._due.turn_to(due)
+
+    def _close(self, why: str) -> None:
+        """Wait for all to be stored.
+
+        Args:
+            why: what is told of training that did not end well.
+        """
+        self._state = "closed"
+        self._due.turn_to(())
+        _scopes.closed(self)
+        try:
+            if why:
+                self._telling.report(why)
+                self._delivery.send(Parcel(self._step, Telemetry(), {}, partial=True))
+            self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
+        finally:
+            self._worker.dismiss(timeout_s=CLOSE_S)
+        self._worker.join()
+        self._statistics = self._streams.statistics()
+        self._warn_of_losses(self._statistics)
+
+    def _found(self, ranks: Ranks) -> None:
+        self._streams.open(ranks)
+        try:
+            self._settings.placing.check(ranks.names)
+        except SettingError as error:  # it is too late to raise it
+            self._telling.report("`placements` are not used as they were meant", error)
+
+    def _outbox_of(self, ranks: Ranks, rank: int) -> Outbox:
+        assert self._to is not None
+        hello = Hello(
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            run=self._settings.run,
+            launch=self._launch,
+            stream=uuid.uuid4().hex,
+            rank=rank,
+            world_size=len(ranks.devices),
+            mesh=ranks.mesh_of(rank),
+            host=os.uname().nodename,
+            process=os.getpid(),
+            device=str(ranks.devices[rank]),
+            facts=facts(in_program=self._in_program),
+        )
+        return Outbox(self._to, hello, keys=self._keys)
+
+    def _idle(self, now: float) -> None:
+        self._delivery.attend()
+        for told in self._streams.take_alerts():
+            untold = self._callbacks.hear(told.alerts, told.more)
+            self._telling.counters["alerts_untold"] += untold
+        self._streams.beat(
+            now, step=self._step, tensors=len(self._book.sites), health=self.health()
+        )
+
+    def _job_failed(self, error: BaseException) -> None:
+        logger.warning("The agent's thread failed at a job: %r", error)
+        self._telling.report("The agent's thread failed at a job", error)
+
+    def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
+        lost = statistics.dropped_frames + statistics.pending_frames + self._delivery.lost
+        if lost:
+            total = statistics.acknowledged + lost
+            why = statistics.rejected.rstrip(".") or "the collector was not reached in time"
+            warnings.warn(
+                f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
+                RankscopeWarning,
+                stacklevel=3,
+            )
