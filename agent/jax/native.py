@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK
 from ...sketch.reference import sketch_array
-from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS
+from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
 from ..kernel.dtypes import DTYPES, SIZES
 from ..kernel.items import ITEM, cut, task_of_one, unite
@@ -227,8 +228,8 @@ def agrees() -> bool:
     """
     x = np.random.default_rng(0).integers(0, 1 << 32, 3 * BLOCK, np.uint32).view(np.float32)
     try:
-        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            found = table_of(sketch_by_kernels(jnp.asarray(x), None))
+        with ThreadPoolExecutor(1) as outside:  # of whatever is being traced here
+            found = outside.submit(_sketch_at_once, x).result()
     except Exception as error:  # never into the training loop: XLA's own code does the work
         logger.warning("XLA cannot call the CPU kernels, and is slower without: %r", error)
         return False
@@ -241,6 +242,11 @@ def agrees() -> bool:
     if not same:
         logger.warning("The CPU kernels, called by XLA, are wrong; its own code is slower.")
     return same
+
+
+def _sketch_at_once(x: NDArray[np.float32]) -> SketchTable:
+    with jax.enable_x64(True):
+        return table_of(sketch_by_kernels(jax.device_put(x, jax.local_devices()[0]), None))
 
 
 @cache

@@ -203,6 +203,20 @@ def test_the_kernels_are_trusted_on_the_cpu() -> None:
     assert kernels_for(dtype_of("float4_e2m1fn")) is None
 
 
+def test_the_kernels_are_tried_apart_from_what_is_traced() -> None:
+    trusted: list[bool] = []
+
+    def traced(x: jax.Array) -> jax.Array:
+        agrees.cache_clear()
+        trusted.append(agrees())
+        return x
+
+    with jax.set_mesh(jax.make_mesh((8,), ("dp",))):
+        jax.jit(jax.shard_map(traced, out_specs=P("dp")))(jax.device_put(jnp.ones(8), P("dp")))
+
+    assert trusted == [True]
+
+
 def test_xla_s_own_code_can_be_lowered_for_other_devices() -> None:
     some = jax.ShapeDtypeStruct((1000,), jnp.bfloat16)
     with jax.enable_x64(True):
