@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
+from ...wire.address import parse_destination
 from ...wire.messages import Placement
 from ..embedded import folder_of
 from ..schedule import Schedule, schedules_by_kind
@@ -84,6 +85,7 @@ def observe(
 
     Raises:
         SettingError: an argument cannot be used; the message says which, and what would do.
+        AddressError: the address cannot be understood.
     """
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
@@ -96,6 +98,8 @@ def observe(
             )
     check_axes(mesh, axes or {})
     address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
+    if address:
+        parse_destination(address)
     settings = Settings(
         run=run_name(run),
         to=address,

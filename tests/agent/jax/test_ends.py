@@ -15,7 +15,7 @@ import pytest
 
 from rankscope.agent import RankscopeWarning
 from rankscope.agent.jax import AlertSummary, observe
-from rankscope.sketch import sketch_array
+from rankscope.sketch import AddressError, SettingError, sketch_array
 from rankscope.store import open_run
 
 from ..conftest import Observed
@@ -63,6 +63,13 @@ def test_a_forked_child_says_nothing(ended: dict[str, tuple[int, Observed]]) -> 
     assert code == 0
     assert observed.means("weight", "w") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
     assert observed.reports() == ""
+
+
+def test_where_nobody_can_be_told_is_refused_at_once() -> None:
+    with pytest.raises(AddressError, match="An address looks like"):
+        observe(run="alone", to="head-node:7600")
+    with pytest.raises(SettingError, match="has a host and a port"):
+        observe(run="alone", to="tcp://*:7600")
 
 
 def test_what_is_deleted_before_it_is_read_is_told(
