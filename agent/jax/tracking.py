@@ -6,7 +6,9 @@ tracker, so that nothing has to be returned from a step.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from types import TracebackType
@@ -20,6 +22,15 @@ from .collecting import Taps
 from .linen import outputs
 from .observing import observe
 from .scope import Scope
+
+logger = logging.getLogger(__name__)
+
+MOST_COMPILED = 8
+"""Functions whose compiled form `intercept` keeps."""
+FORGETS = (
+    "tracker.intercept() was given more than %d functions, and compiles each anew: make the "
+    "function, as jax.value_and_grad(loss), once before the loop."
+)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -57,7 +68,9 @@ class Tracker:
         self._found = list[Taps]()
         self._tracing = 0
         """How many functions of `jit` are being traced."""
-        self._compiled = dict[Callable[..., Any], Callable[..., Any]]()
+        self._compiled = OrderedDict[Callable[..., Any], Callable[..., Any]]()
+        """By function, the one used last at the end."""
+        self._forgets = False
 
     def __enter__(self) -> Self:
         self._scope.__enter__()
@@ -76,7 +89,8 @@ class Tracker:
     ) -> Result:
         """What `fn` returns; the outputs of its modules, and their gradients, are kept.
 
-        Outside of a compiled function it is compiled, once.
+        Outside of a compiled function it is compiled, once for each function: so make it before
+        the loop, and not anew in each step.
 
         Args:
             fn: a function, as `jax.value_and_grad(loss_of)`; it may be jitted.
@@ -87,9 +101,7 @@ class Tracker:
         """
         leaves = jax.tree.leaves((args, kwargs))
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            if fn not in self._compiled:
-                self._compiled[fn] = self.jit(partial(self.intercept, _plain(fn)))
-            return self._compiled[fn](*args, **kwargs)
+            return self._compiled_of(fn)(*args, **kwargs)
         if not self._tracing:
             raise SettingError(
                 "tracker.intercept() was called in a compiled function, which can keep nothing: "
@@ -153,6 +165,17 @@ class Tracker:
             **numbers,
         )
         self._scope.step(telemetry)
+
+    def _compiled_of(self, fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        if fn not in self._compiled:
+            self._compiled[fn] = self.jit(partial(self.intercept, _plain(fn)))
+        self._compiled.move_to_end(fn)
+        if len(self._compiled) > MOST_COMPILED:
+            self._compiled.popitem(last=False)
+            if not self._forgets:
+                self._forgets = True
+                logger.warning(FORGETS, MOST_COMPILED)
+        return self._compiled[fn]
 
 
 def _plain(fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

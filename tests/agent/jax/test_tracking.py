@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import optax
 import pytest
 from flax import linen
 
-from rankscope.agent.jax.tracking import track
+from rankscope.agent.jax.tracking import MOST_COMPILED, track
 from rankscope.sketch import SettingError
 
 from ..conftest import Observed
@@ -55,6 +56,28 @@ def test_a_loop_is_tracked(observed: Observed, how: str) -> None:
     assert {"weight:layers_0.bias", "optimizer_state:layers_2.kernel[nu]"} <= labels
     stored = observed.sketches(6)["weight_gradient:layers_0.kernel"]
     assert_same(stored, np.asarray(gradients["params"]["layers_0"]["kernel"]), "gradient")
+
+
+def test_a_function_is_compiled_once_and_one_made_anew_is_told(
+    observed: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    traced = list[int]()
+
+    def counted(x: jax.Array) -> jax.Array:
+        traced.append(1)
+        return jnp.square(x).sum()
+
+    graded = jax.value_and_grad(counted)
+    with track(run=observed.path.name, to=observed.address) as tracker:
+        for _ in range(3):
+            tracker.intercept(graded, jnp.ones(3))
+            tracker.step(loss=1.0)
+        assert len(traced) == 1
+        for _ in range(MOST_COMPILED + 1):
+            tracker.intercept(partial(graded), jnp.ones(3))
+            tracker.step(loss=1.0)
+    assert len(traced) == MOST_COMPILED + 2
+    assert caplog.text.count("compiles each anew") == 1
 
 
 def test_what_cannot_be_kept_is_refused(observed: Observed) -> None:
