@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .due import nothing_due
 from .ingraph import sketch_by_xla
 from .numbers import layout_of
 from .pieces import Piece
@@ -39,7 +40,7 @@ def sketch(x: jax.Array, *, piece: Piece | None = None) -> jax.Array:
     layout_of(x.dtype)
     x = lax.stop_gradient(x)
     by_kernels = kernels_for(x.dtype) if jax.default_backend() == "cpu" else None
-    with jax.enable_x64(True):
+    with nothing_due(), jax.enable_x64(True):
         return _in_graph(x, piece) if by_kernels is None else by_kernels(x, piece)
 
 

@@ -15,7 +15,7 @@ from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
 from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts
-from .telemetry import NamedSite, Plan, SketchedSite, Telemetry
+from .telemetry import NamedSite, SketchedSite, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,14 @@ class Layout:
         self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
         """How sites lie on the devices, as far as they were told of."""
-        self._unseen = set[str]()
+        self._unseen, self._uncounted = set[str](), set[str]()
+        self._has_told_strays = False
         self._version, self._known = (0, 0), Sites([], [])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the devices are known, or the mesh that has them."""
+        return self._spreads is not None or self._mesh is not None
 
     def read(self, step: int, telemetry: Telemetry) -> Sketched:
         """The sketches of a step; waits for its arrays."""
@@ -73,7 +79,7 @@ class Layout:
             spreads = self._settled(telemetry.leaves)
             pieces = list(self._pieces(telemetry, spreads))
             rows = [self._rows_of(*group, spreads) for group in _groups(telemetry)]
-            self._tell_of(telemetry.plan)
+            self._tell_of(telemetry)
             batch = HostBatch(step, len(self._places), len(self._book.sites))
             sites = self._sites()
         if self._in_program:
@@ -127,10 +133,23 @@ class Layout:
         self, sites: Sequence[SketchedSite], array: jax.Array, spreads: Spreads
     ) -> list[int]:
         """The rows of sites whose sketches are in `array`."""
-        return [
+        rows = [
             self._row(one.site, one.dtype, one.shape, self._spread_of(one, array, spreads))
             for one in sites
         ]
+        self._tell_uncounted(
+            [one.site for one, row in zip(sites, rows, strict=True) if row in self._book.counted]
+        )
+        return rows
+
+    def _tell_uncounted(self, sites: Sequence[NamedSite]) -> None:
+        """Of what the program has sketched no quantity can be counted; told once of each name."""
+        names = {f"{site.kind}:{site.name}" for site in sites} - self._uncounted
+        self._uncounted |= names
+        if names:
+            self._telling.report(
+                f"Quantities are not counted of what is tapped: {', '.join(sorted(names))}"
+            )
 
     def _spread_of(self, one: SketchedSite, array: jax.Array, spreads: Spreads) -> Spread:
         known = self._placed.get(one.site.key)
@@ -160,15 +179,28 @@ class Layout:
             cuts=cuts,
         )
 
-    def _tell_of(self, plan: Plan) -> None:
+    def _tell_of(self, telemetry: Telemetry) -> None:
         """Count what is passed over; what cannot be seen is told once."""
-        self._telling.counters["tensors_unsupported"] += plan.unsupported
+        plan, strays = telemetry.plan, self._strays_of(telemetry)
+        self._telling.counters["tensors_unsupported"] += plan.unsupported + len(strays)
+        if strays and not self._has_told_strays:
+            self._has_told_strays = True
+            self._telling.report(
+                f"Parts of arrays are not read, for they lie on devices that are no ranks of this "
+                f"run, as {strays[0]}; pass observe(…, mesh=…) with all devices of the job"
+            )
         unseen, self._unseen = set(plan.unseen) - self._unseen, self._unseen | set(plan.unseen)
         if unseen:
             self._telling.report(
                 f"Not seen are taps in functions that cannot be looked into, as custom kernels: "
                 f"{', '.join(sorted(unseen))}"
             )
+
+    def _strays_of(self, telemetry: Telemetry) -> list[Device]:
+        """By part of an array: the device, where that is no rank."""
+        shardings = [array.sharding for array in (*telemetry.arrays, *telemetry.rows)]
+        known = self._places.keys()
+        return [device for one in shardings for device in one.addressable_devices - known]
 
     def _sites(self) -> Sites:
         """The same object while nothing changes."""

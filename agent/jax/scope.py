@@ -6,15 +6,13 @@ import logging
 import os
 import time
 import uuid
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import jax
 from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
@@ -24,17 +22,18 @@ from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import collector_of
-from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..worker import Worker
 from .collecting import Taps, collect
-from .delivery import Delivery, Number, Parcel
-from .due import Due
+from .delivery import Delivery
+from .due import Due, nothing_due
+from .ending import warn_of_losses, warn_of_silence
 from .gathering import Trees, gather
 from .layout import Layout
 from .meshes import Ranks
+from .parcel import Number, Parcel
 from .processes import Processes, facts
 from .settings import Settings
 from .streams import Streams
@@ -64,6 +63,8 @@ class Scope:
         self._names = dict[str, None]()
         """All that `sketch` was given, observed or not."""
         self._due, self._is_due = Due(), False
+        self._untold, self._has_told = 0, False
+        """Due steps that brought no telemetry; and whether one ever did."""
         self._telling, self._callbacks = Telling(), AlertCallbacks()
         self._stopwatch, self._begun = Stopwatch(), time.monotonic()
         self._statistics: OutboxStatistics | None = None
@@ -86,6 +87,7 @@ class Scope:
                 "A scope can be entered once; call observe() again for another block."
             )
         processes, settings = Processes(), self._settings
+        self._in_program = settings.sketches_in_program()
         if settings.mesh is not None:
             settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
@@ -93,8 +95,6 @@ class Scope:
             meeting, share = processes.meeting(), processes.share
             self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
         self._worker = Worker(self._streams, self._idle, self._job_failed)
-        by_default = jax.default_backend() != "cpu"
-        self._in_program = by_default if settings.in_program is None else settings.in_program
         self._layout = Layout(
             self._book,
             settings.mesh,
@@ -123,6 +123,8 @@ class Scope:
             return
         words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
         self._close(f"Training ended in step {self._step}{words}" if error else "")
+        if error is None and not self._has_told:
+            warn_of_silence(self._untold)
         if error is None and self._book.sites:
             labels, settings = self._book.labels(), self._settings
             settings.selection.warn_of_strays(self._names)
@@ -163,7 +165,9 @@ class Scope:
             aux=aux,
             numbers=numbers,
         )
-        return gather(trees, self._due.kinds(), self._chooses, in_program=self._in_program)
+        kinds = self._due.kinds()
+        with nothing_due():
+            return gather(trees, kinds, self._chooses, in_program=self._in_program)
 
     def collect(
         self,
@@ -213,8 +217,8 @@ class Scope:
         self._stopwatch.reset()
         with self._stopwatch:
             try:
-                if self._is_due and (telemetry is not None or training):
-                    self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
+                if self._is_due:
+                    self._send(telemetry, training)
             except Exception as error:  # never into the training loop: told in the run
                 self._telling.report(f"Step {self._step} could not be closed", error)
             finally:  # whatever a signal's handler raises: no step is told twice
@@ -249,9 +253,10 @@ class Scope:
         }
 
     def silence(self) -> None:
-        """In a forked child: the thread and the socket are not here."""
+        """In a forked child: the thread and the socket are not here, and nothing is due."""
         if self._state == "open":
             self._state = "forked"
+            self._due.turn_to(())
 
     def leave_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
@@ -261,6 +266,15 @@ class Scope:
     def _chooses(self, name: str) -> bool:
         self._names[name] = None
         return self._settings.selection.chooses(name)
+
+    def _send(self, telemetry: object, training: Mapping[str, Number]) -> None:
+        if not isinstance(telemetry, Telemetry | None):
+            raise TypeError(f"it takes what scope.sketch() made, got {type(telemetry).__name__}")
+        is_empty = telemetry is None or telemetry.is_empty
+        self._untold += is_empty
+        self._has_told = self._has_told or not is_empty
+        if telemetry is not None or training:
+            self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
 
     def _begin(self) -> None:
         """Turn to the step that is open now."""
@@ -281,13 +295,13 @@ class Scope:
         try:
             if why:
                 self._telling.report(why)
-                self._delivery.send(Parcel(self._step, Telemetry(), {}, partial=True))
+                self._delivery.put(Parcel(self._step, Telemetry(), {}, partial=True))
             self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
         finally:
             self._worker.dismiss(timeout_s=CLOSE_S)
         self._worker.join()
         self._statistics = self._streams.statistics()
-        self._warn_of_losses(self._statistics)
+        warn_of_losses(self._statistics, self._delivery.lost)
 
     def _found(self, ranks: Ranks) -> None:
         self._streams.open(ranks)
@@ -326,14 +340,3 @@ class Scope:
     def _job_failed(self, error: BaseException) -> None:
         logger.warning("The agent's thread failed at a job: %r", error)
         self._telling.report("The agent's thread failed at a job", error)
-
-    def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
-        lost = statistics.dropped_frames + statistics.pending_frames + self._delivery.lost
-        if lost:
-            total = statistics.acknowledged + lost
-            why = statistics.rejected.rstrip(".") or "the collector was not reached in time"
-            warnings.warn(
-                f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
-                RankscopeWarning,
-                stacklevel=3,
-            )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from rankscope.agent import RankscopeWarning
 from rankscope.agent.jax import Schedule, Telemetry, observe, tap
 from rankscope.sketch import SettingError
 from rankscope.store import open_run
@@ -83,7 +84,7 @@ def test_the_program_of_other_steps_is_that_of_a_job_without_us(watch: Watch) ->
     with watch(every=2) as scope:
         due = text(scope)
         assert "rankscope_sketch" in due
-        scope.step()
+        scope.step(scope.sketch(loss=0.0))
         assert text(scope) == text(None) != due
 
 
@@ -106,6 +107,14 @@ def test_scopes_inside_each_other_have_schedules_of_their_own(
             outer.step(first)
             inner.step(second)
     assert open_run(other.path).records()["step"].tolist() == [0, 1, 2]
+
+
+def test_a_loop_that_never_tells_anything_is_warned_of(watch: Watch) -> None:
+    scope = watch(every=2).__enter__()
+    for _ in range(4):
+        scope.step(loss=1.0)
+    with pytest.warns(RankscopeWarning, match="2 steps were due, and none brought telemetry"):
+        scope.__exit__(None, None, None)
 
 
 def test_a_resumed_job_goes_on_counting(watch: Watch, observed: Observed) -> None:

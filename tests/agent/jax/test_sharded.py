@@ -154,6 +154,29 @@ def test_replicas_that_differ_are_an_alert(watch: Watch, observed: Observed) -> 
     assert "3" in text
 
 
+def test_a_step_with_nothing_but_numbers_does_not_say_which_devices_there_are(
+    watch: Watch, observed: Observed
+) -> None:
+    weights = jax.device_put(parameters()["up"]["bias"], NamedSharding(mesh_of("dp"), P()))
+    with watch() as scope:
+        scope.step(scope.sketch(loss=2.0))
+        scope.step(scope.sketch(weights={"w": weights}, loss=1.0))
+    run = open_run(observed.path)
+    assert run.ranks("l2", site="weight:w", steps=1).sizes["rank"] == 8
+    assert run.training().sel(name="loss", rank=7).values.tolist() == [2.0, 1.0]
+
+
+def test_what_lies_on_devices_that_are_no_ranks_is_told(watch: Watch, observed: Observed) -> None:
+    bias = parameters()["up"]["bias"]
+    with watch() as scope:
+        scope.step(scope.sketch(weights={"w": bias}))
+        for _ in range(2):
+            spread = jax.device_put(bias, NamedSharding(mesh_of("dp"), P()))
+            scope.step(scope.sketch(weights={"w": spread}))
+    assert "pass observe(…, mesh=…) with all devices of the job" in observed.reports()
+    assert scope.health()["tensors_unsupported"] == 2 * 7
+
+
 @pytest.mark.parametrize("in_program", [False, True])
 def test_explicit_axes_are_placed_the_same(
     watch: Watch, observed: Observed, in_program: bool

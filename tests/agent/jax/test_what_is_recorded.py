@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from rankscope.agent.jax import CastCounts, Scope
-from rankscope.sketch import MOMENTS, SketchTable, sketch_array
+from rankscope.agent.jax import CastCounts, Scope, tap
+from rankscope.sketch import MOMENTS, SettingError, SketchTable, sketch_array
 from rankscope.store import open_run
 
 from ..conftest import Observed
@@ -148,6 +148,22 @@ def test_numbers_of_the_step_are_kept(watch: Watch, observed: Observed) -> None:
     assert named["twice_more"] == pytest.approx([4 * loss for loss in named["loss"]])
 
 
+def test_a_number_that_cannot_be_read_is_left_out_alone(watch: Watch, observed: Observed) -> None:
+    numbers = {"gone": jnp.ones(()), "one": jnp.full(1, 1.5), "later": jnp.full((), 2.5)}
+    numbers["gone"].delete()
+    with watch() as scope:
+        scope.step(scope.sketch(weights={"w": jnp.ones(3)}), several=jnp.ones(2), **numbers)
+        numbers["later"].delete()
+    assert observed.labels() == ["weight:w"]
+    told = open_run(observed.path).training().squeeze()
+    assert dict(zip(told["name"].values.tolist(), told.values.tolist(), strict=True)) == {
+        "one": 1.5,
+        "later": 2.5,
+    }
+    assert "`several` of scope.step() is not one number" in observed.reports()
+    assert "`gone` of scope.step() is not one number" in observed.reports()
+
+
 def test_what_is_no_floating_point_number_is_passed_over_and_counted(
     watch: Watch, observed: Observed
 ) -> None:
@@ -165,6 +181,22 @@ def test_quantities_are_counted(watch: Watch, observed: Observed) -> None:
         scope.step(scope.sketch(weights={"w": values}))
     found = open_run(observed.path).quantity(counting, site="weight:w", steps=0)
     assert found.values.ravel().tolist() == counting.count(np.asarray(values)).tolist()
+
+
+def test_quantities_that_nobody_would_count_are_refused(watch: Watch) -> None:
+    counting = {"weight": CastCounts("float8_e4m3fn")}
+    with pytest.raises(SettingError, match="`quantities` are counted on the host"):
+        watch(in_program=True, quantities=counting).__enter__()
+
+
+def test_quantities_of_what_is_tapped_are_told_as_not_counted(
+    watch: Watch, observed: Observed
+) -> None:
+    with watch(quantities={"tap": CastCounts("float8_e4m3fn")}) as scope:
+        step = jax.jit(lambda x: scope.sketch(taps=scope.collect(lambda x: tap(x, "x"))(x)[1]))
+        for _ in range(2):
+            scope.step(step(jnp.ones(3)))
+    assert observed.reports() == "Quantities are not counted of what is tapped: tap:x."
 
 
 def test_include_and_exclude_choose_by_name(watch: Watch, observed: Observed) -> None:
