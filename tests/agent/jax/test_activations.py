@@ -140,8 +140,8 @@ def test_samples_on_automatic_axes_are_read_where_they_lie(
         out: Any = net.apply(weights, batch)
         return jnp.square(out).mean()
 
-    step = jax.value_and_grad(loss_of)
-    graded = collect(step, within=outputs, samples=samples, batch=len(batch))
+    plain = jax.value_and_grad(loss_of)
+    graded = collect(plain, within=outputs, samples=samples, batch=len(batch))
     with watch() as scope:
 
         @jax.jit

@@ -53,8 +53,10 @@ def test_no_collective_is_added(watch: Watch, mode: str, kind: AxisType, in_prog
     def text(scope: Scope) -> str:
         def step(weights: Any, batch: jax.Array) -> Any:
             step = jax.value_and_grad(tapped, has_aux=True)
-            how = {"samples": samples, "batch": len(batch)} if kind == AxisType.Auto else {}
-            ((loss, aux), gradients), taps = scope.collect(step, **how)(weights, batch)
+            how: dict[str, Any] = {"samples": samples, "batch": len(batch)}
+            ((loss, aux), gradients), taps = scope.collect(
+                step, **how if kind == AxisType.Auto else {}
+            )(weights, batch)
             told = scope.sketch(weights=weights, gradients=gradients, taps=taps, aux=aux, loss=loss)
             return gradients, aux, loss, told
 

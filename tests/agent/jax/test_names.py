@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import equinox
 import jax
@@ -174,7 +175,8 @@ def test_keys_of_random_numbers_are_no_numbers(scope: Scope) -> None:
 
 
 def test_a_tree_that_is_called_otherwise_is_refused(scope: Scope) -> None:
-    for given in ({"grads": PARAMETERS}, {"gradient": SAMPLES}):
+    misspelt: list[dict[str, Any]] = [{"grads": PARAMETERS}, {"gradient": SAMPLES}]
+    for given in misspelt:
         with pytest.raises(SettingError, match="did you mean `gradients`"):
             scope.sketch(weights=PARAMETERS, **given)
     with pytest.raises(SettingError, match="`params` must be one number of the step, got dict"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import jax
@@ -40,7 +39,9 @@ def test_a_tap_in_the_condition_of_a_loop_is_told() -> None:
     def small(x: jax.Array) -> jax.Array:
         return tap(x, "length").sum() < 100
 
-    doubled = partial(lax.while_loop, small, lambda x: tap(2 * x, "body"))
+    def doubled(x: jax.Array) -> jax.Array:
+        return lax.while_loop(small, lambda x: tap(2 * x, "body"), x)
+
     taps = jax.jit(collect(doubled))(jnp.ones(4))[1]
 
     assert [site.name for site in taps.sites] == ["body"]
