@@ -6,6 +6,7 @@ import math
 import re
 import runpy
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,9 @@ def test_no_collective_is_added(watch: Watch, mode: str, kind: AxisType, in_prog
     def text(scope: Scope) -> str:
         def step(weights: Any, batch: jax.Array) -> Any:
             step = jax.value_and_grad(tapped, has_aux=True)
-            how: dict[str, Any] = {"samples": samples, "batch": len(batch)}
-            ((loss, aux), gradients), taps = scope.collect(
-                step, **how if kind == AxisType.Auto else {}
-            )(weights, batch)
+            is_auto = kind == AxisType.Auto
+            how: dict[str, Any] = {"samples": samples, "batch": len(batch)} if is_auto else {}
+            ((loss, aux), gradients), taps = scope.collect(step, **how)(weights, batch)
             told = scope.sketch(weights=weights, gradients=gradients, taps=taps, aux=aux, loss=loss)
             return gradients, aux, loss, told
 
@@ -71,13 +71,21 @@ def test_no_collective_is_added(watch: Watch, mode: str, kind: AxisType, in_prog
     assert collectives(bare)
 
 
+def shaped(make: Callable[[], Any], sharding: NamedSharding) -> Any:
+    """What `make` would give, without its numbers."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        jax.eval_shape(make),
+    )
+
+
 def test_the_example_talks_to_other_devices_as_it_does_unobserved(watch: Watch) -> None:
     folder = Path(__file__).parents[3] / "examples"
     example = runpy.run_path(str(folder / "flax_train.py"))
     mesh = jax.make_mesh((2,), ("dp",), (AxisType.Auto,), devices=jax.devices()[:2])
     samples = NamedSharding(mesh, P("dp"))
-    state = jax.device_put(example["new_state"](), NamedSharding(mesh, P()))
-    batch = jax.device_put(example["batch_of"](0), samples)
+    state = shaped(example["new_state"], NamedSharding(mesh, P()))
+    batch = shaped(lambda: example["batch_of"](0), samples)
 
     def text(**options: Any) -> str:
         with watch(**options) as scope:
