@@ -11,6 +11,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,11 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rankscope.agent.jax import Telemetry, observe
+from rankscope.agent.jax import Scope, Telemetry, observe
 from rankscope.agent.jax.linen import outputs
 
 CONTEXT, WIDTH, LAYERS, BATCH = 64, 64, 2, 32
+Step = Callable[[TrainState, jax.Array], tuple[TrainState, Telemetry]]
 TEXT = "".join(f"{a} times {b} is {a * b}. " for a in range(40) for b in range(40))
 """What the model learns to go on with."""
 
@@ -79,27 +81,35 @@ def batch_of(step: int) -> jax.Array:
     return text[begins + jnp.arange(CONTEXT + 1)]
 
 
+def step_of(scope: Scope, samples: NamedSharding) -> Step:
+    """A jitted step of the training, which gives the telemetry as well."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def train_step(state: TrainState, batch: jax.Array) -> tuple[TrainState, Telemetry]:
+        graded = scope.collect(
+            jax.value_and_grad(loss_of), within=outputs, samples=samples, batch=BATCH
+        )
+        (loss, gradients), taps = graded(state.params, batch)
+        new = state.apply_gradients(grads=gradients)
+        telemetry = scope.sketch(
+            weights=state.params,
+            gradients=gradients,
+            optimizer=new.opt_state,
+            taps=taps,
+            loss=loss,
+        )
+        return new, telemetry
+
+    return train_step
+
+
 def train(run: str, steps: int, every: int) -> None:
     """Train on all devices, each with its own samples."""
     mesh = jax.make_mesh((jax.device_count(),), ("dp",), (jax.sharding.AxisType.Auto,))
     samples = NamedSharding(mesh, PartitionSpec("dp"))
     state = jax.device_put(new_state(), NamedSharding(mesh, PartitionSpec()))
     with observe(run=run, mesh=mesh, every=every) as scope:
-
-        @partial(jax.jit, donate_argnums=0)
-        def train_step(state: TrainState, batch: jax.Array) -> tuple[TrainState, Telemetry]:
-            graded = scope.collect(jax.value_and_grad(loss_of), within=outputs, samples=samples)
-            (loss, gradients), taps = graded(state.params, batch)
-            new = state.apply_gradients(grads=gradients)
-            telemetry = scope.sketch(
-                weights=state.params,
-                gradients=gradients,
-                optimizer=new.opt_state,
-                taps=taps,
-                loss=loss,
-            )
-            return new, telemetry
-
+        train_step = step_of(scope, samples)
         for step in range(steps):
             batch = jax.device_put(batch_of(step), samples)
             state, telemetry = train_step(state, batch)
@@ -118,6 +128,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.devices:
         jax.config.update("jax_num_cpu_devices", options.devices)
+        # The CPU's devices share one pool of threads: where steps run ahead, devices that wait in a
+        # collective may leave none to the device that they wait for.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     viewer = None
     if options.view:
         folder = Path(os.environ.get("RANKSCOPE_DIR", "rankscope-runs"))

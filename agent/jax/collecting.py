@@ -14,9 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from .functions import RULES
-from .walking import Found, Walk
+from .shards import names_of
+from .walking import Found, Samples, Walk
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class Taps:
     """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`."""
     sites: tuple[TapSite, ...] = ()
     unseen: tuple[str, ...] = field(default=())
-    """Names of taps in functions that cannot be looked into, as kernels of Pallas."""
+    """Names of taps of which nothing is known, and why, as of those in kernels of Pallas."""
 
 
 def collect(
@@ -66,6 +68,7 @@ def collect(
     *,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
     samples: NamedSharding | None = None,
+    batch: int | None = None,
 ) -> Callable[Arguments, tuple[Result, Taps]]:
     """A function that returns what `fn` does, and the sketches of what is tapped in it.
 
@@ -82,12 +85,17 @@ def collect(
         fn: of any pytrees; what is no array in them is taken as constant. It is traced once a call.
         within: a context in which it is traced, as that of `linen.outputs`.
         samples: how samples lie on the mesh, as `NamedSharding(mesh, P("dp"))`, where its axes are
-            automatic: what is tapped is taken to be sharded so, unless its first axis cannot be, or
-            the tap says otherwise. Without it a sketch is of the whole, which XLA may have to
-            gather.
+            automatic. Then no collective is added: what has not a row a sample is not seen, and
+            told, unless the tap has a sharding. Without it a sketch is of the whole, which XLA may
+            have to gather.
+        batch: how many samples there are: what has so many rows is taken to have one each.
+
+    Raises:
+        SettingError: `samples` or `batch` cannot be used.
     """
 
     call: Callable[..., Any] = fn
+    how, within_key = _samples_of(samples, batch), object()
 
     @wraps(fn)
     def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:
@@ -97,14 +105,14 @@ def collect(
 
         def flat(*arrays: jax.Array) -> Sequence[Any]:
             args, kwargs = jax.tree.unflatten(tree, _joined(arrays, rest))
-            with _traced_within(within), within():
+            with _traced_within(within_key), within():
                 leaves, out_tree = jax.tree.flatten(call(*args, **kwargs))
             out, constants = _parted(leaves)
             given_back[:] = constants, out_tree
             return out
 
         traced = jax.make_jaxpr(flat)(*arrays)
-        walk = Walk(RULES, samples=samples)
+        walk = Walk(RULES, samples=how)
         out = walk.run(traced.jaxpr, traced.consts, arrays)
         constants, out_tree = given_back
         return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)
@@ -112,9 +120,26 @@ def collect(
     return collected
 
 
+def _samples_of(sharding: NamedSharding | None, batch: int | None) -> Samples | None:
+    if sharding is None:
+        return None
+    if not len(sharding.spec) or not names_of(sharding.spec[0]):
+        raise SettingError(
+            f"`samples` must cut the first axis, as P('dp') does, got {sharding.spec}; leave it out"
+            " where no device has samples of its own."
+        )
+    if batch is None:
+        raise SettingError(
+            "`samples` needs `batch`: how many samples there are, for what has so many rows is"
+            " taken to have one each."
+        )
+    is_alone = sharding.mesh.size == 1
+    return None if is_alone else Samples(sharding=sharding, count=batch)
+
+
 _traced_within = jax.make_user_context(default_value=None)
 """Part of the key under which JAX keeps traces: a context that taps must be given none from without
-it, and leave none behind."""
+it, and leave none behind. A token stands for it: what is in a cache lives on, as would a model."""
 
 
 def _parted(leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -139,7 +164,7 @@ def _taps(walk: Walk) -> Taps:
     """
     if walk.unseen:
         names = ", ".join(dict.fromkeys(walk.unseen))
-        logger.warning("Taps in functions that cannot be looked into see nothing: %s.", names)
+        logger.warning("Not seen are %s.", names)
     pairs = list(zip(walk.found, walk.rows, strict=True))
     forward = [pair for pair in pairs if not pair[0].backward]
     ordered = [*forward, *reversed([pair for pair in pairs if pair[0].backward])]

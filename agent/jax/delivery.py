@@ -254,8 +254,9 @@ class Delivery:
 def _numbers_of(telemetry: Telemetry) -> dict[str, float]:
     if not telemetry.numbers:
         return {}
-    values = np.asarray(telemetry.numbers[0].addressable_data(0)).tolist()
-    return dict(zip(telemetry.plan.numbers, values, strict=True))
+    names, values = telemetry.plan.numbers, np.asarray(telemetry.numbers[0].addressable_data(0))
+    # `pmap` and `lax.scan` stack: of several the last are told.
+    return dict(zip(names, values.reshape(-1, len(names))[-1].tolist(), strict=True))
 
 
 def _health_of(outbox: Outbox) -> dict[str, float]:

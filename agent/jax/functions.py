@@ -17,7 +17,7 @@ from jax.extend.core import primitives as known
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .rows import empty_rows, merge, typed_as
-from .walking import Rule, Values, Walk, varying
+from .walking import IN_A_CONDITION, Rule, Values, Walk, marks_in, varying
 
 
 def _jit(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
@@ -119,7 +119,8 @@ def _while(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     condition, function = params["cond_jaxpr"], params["body_jaxpr"]
     of_condition, rest = _cut(given, params["cond_nconsts"])
     constants, state = _cut(rest, params["body_nconsts"])
-    inner = walk.within()
+    inner, in_condition = walk.within(), marks_in({"condition": condition})
+    walk.unseen += [f"{mark.name} ({IN_A_CONDITION})" for mark in in_condition]
 
     def run(state: Values) -> tuple[Values, list[jax.Array]]:
         inner.begin()

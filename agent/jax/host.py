@@ -6,6 +6,7 @@ devices of this process, are one list of work for `agent.kernel`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ...sketch.elements import Region
 from ...sketch.reference import sketch_array
 from ...sketch.table import SketchTable
-from ..kernel import DTYPES, absorb, count, cut, sketch_items
+from ..kernel import DTYPES, absorb, count, cut_into, sketch_items
 from ..sitebook import UNMEASURED, Counted
 from ..steptable import StepTable
 from .in_program import sketch_pieces
@@ -39,8 +40,8 @@ class Piece:
     """On that device alone."""
     bounds: Bounds
     """Where it lies in the whole, by axis."""
-    region: Region | None
-    """The same; None: it is all of it."""
+    regions: Sequence[Region | None]
+    """Where equal parts of it do, in C order; of all of it None alone."""
     whole: tuple[int, ...]
     """The shape of the whole."""
     counted: Counted = ()
@@ -73,9 +74,11 @@ class HostBatch:
         for piece, elements in zip(pieces, arrays, strict=True):
             row, code = piece.place * self._sites + piece.row, CODES.get(elements.dtype.name)
             if code is None:
-                self.add([row], sketch_array(elements, region=piece.region))
+                parts = np.split(elements.reshape(-1), len(piece.regions))
+                for part, region in zip(parts, piece.regions, strict=True):
+                    self.add([row], sketch_array(part, region=region))
                 continue
-            work = cut(elements.ctypes.data, elements.size, code, region=piece.region)
+            work = cut_into(elements.ctypes.data, elements.size, code, regions=piece.regions)
             items += work
             rows += [row] * len(work)
             self._count(piece, elements, code)
@@ -99,10 +102,16 @@ class HostBatch:
             self.take(place, [piece.row for piece in some], rows)
 
     def take(self, place: int, rows: list[int], sketches: jax.Array) -> None:
-        """Merge sketches that a device has made into the rows of its sites."""
-        measured = [number for number, row in enumerate(rows) if row != UNMEASURED]
-        chosen = [place * self._sites + rows[number] for number in measured]
-        self.add(chosen, table_of(sketches).take(measured))
+        """Merge sketches that a device has made into the rows of its sites.
+
+        Args:
+            sketches: uint32 [..., sites, WORDS]; several of a site, as a scan stacks them, merge.
+        """
+        table = table_of(sketches)
+        every = rows * (len(table) // max(len(rows), 1))
+        measured = [number for number, row in enumerate(every) if row != UNMEASURED]
+        chosen = [place * self._sites + every[number] for number in measured]
+        self.add(chosen, table.take(measured))
 
     def add(self, rows: list[int], leaf: SketchTable) -> None:
         """Merge sketches into these rows; that of a device's site is place x sites + row."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,12 +52,17 @@ def made_of(site: NamedSite, leaf: jax.Array) -> Made:
     return Made([one], per_device(leaf)[..., None, :])
 
 
-def made_of_taps(taps: Taps, wanted: Callable[[NamedSite], bool]) -> list[Made]:
+def made_of_taps(
+    taps: Taps, wanted: Callable[[NamedSite], bool], *, after: Iterable[NamedSite] = ()
+) -> list[Made]:
     """Those of taps that are wanted; iterations of a scan are calls of their own.
 
     What was collected under `vmap` has a row an example: they are merged.
+
+    Args:
+        after: sites of other sketches; taps of the same name are further occurrences.
     """
-    calls = Counter[tuple[str, str, str]]()
+    calls = Counter((site.kind, site.name, site.slot) for site in after)
     made = list[Made]()
     for one, rows in zip(taps.sites, taps.rows, strict=True):
         key, count = (one.kind, one.name, one.slot), math.prod(one.stacked)

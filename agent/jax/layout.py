@@ -124,7 +124,7 @@ class Layout:
                         row=row,
                         array=shard.data,
                         bounds=spread.held[shard.device],
-                        region=spread.regions[shard.device],
+                        regions=spread.regions[shard.device],
                         whole=array.shape,
                         counted=self._book.counted.get(row, ()),
                     )
@@ -155,8 +155,11 @@ class Layout:
         known = self._placed.get(one.site.key)
         if one.spec is not None and isinstance(array.sharding, NamedSharding):
             return spreads.of(NamedSharding(array.sharding.mesh, one.spec), one.shape)
-        names = [self._axes.get(axis, axis) for axis in one.varies]
-        found = spread_of_parts(names, one.shape)
+        # Where `sketch` itself is mapped over devices, as by `pmap`, only its rows say so.
+        mapped = set(spreads.of(array.sharding, array.shape).placement)
+        mapped -= {self._axes.get(axis, axis) for axis in one.axes}
+        names = {self._axes.get(axis, axis) for axis in one.varies} | mapped
+        found = spread_of_parts(sorted(names), one.shape)
         return found if known is None or known != found else known
 
     def _row(self, site: NamedSite, dtype: str, shape: tuple[int, ...], spread: Spread) -> int:
@@ -191,10 +194,7 @@ class Layout:
             )
         unseen, self._unseen = set(plan.unseen) - self._unseen, self._unseen | set(plan.unseen)
         if unseen:
-            self._telling.report(
-                f"Not seen are taps in functions that cannot be looked into, as custom kernels: "
-                f"{', '.join(sorted(unseen))}"
-            )
+            self._telling.report(f"Not seen are {', '.join(sorted(unseen))}")
 
     def _strays_of(self, telemetry: Telemetry) -> list[Device]:
         """By part of an array: the device, where that is no rank."""

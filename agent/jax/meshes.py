@@ -18,7 +18,7 @@ from ...sketch.elements import Region
 from ...sketch.errors import SettingError
 from ...sketch.regions import piece_of
 from ...wire.messages import MeshAxis, Placement
-from ..strides import region_of
+from ..strides import regions_of
 
 
 class Device(Protocol):
@@ -92,8 +92,8 @@ class Spread:
     """The shape of what a device holds."""
     held: dict[Device, Bounds]
     """What each device holds."""
-    regions: dict[Device, Region | None]
-    """Where that lies in the whole; None for all of it."""
+    regions: dict[Device, Sequence[Region | None]]
+    """Where equal parts of that lie in the whole; of all of it None alone."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def _spread(ranks: Ranks, sharding: Sharding, shape: tuple[int, ...]) -> Spread:
             placement[name] = "shard"
             steps += [(dim, -step, name) for dim, step in along.items()]
     cuts = [(name, dim) for dim, _, name in sorted(steps)]
-    regions = {device: _region(bounds, shape) for device, bounds in held.items()}
+    regions = {device: _regions(bounds, shape) for device, bounds in held.items()}
     follows = _follows(ranks, cuts, held, shape)
     piece = sharding.shard_shape(shape)
     return Spread(placement, cuts if follows else [], piece, held, regions)
@@ -191,8 +191,8 @@ def _follows(
     return True
 
 
-def _region(bounds: Bounds, shape: Sequence[int]) -> Region | None:
+def _regions(bounds: Bounds, shape: Sequence[int]) -> Sequence[Region | None]:
     if bounds == _whole(shape):
-        return None
+        return [None]
     sizes, offsets = [end - start for start, end in bounds], [start for start, _ in bounds]
-    return region_of(sizes, offsets, shape)
+    return regions_of(sizes, offsets, shape)

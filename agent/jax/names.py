@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -20,15 +21,17 @@ Leaf = tuple[Parts, jax.Array]
 def named_leaves(tree: Any) -> list[Leaf]:
     """The leaves of a pytree that are arrays, and their names.
 
-    Left out of names is what all have in common and says nothing: the collection of linen, and
-    the attribute `value` of nnx's variables.
+    Left out of names is what says nothing: the collection of linen, unless another leaf is called
+    so without it; and the attribute `value` of nnx's variables.
     """
     found = [(path, leaf) for path, leaf in tree_leaves_with_path(tree) if is_array(leaf)]
-    paths = [path for path, _ in found]
-    first = int(_all(path[0] for path in paths if len(path) > 1) == COLLECTION)
-    is_nnx = bool(paths) and all(_ends_in_value(path) for path in paths)
-    names = [_parts(path[:-1] if is_nnx else path)[first:] for path in paths]
-    return [(name, leaf) for name, (_, leaf) in zip(names, found, strict=True)]
+    is_nnx = all(_ends_in_value(path) for path, _ in found)
+    names = [_parts(path[:-1] if is_nnx else path) for path, _ in found]
+    short = [name[1:] if name[0:1] == (COLLECTION,) and name[1:] else name for name in names]
+    times = Counter(short)
+    pairs = zip(names, short, strict=True)
+    chosen = [less if times[less] == 1 else name for name, less in pairs]
+    return [(name, leaf) for name, (_, leaf) in zip(chosen, found, strict=True)]
 
 
 def dotted(parts: Sequence[str]) -> str:
@@ -56,9 +59,3 @@ def _parts(path: KeyPath) -> Parts:
 
 def _ends_in_value(path: KeyPath) -> bool:
     return len(path) > 1 and isinstance(path[-1], GetAttrKey) and path[-1].name == "value"
-
-
-def _all(keys: Iterator[Any]) -> str:
-    """What all these keys are called, or nothing."""
-    names = {keystr((key,), simple=True) for key in keys}
-    return names.pop() if len(names) == 1 else ""

@@ -17,7 +17,6 @@ import ctypes
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -36,10 +35,10 @@ from ...sketch.reference import sketch_array
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
 from ..kernel.dtypes import DTYPES, SIZES
-from ..kernel.items import ITEM, cut, task_of_one, unite
+from ..kernel.items import ITEM, cut_into, task_of_one, unite
 from ..kernel.scratch import SCRATCH_BYTES
-from ..strides import region_of
-from .pieces import Piece, strides_of
+from ..strides import regions_of
+from .pieces import Piece
 from .rows import WORDS, table_of, typed_as
 
 logger = logging.getLogger(__name__)
@@ -251,19 +250,6 @@ def _sketch_at_once(x: NDArray[np.float32]) -> SketchTable:
 
 @cache
 def _items_of(shape: tuple[int, ...], whole: tuple[int, ...], name: str) -> NDArray[np.int64]:
-    """int64 [n, ITEM]: of a piece at the beginning of its whole; addresses count from its own.
-
-    A piece whose elements are no runs at a fixed distance is taken apart along its first axes.
-    """
-    code, strides = DTYPES.index(name), strides_of(whole)
-    outer, region = next(
-        (axes, region)
-        for axes in range(len(shape) + 1)
-        if (region := region_of(shape[axes:], [0] * (len(shape) - axes), whole[axes:]))
-    )
-    elements, items = math.prod(shape[outer:]), list[tuple[int, ...]]()
-    for part, index in enumerate(np.ndindex(*shape[:outer])):
-        origin = sum(at * stride for at, stride in zip(index, strides[:outer], strict=True))
-        begin = part * elements * int(SIZES[code])
-        items += cut(begin, elements, code, region=replace(region, origin=origin))
-    return np.array(items, np.int64)
+    """int64 [n, ITEM]: of a piece at the beginning of its whole; addresses count from its own."""
+    regions = regions_of(shape, [0] * len(shape), whole)
+    return np.array(cut_into(0, math.prod(shape), DTYPES.index(name), regions=regions), np.int64)

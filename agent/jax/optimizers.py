@@ -31,12 +31,24 @@ class State:
     array: jax.Array
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the step."""
+
+    name: str
+    """As short as it can be."""
+    full: str
+    """What it is called where another number has that name."""
+    value: Any
+    """A scalar."""
+
+
 def states_and_numbers(
     tree: Any, parameters: Collection[Parts]
-) -> tuple[list[State], dict[str, jax.Array]]:
-    """The tensors of a state; and its numbers that are no integers, as a learning rate, by name."""
+) -> tuple[list[State], list[Number]]:
+    """The tensors of a state; and its numbers that are no integers, as a learning rate."""
     found = list[tuple[str, Parts, jax.Array]]()
-    alone, numbers = list[State](), dict[str, jax.Array]()
+    alone, numbers = list[State](), list[Number]()
     for parts, leaf in named_leaves(tree):
         owner = owner_of(parts, parameters)
         if owner is not None:
@@ -44,7 +56,7 @@ def states_and_numbers(
         elif leaf.ndim:
             alone.append(State(dotted(parts), "", leaf))
         elif jnp.issubdtype(leaf.dtype, jnp.floating):
-            numbers[_number(parts)] = leaf
+            numbers.append(Number(_number(parts), f"optimizer.{dotted(parts)}", leaf))
     times = Counter((name, _slot(before)) for name, before, _ in found)
     states = [
         State(name, _slot(before) if times[name, _slot(before)] == 1 else dotted(before), leaf)

@@ -5,7 +5,6 @@ A piece in `shard_map` knows its place only when the compiled function runs: off
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...sketch.elements import BLOCK
+from ..strides import strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,6 @@ class Piece:
         for offset, stride in zip(self.offsets, strides_of(self.whole), strict=True):
             origin = origin + jnp.asarray(offset, jnp.int64) * stride
         return origin
-
-
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index of each axis to the next, in C order."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def element_keys(

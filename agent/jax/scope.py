@@ -175,6 +175,7 @@ class Scope:
         *,
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
         samples: NamedSharding | None = None,
+        batch: int | None = None,
     ) -> Callable[Arguments, tuple[Result, Taps]]:
         """`rankscope.agent.jax.collect`, in steps in which something of it is due.
 
@@ -184,8 +185,12 @@ class Scope:
             fn: what is tapped in, as `jax.value_and_grad(loss_of)`.
             within: a context in which it is traced, as `linen.outputs`.
             samples: how samples lie on the mesh, where its axes are automatic.
+            batch: how many samples there are.
+
+        Raises:
+            SettingError: `samples` or `batch` cannot be used.
         """
-        sketched = collect(fn, within=within, samples=samples)
+        sketched = collect(fn, within=within, samples=samples, batch=batch)
 
         @wraps(fn)
         def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 
 Tree = TypeVar("Tree")
@@ -53,11 +54,19 @@ def tap(
         kind: what they are.
         gradient_kind: what their gradients are; those of taps have the slot `gradient`.
         module: class of the module that gave them.
+
+    Raises:
+        SettingError: the sharding is of more axes than an array has.
     """
 
     def marked(path: tuple[Any, ...], leaf: Any) -> Any:
         if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
             return leaf
+        if sharding is not None and len(sharding.spec) > jnp.ndim(leaf):
+            raise SettingError(
+                f"tap {name!r} is given the sharding {sharding.spec}, of more axes than its shape "
+                f"{jnp.shape(leaf)} has."
+            )
         mark = Mark(
             kind=kind,
             gradient_kind=gradient_kind,

@@ -58,7 +58,7 @@ class Plan:
     unsupported: int = 0
     """Leaves that hold no floating-point numbers, and were passed over."""
     unseen: tuple[str, ...] = ()
-    """Names of taps in functions that cannot be looked into."""
+    """Names of taps and numbers that nothing is known of, and why."""
 
 
 @partial(

@@ -43,6 +43,29 @@ Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | Non
 """Rows, axes, varies and spec, as of `Found`."""
 
 
+OUT_OF_REACH = "it is in a function that cannot be looked into, as a custom kernel"
+IN_A_CONDITION = "it is in the condition of a loop"
+NOT_OF_SAMPLES = "it has not a row a sample: give `tap` its sharding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Which values have a row a sample, and how they lie on the mesh."""
+
+    sharding: NamedSharding
+    count: int
+    """Length of their first axis."""
+
+    def of(self, x: jax.Array) -> NamedSharding | None:
+        """The sharding of `x`, if it is such a value and can be cut so."""
+        mesh, spec = self.sharding.mesh, self.sharding.spec
+        if not x.ndim or x.shape[0] != self.count or len(spec) > x.ndim:
+            return None
+        parts = [math.prod(mesh.shape[name] for name in names_of(entry)) for entry in spec]
+        fits = all(size % part == 0 for size, part in zip(x.shape, parts, strict=False))
+        return self.sharding if fits else None
+
+
 Rule = Callable[["Walk", Mapping[str, Any], Values], Values]
 """Evaluates a function within, given the parameters of its call and its arguments."""
 
@@ -53,8 +76,8 @@ class Walk:
     Args:
         rules: by name of the primitive, of functions within.
         again: whether all was evaluated before: values are not counted again, but gradients are.
-        samples: how arrays lie on the mesh of which nobody says it, if their first axis can be cut
-            so.
+        samples: how arrays lie on the mesh of which nobody says it. Those that have not a row a
+            sample are not seen then: to see them XLA might have to add up or gather over devices.
     """
 
     def __init__(
@@ -62,7 +85,7 @@ class Walk:
         rules: Mapping[str, Rule],
         *,
         again: bool = False,
-        samples: NamedSharding | None = None,
+        samples: Samples | None = None,
     ) -> None:
         self.found: list[Found] = []
         self.rows: list[jax.Array] = []
@@ -91,11 +114,11 @@ class Walk:
         if primitive is value_p or primitive is slope_p:
             self._note(given[0], params["mark"], params.get("backward"))
             return given
-        marks = list(_marks_in(params))
+        marks = list(marks_in(params))
         rule = self._rules.get(primitive.name) if marks else None
         if rule is not None:
             return rule(self, params, given)
-        self.unseen += [mark.name for mark in marks]
+        self.unseen += [f"{mark.name} ({OUT_OF_REACH})" for mark in marks]
         made = primitive.bind(*given, **primitive.get_bind_params(params))
         return list(made) if primitive.multiple_results else [made]
 
@@ -103,7 +126,12 @@ class Walk:
         """`backward` is None of a value, and False of a tangent, of which nothing is kept."""
         if backward is False or (backward is None and self._again):
             return
-        sharding = mark.sharding or _explicit(x) or _of_samples(x, self._samples)
+        sharding = mark.sharding or _explicit(x)
+        if sharding is None and self._samples is not None:
+            sharding = self._samples.of(x)
+            if sharding is None:
+                self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES})")
+                return
         key = id(x), sharding
         if key not in self._read:  # a module often returns what one in it did
             self._read[key] = x, _sketched(x, sharding)
@@ -162,14 +190,6 @@ def _scope_of(equation: Any) -> AbstractContextManager[object]:
     return jax.named_scope(name) if name else nullcontext()
 
 
-def _of_samples(x: jax.Array, samples: NamedSharding | None) -> NamedSharding | None:
-    """How samples lie on the mesh, if `x` may be one a row."""
-    if samples is None or not x.ndim:
-        return None
-    parts = math.prod(samples.mesh.shape[name] for name in names_of(samples.spec[0]))
-    return samples if x.shape[0] % parts == 0 else None
-
-
 def varying(x: jax.Array) -> frozenset[str]:
     """Along which axes of the mesh `x` may differ in `shard_map`, as its type tells there.
 
@@ -179,11 +199,12 @@ def varying(x: jax.Array) -> frozenset[str]:
     return frozenset(kind.mat.varying if hasattr(kind, "mat") else kind.vma)
 
 
-def _marks_in(params: Mapping[str, Any]) -> Sequence[Mark]:
+def marks_in(params: Mapping[str, Any]) -> Sequence[Mark]:
+    """The marks in the functions among the parameters of a call."""
     marks = list[Mark]()
     for jaxpr in jaxprs_in_params(params):
         for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
             if equation.primitive is value_p or equation.params.get("backward"):
                 marks.append(equation.params["mark"])
-            marks += _marks_in(equation.params)
+            marks += marks_in(equation.params)
     return marks

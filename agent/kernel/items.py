@@ -355,3 +355,13 @@ def cut(
         (address, start, min(piece, elements - start), code, wanted, *runs, *place)
         for start in range(0, max(elements, 1), piece)
     ]
+
+
+def cut_into(
+    address: int, elements: int, code: int, *, regions: Sequence[Region | None]
+) -> Sequence[tuple[int, ...]]:
+    """The work items of a tensor whose equal parts lie in a whole, see `strides.regions_of`."""
+    part, items = elements // len(regions), list[tuple[int, ...]]()
+    for number, region in enumerate(regions):
+        items += cut(address + number * part * int(SIZES[code]), part, code, region=region)
+    return items

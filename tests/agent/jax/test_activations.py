@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import linen
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rankscope.agent.jax import Taps, collect, tap
 from rankscope.agent.jax.linen import outputs
+from rankscope.sketch import MOMENTS
 from rankscope.store import open_run
 
 from ..conftest import Observed
@@ -20,6 +22,8 @@ from .test_sharded import mesh_of
 from .test_what_is_recorded import assert_same, batch_of
 
 P = PartitionSpec
+KEY = jax.random.key(0)
+M2, SUM = MOMENTS.index("m2"), MOMENTS.index("sum")
 
 
 class Net(linen.Module):
@@ -82,8 +86,10 @@ def test_layers_of_a_scan_are_calls(watch: Watch, observed: Observed) -> None:
     assert set(stored) == {"tap:layer", "tap:layer#1", "tap:layer#2"}
     for number, kernel in enumerate(layers):
         x = jnp.tanh(x @ kernel)
-        count = stored["tap:layer" + f"#{number}" * (number > 0)].counts
-        assert count[0, 0] == x.size
+        label = "tap:layer" + f"#{number}" * (number > 0)
+        assert stored[label].counts[0, 0] == x.size
+        norm = np.sqrt(stored[label].moments[0, M2] + stored[label].moments[0, SUM] ** 2 / x.size)
+        assert norm == pytest.approx(float(jnp.linalg.norm(x)), rel=1e-5)
 
 
 def test_taps_on_explicit_axes_are_parts_of_the_whole(watch: Watch, observed: Observed) -> None:
@@ -134,7 +140,8 @@ def test_samples_on_automatic_axes_are_read_where_they_lie(
         out: Any = net.apply(weights, batch)
         return jnp.square(out).mean()
 
-    graded = collect(jax.value_and_grad(loss_of), within=outputs, samples=samples)
+    plain = jax.value_and_grad(loss_of)
+    graded = collect(plain, within=outputs, samples=samples, batch=len(batch))
     with watch() as scope:
 
         @jax.jit
@@ -154,8 +161,19 @@ def test_samples_on_automatic_axes_are_read_where_they_lie(
 def test_what_cannot_be_seen_is_told_once(watch: Watch, observed: Observed) -> None:
     with watch() as scope:
         for _ in range(2):
-            scope.step(scope.sketch(taps=Taps(unseen=("within",)), loss=1.0))
-    assert observed.reports().count("custom kernels: within.") == 1
+            scope.step(scope.sketch(taps=Taps(unseen=("x (why)",)), loss=jnp.ones(2), key=KEY))
+    told = "key (it is not one number: pass its mean), loss (it is not one number: pass its mean)"
+    assert observed.reports().count(f"Not seen are {told}, x (why).") == 1
+    assert scope.health()["tensors_unsupported"] == 4
+
+
+def test_a_tap_may_be_called_as_an_array_of_aux(watch: Watch, observed: Observed) -> None:
+    batch = batch_of(0)
+    with watch() as scope:
+        taps = collect(lambda x: tap(3 * x, "hidden"))(batch)[1]
+        scope.step(scope.sketch(taps=taps, aux={"hidden": batch}))
+    assert_same(observed.sketches(0)["tap:hidden"], np.asarray(batch), "aux")
+    assert_same(observed.sketches(0)["tap:hidden#1"], np.asarray(3 * batch), "tap")
 
 
 def test_taps_that_are_not_chosen_are_not_in_the_program(watch: Watch) -> None:

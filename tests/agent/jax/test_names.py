@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import equinox
 import jax
@@ -14,6 +15,7 @@ from flax import linen, nnx
 from flax.training.train_state import TrainState
 
 from rankscope.agent.jax import Scope, Telemetry, observe
+from rankscope.sketch import SettingError
 
 SAMPLES = jnp.ones((2, 3))
 
@@ -134,6 +136,51 @@ def test_hyperparameters_are_numbers_of_the_step(scope: Scope) -> None:
     [values] = telemetry.numbers
     told = dict(zip(telemetry.plan.numbers, values.tolist(), strict=True))
     assert told["learning_rate"] == pytest.approx(1e-3)
+
+
+def test_numbers_of_one_name_have_their_paths(scope: Scope) -> None:
+    inject = optax.inject_hyperparams(optax.sgd)
+    chain = optax.chain(inject(learning_rate=0.1), inject(learning_rate=0.2))
+    state = chain.init(PARAMETERS)
+    telemetry = scope.sketch(optimizer=state, aux={"loss": jnp.float32(2)}, loss=1.0)
+    told = dict(zip(telemetry.plan.numbers, telemetry.numbers[0].tolist(), strict=True))
+    assert told == pytest.approx(
+        {
+            "optimizer.0.hyperparams.learning_rate": 0.1,
+            "optimizer.1.hyperparams.learning_rate": 0.2,
+            "aux.loss": 2,
+            "loss": 1,
+        }
+    )
+
+
+def test_other_collections_lie_beside_the_parameters(scope: Scope) -> None:
+    variables = {
+        "params": {"w": SAMPLES, "a": SAMPLES},
+        "batch_stats": {"mean": SAMPLES},
+        "scale": SAMPLES,
+        "a": SAMPLES,
+    }
+    expected = {"w", "params.a", "batch_stats.mean", "scale", "a"}
+    state = optax.trace(0.9).init(variables["params"])
+    telemetry = scope.sketch(weights=variables, gradients={"w": SAMPLES}, optimizer=state)
+    assert weights_of(telemetry) == expected
+    assert {"weight_gradient:w", "optimizer_state:w[trace]"} <= set(labels(telemetry))
+
+
+def test_keys_of_random_numbers_are_no_numbers(scope: Scope) -> None:
+    telemetry = scope.sketch(aux={"key": jax.random.key(0), "loss": jnp.ones(())})
+    assert telemetry.plan.numbers == ("loss",)
+    assert telemetry.plan.unsupported == 1
+
+
+def test_a_tree_that_is_called_otherwise_is_refused(scope: Scope) -> None:
+    misspelt: list[dict[str, Any]] = [{"grads": PARAMETERS}, {"gradient": SAMPLES}]
+    for given in misspelt:
+        with pytest.raises(SettingError, match="did you mean `gradients`"):
+            scope.sketch(weights=PARAMETERS, **given)
+    with pytest.raises(SettingError, match="`params` must be one number of the step, got dict"):
+        scope.sketch(params=PARAMETERS)
 
 
 def test_what_belongs_to_no_parameter_has_its_own_name(scope: Scope) -> None:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -335,18 +334,6 @@ def test_leaves_have_slots_and_what_is_no_float_passes() -> None:
     assert [(s.slot, s.dtype) for s in taps.sites] == [("a.0", "float32"), ("a.1", "bfloat16")]
     assert (out["double"], out["name"], out["scale"]) == (True, "tree", 2.0)
     assert out["n"].dtype == jnp.int32
-
-
-def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    def kernel(x: Any, out: Any) -> None:
-        out[...] = tap(x[...], "within")
-
-    call = pl.pallas_call(kernel, jax.ShapeDtypeStruct(X.shape, X.dtype), interpret=True)
-    out, taps = collect(call)(X)
-
-    assert np.array_equal(out, X)
-    assert taps == Taps(unseen=("within",))
-    assert "cannot be looked into see nothing: within." in caplog.text
 
 
 def test_nothing_that_is_traced_outlives_its_trace() -> None:
