@@ -23,7 +23,14 @@ def compare_view(page: Compare) -> pn.FlexBox:
     return cards(
         card(
             pn.FlexBox(
-                select(session, "other", options.others, label="Compare with", width=200),
+                select(
+                    session,
+                    "other",
+                    options.others,
+                    label="Compare with",
+                    width=200,
+                    words=lambda run: run or "the latest other",
+                ),
                 several(
                     session,
                     "also",
