@@ -161,7 +161,8 @@ def test_samples_on_automatic_axes_are_read_where_they_lie(
 def test_what_cannot_be_seen_is_told_once(watch: Watch, observed: Observed) -> None:
     with watch() as scope:
         for _ in range(2):
-            scope.step(scope.sketch(taps=Taps(unseen=("x (why)",)), loss=jnp.ones(2), key=KEY))
+            taps = Taps(unseen=("x (why)",))
+            scope.step(scope.sketch(taps=taps, loss=jnp.ones(2), key=KEY, epoch=jnp.ones(())))
     told = "key (it is not one number: pass its mean), loss (it is not one number: pass its mean)"
     assert observed.reports().count(f"Not seen are {told}, x (why).") == 1
     assert scope.health()["tensors_unsupported"] == 4
