@@ -8,14 +8,14 @@ import weakref
 from typing import Generic, Protocol, TypeVar
 
 
-class Block(Protocol):
+class Leavable(Protocol):
     """An observation, which is a `with` block."""
 
     def silence(self) -> None: ...
     def leave_at_exit(self) -> None: ...
 
 
-B = TypeVar("B", bound=Block)
+B = TypeVar("B", bound=Leavable)
 
 
 class OpenBlocks(Generic[B]):

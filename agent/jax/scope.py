@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from pathlib import Path
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
 from ...wire.messages import PROTOCOL, Hello
-from ..alerts import AlertCallback, AlertCallbacks
+from ..block import Block
 from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import collector_of
+from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
@@ -29,7 +28,6 @@ from ..worker import Worker
 from .collecting import Taps, collect
 from .delivery import Delivery
 from .due import Due, nothing_due
-from .ending import warn_of_losses, warn_of_silence
 from .gathering import Trees, gather
 from .layout import Layout
 from .meshes import Ranks
@@ -39,12 +37,8 @@ from .settings import Settings
 from .streams import Streams
 from .telemetry import Telemetry
 
-logger = logging.getLogger(__name__)
-
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
 """Those of what `collect` finds."""
-CLOSE_S = 15.0
-"""How long leaving the block may wait for the collector, in seconds."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -52,22 +46,23 @@ Result = TypeVar("Result")
 _scopes = OpenBlocks["Scope"]()
 
 
-class Scope:
+class Scope(Block):
     """The open observation of one loop; made by `observe`."""
 
+    _open_blocks = _scopes
+
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.run, settings.directory, settings.start)
         self._settings = settings
         self._to, self._keys = settings.to, settings.keys
-        self._step, self._in_program = settings.start, False
-        self._state = "new"
+        self._in_program = False
         self._names = dict[str, None]()
         """All that `sketch` was given, observed or not."""
         self._due, self._is_due = Due(), False
         self._untold, self._has_told = 0, False
         """Due steps that brought no telemetry; and whether one ever did."""
-        self._telling, self._callbacks = Telling(), AlertCallbacks()
+        self._telling = Telling()
         self._stopwatch, self._begun = Stopwatch(), time.monotonic()
-        self._statistics: OutboxStatistics | None = None
         self._streams = Streams(self._outbox_of)
         self._book = SiteBook(
             settings.selection.chooses,
@@ -75,62 +70,6 @@ class Scope:
             settings.placing.of_site,
             settings.unchecked.leaves,
         )
-
-    @property
-    def path(self) -> Path:
-        """Where the run lies if its collector was started here."""
-        return self._settings.directory / self._settings.run
-
-    def __enter__(self) -> Self:
-        if self._state != "new":
-            raise SettingError(
-                "A scope can be entered once; call observe() again for another block."
-            )
-        processes, settings = Processes(), self._settings
-        self._in_program = settings.sketches_in_program()
-        if settings.mesh is not None:
-            settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
-        self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
-        if self._to is None:
-            meeting, share = processes.meeting(), processes.share
-            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
-        self._worker = Worker(self._streams, self._idle, self._job_failed)
-        self._layout = Layout(
-            self._book,
-            settings.mesh,
-            settings.axes,
-            self._in_program,
-            self._telling,
-            self._found,
-        )
-        self._delivery = Delivery(
-            self._layout, self._streams, self._telling, self._worker.submit, self.health
-        )
-        self._worker.start()
-        warm()
-        self._state, self._begun = "open", time.monotonic()
-        _scopes.opened(self)
-        self._begin()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._state != "open":
-            return
-        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
-        self._close(f"Training ended in step {self._step}{words}" if error else "")
-        if error is None and not self._has_told:
-            warn_of_silence(self._untold)
-        if error is None and self._book.sites:
-            labels, settings = self._book.labels(), self._settings
-            settings.selection.warn_of_strays(self._names)
-            settings.counting.warn_of_strays(labels)
-            settings.placing.warn_of_strays(labels)
-            settings.unchecked.warn_of_strays(labels)
 
     def sketch(
         self,
@@ -211,39 +150,7 @@ class Scope:
         Raises:
             SettingError: called outside the `with` block.
         """
-        if self._state in ("forked", "over"):
-            return
-        if self._state != "open":
-            when = "before" if self._state == "new" else "after"
-            raise SettingError(
-                f"scope.step() was called {when} its block; "
-                "call it inside `with observe(…) as scope:`."
-            )
-        self._stopwatch.reset()
-        with self._stopwatch:
-            try:
-                if self._is_due:
-                    self._send(telemetry, training)
-            except Exception as error:  # never into the training loop: told in the run
-                self._telling.report(f"Step {self._step} could not be closed", error)
-            finally:  # whatever a signal's handler raises: no step is told twice
-                self._step += 1
-                self._begin()
-        self._callbacks.tell(self._telling.report)
-
-    def on_alert(self, callback: AlertCallback) -> AlertCallback:
-        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
-
-        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
-        raises is told in the run, and it is not called again. Processes hear of an alert at
-        different steps: a callback must not run a program that is sharded over several.
-        """
-        self._callbacks.add(callback)
-        return callback
-
-    def statistics(self) -> OutboxStatistics:
-        """What the transport sent, holds and lost, of all devices of this process together."""
-        return self._statistics or self._streams.statistics()
+        self._end_step_by(lambda: self._end_step(telemetry, training))
 
     def health(self) -> dict[str, float]:
         """Counters: what was dropped or unreadable; and seconds in `step`."""
@@ -257,22 +164,38 @@ class Scope:
             "hook_seconds": self._stopwatch.seconds,
         }
 
-    def silence(self) -> None:
-        """In a forked child: the thread and the socket are not here, and nothing is due."""
-        if self._state == "open":
-            self._state = "forked"
-            self._due.turn_to(())
-
-    def leave_at_exit(self) -> None:
-        """The interpreter ends, and the block was not left; threads may still train."""
-        self._close(f"The process ended in step {self._step}, in the middle of the block")
-        self._state = "over"
+    def _enter(self) -> None:
+        processes, settings = Processes(), self._settings
+        self._in_program = settings.sketches_in_program()
+        if settings.mesh is not None:
+            settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
+        self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
+        if self._to is None:
+            meeting, share = processes.meeting(), processes.share
+            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
+        self._worker = Worker(self._streams, self._idle, self._job_failed)
+        self._layout = Layout(
+            self._book,
+            settings.mesh,
+            settings.axes,
+            self._in_program,
+            self._telling,
+            self._found,
+        )
+        self._delivery = Delivery(
+            self._layout, self._streams, self._telling, self._worker.submit, self.health
+        )
+        self._worker.start()
+        warm()
+        self._begun = time.monotonic()
 
     def _chooses(self, name: str) -> bool:
         self._names[name] = None
         return self._settings.selection.chooses(name)
 
-    def _send(self, telemetry: object, training: Mapping[str, Number]) -> None:
+    def _end_step(self, telemetry: object, training: Mapping[str, Number]) -> None:
+        if not self._is_due:
+            return
         if not isinstance(telemetry, Telemetry | None):
             raise TypeError(f"it takes what scope.sketch() made, got {type(telemetry).__name__}")
         is_empty = telemetry is None or telemetry.is_empty
@@ -282,31 +205,48 @@ class Scope:
             self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
 
     def _begin(self) -> None:
-        """Turn to the step that is open now."""
         schedules = self._settings.schedules.items()
         due = [kind for kind, schedule in schedules if schedule.due(self._step)]
         self._is_due = bool(due)
         self._due.turn_to(due)
 
-    def _close(self, why: str) -> None:
-        """Wait for all to be stored.
+    def _send_rest(self, *, partial: bool) -> None:
+        if partial:
+            self._delivery.put(Parcel(self._step, Telemetry(), {}, partial=True))
 
-        Args:
-            why: what is told of training that did not end well.
-        """
-        self._state = "closed"
+    def _finish(self, timeout_s: float) -> None:
+        self._delivery.finish(timeout_s)
+
+    def _detach(self) -> None:
         self._due.turn_to(())
-        _scopes.closed(self)
-        try:
-            if why:
-                self._telling.report(why)
-                self._delivery.put(Parcel(self._step, Telemetry(), {}, partial=True))
-            self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
-        finally:
-            self._worker.dismiss(timeout_s=CLOSE_S)
-        self._worker.join()
-        self._statistics = self._streams.statistics()
-        warn_of_losses(self._statistics, self._delivery.lost)
+
+    def _forget(self) -> None:
+        self._due.turn_to(())
+
+    def _report(self, sentence: str, error: BaseException | None = None) -> None:
+        self._telling.report(sentence, error)
+
+    def _transport(self) -> OutboxStatistics:
+        return self._streams.statistics()
+
+    def _never_made(self) -> int:
+        return self._delivery.lost
+
+    def _warn_of_settings(self) -> None:
+        if self._untold and not self._has_told:
+            warnings.warn(
+                f"{self._untold} steps were due, and none brought telemetry: return from the "
+                "jitted step what this block's scope.sketch(…) makes in it, and hand it to "
+                "scope.step(telemetry).",
+                RankscopeWarning,
+                stacklevel=4,
+            )
+        if self._book.sites:
+            labels, settings = self._book.labels(), self._settings
+            settings.selection.warn_of_strays(self._names)
+            settings.counting.warn_of_strays(labels)
+            settings.placing.warn_of_strays(labels)
+            settings.unchecked.warn_of_strays(labels)
 
     def _found(self, ranks: Ranks) -> None:
         self._streams.open(ranks)
@@ -341,7 +281,3 @@ class Scope:
         self._streams.beat(
             now, step=self._step, tensors=len(self._book.sites), health=self.health()
         )
-
-    def _job_failed(self, error: BaseException) -> None:
-        logger.warning("The agent's thread failed at a job: %r", error)
-        self._telling.report("The agent's thread failed at a job", error)

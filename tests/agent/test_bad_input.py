@@ -85,7 +85,7 @@ def test_a_model_that_is_compiled_already_warns() -> None:
 
 
 def test_step_outside_the_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.1)
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 0.1)
     model, optimizer = linear()
     scope = observe(model, optimizer, run="x", to=NOBODY)
     with pytest.raises(SettingError, match="called before its block; call it inside"):

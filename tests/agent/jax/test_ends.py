@@ -82,7 +82,7 @@ def test_what_is_deleted_before_it_is_read_is_told(
 
 
 def test_nobody_to_send_to_costs_a_warning_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.agent.jax.scope.CLOSE_S", 1.0)
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 1.0)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
