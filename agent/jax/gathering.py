@@ -86,6 +86,7 @@ def gather(
     """
     if not kinds:
         return Telemetry()
+    check_taps(trees.taps)
     check_numbers(trees.numbers)
 
     def wanted(site: NamedSite) -> bool:
@@ -122,6 +123,19 @@ def is_number(value: Any) -> bool:
     return array.size == 1 and any(jnp.issubdtype(array.dtype, kind) for kind in kinds)
 
 
+def check_taps(taps: object) -> None:
+    """Refuse what `collect` has not made, as the result of its function in place of the taps.
+
+    Raises:
+        SettingError: it is such a thing.
+    """
+    if not isinstance(taps, Taps | None):
+        raise SettingError(
+            "`taps` must be the second of what scope.collect(fn)(…) returns, as in "
+            f"`result, taps = scope.collect(fn)(…)`, got {type(taps).__name__}."
+        )
+
+
 def check_numbers(numbers: Mapping[str, Any]) -> None:
     """Refuse what was named as a number of the step and cannot be meant as one.
 
@@ -133,9 +147,9 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
         is_scalar = isinstance(value, int | float | np.generic) or getattr(value, "ndim", 1) == 0
         if is_scalar or (isinstance(value, jax.Array | np.ndarray) and not near):
             continue
-        known = f"did you mean `{near[0]}`" if near else "trees are given as " + ", ".join(TREES)
+        known = f"did you mean `{near[0]}`?" if near else f"trees are given as {', '.join(TREES)}."
         raise SettingError(
-            f"`{name}` must be one number of the step, got {type(value).__name__}; {known}."
+            f"`{name}` must be one number of the step, got {type(value).__name__}; {known}"
         )
 
 

@@ -119,11 +119,16 @@ def spread_of_parts(axes: Iterable[str], piece: tuple[int, ...]) -> Spread:
 
 
 def check_axes(mesh: Mesh | None, axes: Mapping[str, str]) -> None:
-    """Refuse names of axes that no mesh has, or that would be the same.
+    """Refuse what is no mesh, and names of axes that it has not, or that would be the same.
 
     Raises:
-        SettingError: there is such a name.
+        SettingError: so it is.
     """
+    # Users without a type checker may pass anything, as the sizes that the agent for torch takes.
+    if not isinstance(mesh, Mesh | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(
+            f"`mesh` must be a jax.sharding.Mesh, as jax.make_mesh makes it, got {mesh!r}."
+        )
     for name, new in axes.items():
         if mesh is not None and name not in mesh.axis_names:
             known = ", ".join(map(str, mesh.axis_names))

@@ -35,7 +35,7 @@ def observe(
     to: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
-    kinds: Sequence[str] = KINDS,
+    kinds: str | Sequence[str] = KINDS,
     every: int = 1,
     schedules: Mapping[str, Schedule | int] | None = None,
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
@@ -89,7 +89,7 @@ def observe(
     """
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
-    chosen = schedules_by_kind(Schedule(every=every), schedules or {}, kinds)
+    chosen = schedules_by_kind(Schedule(every=every), schedules or {}, kinds, KINDS)
     for kind, schedule in chosen.items():
         if schedule.staggered:
             raise SettingError(

@@ -196,11 +196,11 @@ class Scope(Block):
     def _end_step(self, telemetry: object, training: Mapping[str, Number]) -> None:
         if not self._is_due:
             return
+        tells = isinstance(telemetry, Telemetry) and not telemetry.is_empty
+        self._untold += not tells
+        self._has_told = self._has_told or tells
         if not isinstance(telemetry, Telemetry | None):
             raise TypeError(f"it takes what scope.sketch() made, got {type(telemetry).__name__}")
-        is_empty = telemetry is None or telemetry.is_empty
-        self._untold += is_empty
-        self._has_told = self._has_told or not is_empty
         if telemetry is not None or training:
             self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
 
@@ -250,6 +250,11 @@ class Scope(Block):
 
     def _found(self, ranks: Ranks) -> None:
         self._streams.open(ranks)
+        strays = [old for old, new in self._settings.axes.items() if new not in ranks.names]
+        if strays:
+            self._telling.report(
+                f"`axes` names {', '.join(strays)}; this job's mesh has {', '.join(ranks.names)}"
+            )
         try:
             self._settings.placing.check(ranks.names)
         except SettingError as error:  # it is too late to raise it

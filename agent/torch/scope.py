@@ -81,7 +81,7 @@ def observe(
     to: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
-    kinds: Sequence[str] = DEFAULT_KINDS,
+    kinds: str | Sequence[str] = DEFAULT_KINDS,
     every: int = 1,
     staggered: bool = False,
     schedules: Mapping[str, Schedule | int] | None = None,

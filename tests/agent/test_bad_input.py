@@ -27,9 +27,11 @@ def linear() -> tuple[nn.Linear, torch.optim.SGD]:
     ("options", "sentence"),
     [
         ({"every": 0}, "`every` must be a positive number of steps, got 0."),
+        ({"every": 2.5}, "`every` must be a positive number of steps, got 2.5."),
         ({"schedules": {"weight": 0}}, "`every` must be a positive number of steps, got 0."),
         ({"schedules": {"wieght": 2}}, "There is no kind 'wieght'; did you mean weight"),
         ({"kinds": ["activations"]}, "There is no kind 'activations'; did you mean activation"),
+        ({"kinds": "activations"}, "There is no kind 'activations'; did you mean activation"),
         ({"include": "("}, "include='(' is not a regular expression"),
         ({"unchecked": "("}, "unchecked='(' is not a regular expression"),
         ({"rename": {"(": ""}}, "rename='(' is not a regular expression"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import jax
@@ -13,13 +14,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rankscope.agent.jax import Taps, collect, tap
 from rankscope.agent.jax.linen import outputs
-from rankscope.sketch import MOMENTS
+from rankscope.sketch import MOMENTS, SketchTable, sketch_array
 from rankscope.store import open_run
 
 from ..conftest import Observed
 from .conftest import Watch
 from .test_sharded import mesh_of
-from .test_what_is_recorded import assert_same, batch_of
+from .test_what_is_recorded import assert_same, batch_of, normal
 
 P = PartitionSpec
 KEY = jax.random.key(0)
@@ -70,7 +71,7 @@ def test_outputs_of_modules_and_their_gradients_are_stored(
 
 
 def test_layers_of_a_scan_are_calls(watch: Watch, observed: Observed) -> None:
-    layers = jax.random.normal(jax.random.key(0), (3, 16, 16))
+    layers = normal(0, (3, 16, 16))
     batch = batch_of(0)
 
     def forward(x: jax.Array) -> jax.Array:
@@ -90,6 +91,26 @@ def test_layers_of_a_scan_are_calls(watch: Watch, observed: Observed) -> None:
         assert stored[label].counts[0, 0] == x.size
         norm = np.sqrt(stored[label].moments[0, M2] + stored[label].moments[0, SUM] ** 2 / x.size)
         assert norm == pytest.approx(float(jnp.linalg.norm(x)), rel=1e-5)
+
+
+def test_micro_batches_are_one_where_the_body_of_their_scan_collects(
+    watch: Watch, observed: Observed
+) -> None:
+    parts = batch_of(0).reshape(4, -1, 16)
+    collected = collect(jax.grad(lambda x: tap(3 * x, "x").sum()))
+    with watch() as scope:
+        step = jax.jit(
+            lambda parts: scope.sketch(
+                taps=jax.lax.scan(lambda carry, x: (carry, collected(x)[1]), None, parts)[1]
+            )
+        )
+        scope.step(step(parts))
+    stored = observed.sketches(0)
+    assert set(stored) == {"tap:x", "tap:x[gradient]"}
+    whole = reduce(SketchTable.merge, [sketch_array(np.asarray(3 * part)) for part in parts])
+    assert np.array_equal(stored["tap:x"].counts, whole.counts)
+    assert np.array_equal(stored["tap:x"].histogram, whole.histogram)
+    assert np.array_equal(stored["tap:x"].checksum, whole.checksum)
 
 
 def test_taps_on_explicit_axes_are_parts_of_the_whole(watch: Watch, observed: Observed) -> None:

@@ -14,7 +14,7 @@ import pytest
 from flax import linen, nnx
 from flax.training.train_state import TrainState
 
-from rankscope.agent.jax import Scope, Telemetry, observe
+from rankscope.agent.jax import Scope, Telemetry, collect, observe
 from rankscope.sketch import SettingError
 
 SAMPLES = jnp.ones((2, 3))
@@ -177,10 +177,16 @@ def test_keys_of_random_numbers_are_no_numbers(scope: Scope) -> None:
 def test_a_tree_that_is_called_otherwise_is_refused(scope: Scope) -> None:
     misspelt: list[dict[str, Any]] = [{"grads": PARAMETERS}, {"gradient": SAMPLES}]
     for given in misspelt:
-        with pytest.raises(SettingError, match="did you mean `gradients`"):
+        with pytest.raises(SettingError, match=r"did you mean `gradients`\?"):
             scope.sketch(weights=PARAMETERS, **given)
     with pytest.raises(SettingError, match="`params` must be one number of the step, got dict"):
         scope.sketch(params=PARAMETERS)
+
+
+def test_what_collect_has_not_made_are_no_taps(scope: Scope) -> None:
+    result: Any = collect(lambda x: (x, x))(SAMPLES)[0]
+    with pytest.raises(SettingError, match=r"`taps` must be the second of what .* got tuple"):
+        scope.sketch(taps=result)
 
 
 def test_what_belongs_to_no_parameter_has_its_own_name(scope: Scope) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -111,8 +111,8 @@ def test_scopes_inside_each_other_have_schedules_of_their_own(
 
 def test_a_loop_that_never_tells_anything_is_warned_of(watch: Watch) -> None:
     scope = watch(every=2).__enter__()
-    for _ in range(4):
-        scope.step(loss=1.0)
+    for telemetry in (None, None, {"w": jnp.ones(3)}, None):
+        scope.step(cast(Any, telemetry), loss=1.0)
     with pytest.warns(RankscopeWarning, match="2 steps were due, and none brought telemetry"):
         scope.__exit__(None, None, None)
 
@@ -127,6 +127,9 @@ def test_a_resumed_job_goes_on_counting(watch: Watch, observed: Observed) -> Non
 
 WRONG = {
     r"`every` must be a positive number of steps, got 0": {"every": 0},
+    r"`every` must be a positive number of steps, got 2.5": {"every": 2.5},
+    r"There is no kind 'input'; did you mean activation, .* tap\?": {"kinds": "input"},
+    r"`mesh` must be a jax.sharding.Mesh, .* got {'dp': 2}": {"mesh": {"dp": 2}},
     r"There is no kind 'weights'; did you mean weight": {"kinds": ["weights"]},
     r"`start` must not be negative, got -1": {"start": -1},
     r"The schedule of 'weight' is `staggered`": {

@@ -22,6 +22,7 @@ from .test_what_is_recorded import (
     batch_of,
     labelled,
     loss_of,
+    normal,
     parameters,
 )
 
@@ -110,7 +111,7 @@ def test_programs_on_the_devices_sketch_the_same(watch: Watch, observed: Observe
 def test_leaves_that_are_cut_along_two_inner_axes(
     watch: Watch, observed: Observed, spec: PartitionSpec, in_program: bool
 ) -> None:
-    whole = jax.random.normal(jax.random.key(0), (3, 4, 6, 8)[: len(spec)])
+    whole = normal(0, (3, 4, 6, 8)[: len(spec)])
     leaf = jax.device_put(whole, NamedSharding(mesh_of("fsdp, tp"), spec))
     small = leaf.astype("float4_e2m1fn")
     with watch(in_program=in_program) as scope:
@@ -173,12 +174,13 @@ def test_a_step_with_nothing_but_numbers_does_not_say_which_devices_there_are(
     watch: Watch, observed: Observed
 ) -> None:
     weights = jax.device_put(parameters()["up"]["bias"], NamedSharding(mesh_of("dp"), P()))
-    with watch() as scope:
+    with watch(axes={"modle": "tp", "dp": "dp"}) as scope:
         scope.step(scope.sketch(loss=2.0))
         scope.step(scope.sketch(weights={"w": weights}, loss=1.0))
     run = open_run(observed.path)
     assert run.ranks("l2", site="weight:w", steps=1).sizes["rank"] == 8
     assert run.training().sel(name="loss", rank=7).values.tolist() == [2.0, 1.0]
+    assert observed.reports() == "`axes` names modle; this job's mesh has dp."
 
 
 def test_what_lies_on_devices_that_are_no_ranks_is_told(watch: Watch, observed: Observed) -> None:
@@ -209,7 +211,7 @@ def test_explicit_axes_are_placed_the_same(
 
 
 def test_pmap_is_a_mesh_of_one_axis(watch: Watch, observed: Observed) -> None:
-    samples = jax.random.normal(jax.random.key(0), (8, 16))
+    samples = normal(0, (8, 16))
     doubled = collect(lambda x: tap(2 * x, "doubled"))
     with watch() as scope:
 
@@ -258,7 +260,7 @@ def test_what_a_shard_map_says_is_told(watch: Watch, observed: Observed) -> None
 
 
 def test_steps_in_a_scan_are_one(watch: Watch, observed: Observed) -> None:
-    steps = jax.random.normal(jax.random.key(0), (3, 16))
+    steps = normal(0, (3, 16))
     doubled = collect(lambda x: tap(2 * x, "doubled"))
     with watch() as scope:
 
