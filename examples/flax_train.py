@@ -64,6 +64,7 @@ def loss_of(weights: Any, batch: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:]).mean()
 
 
+@jax.jit
 def new_state() -> TrainState:
     """Weights, and an optimizer whose learning rate is seen, for it changes over time."""
     weights = Model().init(jax.random.key(0), jnp.zeros((1, CONTEXT), int))["params"]
@@ -74,6 +75,7 @@ def new_state() -> TrainState:
     return TrainState.create(apply_fn=Model().apply, params=weights, tx=optimizer)
 
 
+@jax.jit
 def batch_of(step: int) -> jax.Array:
     """Pieces of the text, another choice at each step."""
     text = jnp.frombuffer(TEXT.encode(), jnp.uint8).astype(int)
