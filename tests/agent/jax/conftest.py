@@ -13,6 +13,9 @@ from rankscope.agent.jax import Scope, observe
 from ..conftest import Observed
 
 jax.config.update("jax_num_cpu_devices", 8)
+# XLA's programs are the same to the letter; it is LLVM that works less on them. The exactness of
+# what is compiled with all its passes is tested in test_sketch.py.
+jax.config.update("jax_disable_most_optimizations", True)
 
 Watch = Callable[..., Scope]
 

@@ -1,4 +1,4 @@
-"""A job that ends in a way of its own: `ends_job.py WAY ADDRESS RUN`."""
+"""A job that forks, deletes what it gave, and never leaves its block: `ends_job.py ADDRESS RUN`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,18 @@ def fork(scope: Scope) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def train(scope: Scope, way: str) -> None:
-    """Four steps, and what happens after the second."""
+def train(scope: Scope) -> None:
+    """Four steps."""
     step = jax.jit(lambda w: scope.sketch(weights=w))
     for number in range(4):
         telemetry = step({"w": jnp.full(5, number, jnp.float32)})
-        if way == "fork" and number == 2:
+        if number == 1:
             fork(scope)
-        if way == "delete" and number == 2:
+        if number == 2:
             jax.tree.map(lambda leaf: leaf.delete(), telemetry)
         scope.step(telemetry)
-        if way == "error" and number == 2:
-            raise ValueError("of the user's own")
 
 
 if __name__ == "__main__":
-    way, address, run = sys.argv[1:]
-    scope = observe(run=run, to=address)
-    if way == "never left":
-        train(scope.__enter__(), way)
-    else:
-        with scope:
-            train(scope, way)
+    address, run = sys.argv[1:]
+    train(observe(run=run, to=address).__enter__())

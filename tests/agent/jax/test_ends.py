@@ -25,44 +25,37 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def ended(collector: tuple[str, Path]) -> dict[str, tuple[int, Observed]]:
-    """By way: the exit code of a job, and its run; all at once, for they mostly wait."""
+def ended(collector: tuple[str, Path]) -> Observed:
+    """The run of a job that forks, deletes what it gave, and never leaves its block."""
     address, store = collector
-    ways = ("error", "never left", "fork", "delete")
-    jobs = {
-        way: subprocess.Popen(
-            [sys.executable, str(HERE / "ends_job.py"), way, address, f"jax-{way.split()[0]}"],
-            stderr=subprocess.DEVNULL,
-        )
-        for way in ways
-    }
-    return {
-        way: (job.wait(120), Observed(address, store / f"jax-{way.split()[0]}"))
-        for way, job in jobs.items()
-    }
+    job = HERE / "ends_job.py"
+    subprocess.check_call([sys.executable, str(job), address, "jax-ends"], timeout=120)
+    return Observed(address, store / "jax-ends")
 
 
-def test_an_error_goes_through_and_is_told(ended: dict[str, tuple[int, Observed]]) -> None:
-    code, observed = ended["error"]
-    assert code == 1
+def test_an_error_goes_through_and_is_told(watch: Watch, observed: Observed) -> None:
+    def train() -> None:
+        with watch() as scope:
+            for number in range(4):
+                scope.step(scope.sketch(weights={"w": jnp.full(5, number, jnp.float32)}))
+                if number == 2:
+                    raise ValueError("of the user's own")
+
+    with pytest.raises(ValueError, match="of the user's own"):
+        train()
     assert observed.steps() == [0, 1, 2, 3]
-    assert "Training ended in step 3: ValueError: of the user's own." in observed.reports()
+    assert observed.reports() == "Training ended in step 3: ValueError: of the user's own."
 
 
-def test_a_block_that_is_never_left_is_left_at_exit(
-    ended: dict[str, tuple[int, Observed]],
-) -> None:
-    code, observed = ended["never left"]
-    assert code == 0
-    assert observed.steps() == [0, 1, 2, 3, 4]
-    assert "The process ended in step 4, in the middle of the block." in observed.reports()
+def test_a_block_that_is_never_left_is_left_at_exit(ended: Observed) -> None:
+    assert ended.steps() == [0, 1, 2, 3, 4]
+    assert "The process ended in step 4, in the middle of the block." in ended.reports()
 
 
-def test_a_forked_child_says_nothing(ended: dict[str, tuple[int, Observed]]) -> None:
-    code, observed = ended["fork"]
-    assert code == 0
-    assert observed.means("weight", "w") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
-    assert observed.reports() == ""
+def test_a_forked_child_says_nothing(ended: Observed) -> None:
+    assert ended.means("weight", "w") == {0: 0.0, 1: 1.0, 3: 3.0}
+    told = [line.partition(" could not be read:")[0] for line in ended.reports().splitlines()]
+    assert told == ["Step 2", "The process ended in step 4, in the middle of the block."]
 
 
 def test_where_nobody_can_be_told_is_refused_at_once() -> None:
@@ -72,13 +65,9 @@ def test_where_nobody_can_be_told_is_refused_at_once() -> None:
         observe(run="alone", to="tcp://*:7600")
 
 
-def test_what_is_deleted_before_it_is_read_is_told(
-    ended: dict[str, tuple[int, Observed]],
-) -> None:
-    code, observed = ended["delete"]
-    assert code == 0
-    assert observed.means("weight", "w") == {0: 0.0, 1: 1.0, 3: 3.0}
-    assert "Step 2 could not be read: RuntimeError: Array has been deleted" in observed.reports()
+def test_what_is_deleted_before_it_is_read_is_told(ended: Observed) -> None:
+    assert ended.means("weight", "w") == {0: 0.0, 1: 1.0, 3: 3.0}
+    assert "Step 2 could not be read: RuntimeError: Array has been deleted" in ended.reports()
 
 
 def test_nobody_to_send_to_costs_a_warning_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

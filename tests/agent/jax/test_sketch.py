@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,14 @@ _by_kernels: Rows = jax.jit(sketch)
 
 def by_kernels(x: jax.Array, piece: Piece | None = None) -> jax.Array:
     return _by_kernels(x) if piece is None else jax.jit(partial(sketch, piece=piece))(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_users_compile() -> Iterator[None]:
+    """With all passes of LLVM, which may contract what XLA has not."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 engines = pytest.mark.parametrize("engine", [by_kernels, by_xla])

@@ -29,10 +29,10 @@ def loss_of(weights: Any, batch: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize("how", ["by itself", "in a jitted step"])
 def test_a_loop_is_tracked(observed: Observed, how: str) -> None:
-    weights = NET.init(jax.random.key(0), batch_of(0))
+    weights = jax.jit(NET.init)(jax.random.key(0), batch_of(0))
     gradients: Any = None
     optimizer = optax.chain(optax.clip(1.0), optax.adamw(1e-3))
-    state = optimizer.init(weights)
+    state, update = jax.jit(optimizer.init)(weights), jax.jit(optimizer.update)
     graded = jax.value_and_grad(loss_of)
     with track(run=observed.path.name, to=observed.address, init_step=5) as tracker:
 
@@ -47,7 +47,7 @@ def test_a_loop_is_tracked(observed: Observed, how: str) -> None:
             else:
                 fn = jax.jit(graded) if number else graded
                 loss, gradients = tracker.intercept(fn, weights, batch)
-            updates, state = optimizer.update(gradients, state, weights)
+            updates, state = update(gradients, state, weights)
             tracker.step(weights, state, gradients, loss=loss)
             weights = optax.apply_updates(weights, updates)
     assert observed.steps() == [5, 6]
@@ -81,7 +81,7 @@ def test_a_function_is_compiled_once_and_one_made_anew_is_told(
 
 
 def test_what_cannot_be_kept_is_refused(observed: Observed) -> None:
-    weights = NET.init(jax.random.key(0), batch_of(0))
+    weights = jax.jit(NET.init)(jax.random.key(0), batch_of(0))
     with track(run=observed.path.name, to=observed.address) as tracker:
         step = jax.jit(lambda weights: tracker.intercept(loss_of, weights, batch_of(0)))
         with pytest.raises(SettingError, match=r"with tracker\.jit in place of jax\.jit"):
