@@ -239,7 +239,7 @@ class Scope(Block):
                 "jitted step what this block's scope.sketch(…) makes in it, and hand it to "
                 "scope.step(telemetry).",
                 RankscopeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         if self._book.sites:
             labels, settings = self._book.labels(), self._settings

@@ -78,8 +78,11 @@ def test_nobody_to_send_to_costs_a_warning_and_no_more(monkeypatch: pytest.Monke
         scope = observe(run="alone", to=address).__enter__()
         for _ in range(2):
             scope.step(scope.sketch(weights={"w": jnp.ones(3)}))
-        with pytest.warns(RankscopeWarning, match="2 of 2 frames of rank telemetry were not"):
+        with pytest.warns(
+            RankscopeWarning, match="2 of 2 frames of rank telemetry were not"
+        ) as told:
             scope.__exit__(None, None, None)
+    assert told[0].filename == __file__
 
 
 def test_alerts_are_told_to_the_training(watch: Watch) -> None:

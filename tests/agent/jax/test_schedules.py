@@ -113,8 +113,11 @@ def test_a_loop_that_never_tells_anything_is_warned_of(watch: Watch) -> None:
     scope = watch(every=2).__enter__()
     for telemetry in (None, None, {"w": jnp.ones(3)}, None):
         scope.step(cast(Any, telemetry), loss=1.0)
-    with pytest.warns(RankscopeWarning, match="2 steps were due, and none brought telemetry"):
+    with pytest.warns(
+        RankscopeWarning, match="2 steps were due, and none brought telemetry"
+    ) as told:
         scope.__exit__(None, None, None)
+    assert told[0].filename == __file__
 
 
 def test_a_resumed_job_goes_on_counting(watch: Watch, observed: Observed) -> None:
