@@ -75,6 +75,8 @@ def schedules_by_kind(
 ) -> dict[str, Schedule]:
     """The schedule of each kind: its own, or the default one; a number stands for its `every`.
 
+    A kind that has one of its own is observed, too.
+
     Args:
         kinds: what is observed; one, or several.
         known: what there is.
@@ -87,7 +89,7 @@ def schedules_by_kind(
         if kind not in known:
             near = get_close_matches(kind, known, n=3, cutoff=0.4) or list(known)
             raise SettingError(f"There is no kind {kind!r}; did you mean {', '.join(near)}?")
-    chosen = {kind: by_kind.get(kind, default) for kind in kinds}
+    chosen = {kind: by_kind.get(kind, default) for kind in dict.fromkeys((*kinds, *by_kind))}
     return {
         kind: replace(default, every=schedule) if isinstance(schedule, int) else schedule
         for kind, schedule in chosen.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -35,6 +35,8 @@ class SiteBook:
     """What the user says of how the site with a label relates to the whole."""
     leaves_unchecked: Callable[[str], bool] = lambda _: False
     """Whether the copies of the site with a label may differ between ranks."""
+    groups: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By name of a parameter the number of the optimizer's group that it is in."""
     sites: list[Site] = field(default_factory=list[Site])
     moves: int = 0
     """How often a site came to relate to the whole in another way."""
@@ -96,6 +98,7 @@ class SiteBook:
                     aliases=list(aliases),
                     whole=list(whole),
                     cuts=list(cuts),
+                    group=self.groups.get(name, 0),
                 )
                 self._rows[key] = self._add(site, is_small=is_small)
             return self._rows[key]

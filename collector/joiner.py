@@ -352,7 +352,7 @@ class Joiner:
 
         A rank that was never heard of is expected for `lost_after_s` after `started`.
         """
-        if any(not state.gone for state in self._ranks.values()):
+        if not self.is_deserted:
             return False
         heard = max((state.seen for state in self._ranks.values()), default=started)
         everyone = len(self._ranks) >= self.world_size

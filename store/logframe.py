@@ -53,7 +53,7 @@ TENSOR_TYPES = {
 OPTIMIZER_STATE = "Optimiser_State"
 """What its tensor type begins with of an optimizer's state; a dot and the key follow."""
 
-OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state")
+OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state", "update")
 
 ORIGIN = "rankscope"
 """The attribute of a frame that says what its columns of exponents are."""

@@ -87,8 +87,7 @@ def of_site(
         "nonfinite", sites=[site], steps=span, view="merged" if asked in SPREAD else asked
     )
     bad = _at(counts["step"].values, counts.values[:, 0], steps)
-    kind, _, name = site.partition(":")
-    label = f"{statistic} of {name} ({kind.replace('_', ' ')})"
+    label = f"{statistic} of {words.site_name(site)}"
     if view != "merged":
         label += f", {words.view_name(view)}"
     return [

@@ -47,25 +47,23 @@ def legend(site: str, others: Sequence[str], *, theme: colours.Theme) -> str:
     """Which line is which: a name opens the site, a button takes it away."""
     if not others:
         return ""
-    own = f"<li>{_line(colours.NORMAL, 'solid')}{escape(words.site_name(site))}</li>"
-    rows = "".join(
-        f"<li>{_line(colour_of(place, theme), colours.DASHES[place])}{button_of(one)}"
-        f" {_toggle(one, True)}</li>"
-        for place, one in enumerate(others)
-    )
-    return f'<ul class="sites" aria-label="Lines">{own}{rows}</ul>'
+    rows = [f"{button_of(one)} {_toggle(one, True)}" for one in others]
+    return _lines([escape(words.site_name(site)), *rows], theme=theme)
 
 
 def runs(names: Sequence[str], *, theme: colours.Theme) -> str:
     """Which line is of which run, the first of that which is looked at."""
-    looks = [(colours.NORMAL, "solid"), *(
-        (colour_of(place, theme), colours.DASHES[place]) for place in range(len(names) - 1)
-    )]  # fmt: skip
-    rows = "".join(
-        f"<li>{_line(*look)}{escape(words.shorten(name, 40))}</li>"
-        for look, name in zip(looks, names, strict=True)
+    return _lines([escape(words.shorten(name, 40)) for name in names], theme=theme)
+
+
+def _lines(rows: Sequence[str], *, theme: colours.Theme) -> str:
+    """Each as HTML beside its line, the first in the colour of the bars."""
+    beside = [(colour_of(place, theme), colours.DASHES[place]) for place in range(len(rows) - 1)]
+    items = "".join(
+        f"<li>{_line(*look)}{row}</li>"
+        for look, row in zip([(colours.NORMAL, "solid"), *beside], rows, strict=True)
     )
-    return f'<ul class="sites" aria-label="Lines">{rows}</ul>'
+    return f'<ul class="sites" aria-label="Lines">{items}</ul>'
 
 
 def _toggle(site: str, is_beside: bool) -> str:

@@ -40,7 +40,7 @@ from .identity import (
 from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
-from .optimizers import ParameterHooks
+from .optimizers import ParameterHooks, group_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
@@ -120,11 +120,13 @@ def observe(
             for them; else RANKSCOPE_KEYS. A collector started here needs none.
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
-        kinds: what is observed; `input` is left out by default.
+        kinds: what is observed; by default all but `input` and `update`. An `update` is what a step
+            adds to a weight: from the update to the step's end a copy of all weights is held for
+            it, where it is due.
         every: distance of the steps in which sites are sketched.
         staggered: record every step, but at each another part of the sites, and each site every
             `every` steps: no step takes longer than the others.
-        schedules: a `Schedule`, or its `every`, for single kinds.
+        schedules: a `Schedule`, or its `every`, for single kinds, which are observed then.
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
             finite, though it be sketched in few. By default where parameters are on an accelerator
             and no sample is taken; on a CPU it takes a quarter of the time of a sketch.
@@ -294,6 +296,7 @@ class Scope(Block):
         self._attach(identity.mesh)
 
     def _begin(self) -> None:
+        self._parameter_hooks.step_begins()
         self._recorder.begin(self._step)
 
     def _send_rest(self, *, partial: bool) -> None:
@@ -344,6 +347,7 @@ class Scope(Block):
             self._counting.of_site,
             self._placing.of_site,
             self._unchecked.leaves,
+            group_of(self._names, self._optimizers),
         )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
