@@ -29,7 +29,8 @@ def ended(collector: tuple[str, Path]) -> Observed:
     """The run of a job that forks, deletes what it gave, and never leaves its block."""
     address, store = collector
     job = HERE / "ends_job.py"
-    subprocess.check_call([sys.executable, str(job), address, "jax-ends"], timeout=120)
+    command = [sys.executable, str(job), address, "jax-ends"]
+    subprocess.check_call(command, stderr=subprocess.DEVNULL, timeout=120)
     return Observed(address, store / "jax-ends")
 
 
