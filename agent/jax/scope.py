@@ -186,6 +186,8 @@ class Scope(Block):
             self._layout, self._streams, self._telling, self._worker.submit, self.health
         )
         self._worker.start()
+        if settings.mesh is not None:  # it says hello while the step is compiled
+            self._layout.settle(())
         warm()
         self._begun = time.monotonic()
 
