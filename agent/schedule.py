@@ -34,7 +34,7 @@ class Schedule:
     gradients are measured with its activations, a parameter's with the parameter."""
 
     def __post_init__(self) -> None:
-        if self.every < 1:
+        if self.every < 1 or self.every % 1:
             raise SettingError(f"`every` must be a positive number of steps, got {self.every}.")
         if self.offset < 0:
             raise SettingError(f"`offset` must not be negative, got {self.offset}.")
@@ -68,18 +68,26 @@ def _number(name: str) -> int:
 
 
 def schedules_by_kind(
-    default: Schedule, by_kind: Mapping[str, Schedule | int], kinds: Sequence[str]
+    default: Schedule,
+    by_kind: Mapping[str, Schedule | int],
+    kinds: str | Sequence[str],
+    known: Sequence[str] = KINDS,
 ) -> dict[str, Schedule]:
     """The schedule of each kind: its own, or the default one; a number stands for its `every`.
 
     A kind that has one of its own is observed, too.
 
+    Args:
+        kinds: what is observed; one, or several.
+        known: what there is.
+
     Raises:
         SettingError: a schedule cannot be used, or is for a kind that does not exist.
     """
+    kinds = [kinds] if isinstance(kinds, str) else kinds
     for kind in (*by_kind, *kinds):
-        if kind not in KINDS:
-            near = get_close_matches(kind, KINDS, n=3, cutoff=0.4) or list(KINDS)
+        if kind not in known:
+            near = get_close_matches(kind, known, n=3, cutoff=0.4) or list(known)
             raise SettingError(f"There is no kind {kind!r}; did you mean {', '.join(near)}?")
     chosen = {kind: by_kind.get(kind, default) for kind in dict.fromkeys((*kinds, *by_kind))}
     return {

@@ -142,6 +142,12 @@ def test_importing_a_room_loads_only_what_it_may(room: str, tmp_path: Path) -> N
     assert loaded & MUST_NOT_LOAD[room] == set()
 
 
+def test_the_agent_for_jax_loads_jax_and_no_other_framework(tmp_path: Path) -> None:
+    loaded = modules_loaded_by("import rankscope.agent.jax", tmp_path)
+
+    assert loaded & {"equinox", "flax", "jax", "optax", "torch", "triton"} == {"jax"}
+
+
 def test_every_room_is_known_here() -> None:
     assert set(ROOMS) - MAY_IMPORT.keys() == set()
 
