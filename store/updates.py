@@ -12,9 +12,9 @@ from .reader import Reader
 from .scales import told
 from .selection import Chosen, Indices
 
-RATE = "lr"
-"""Training statistic: the learning rate of the first parameter group, and of those that have no
-other; that of group n is told as `lr.n`."""
+RATE, RATE_OF_OPTAX = "lr", "learning_rate"
+"""Training statistics: the learning rate of the first parameter group, and of those that have no
+other, that of group n being told as `lr.n`; and what `optax.inject_hyperparams` calls it."""
 COLUMNS = ["step", "site", "weight", "update", "ratio", "unchanged", "lr", "trust_ratio"]
 L2, ZERO = MAIN.index("l2"), MAIN.index("zero_share")
 
@@ -67,6 +67,7 @@ def learning_rates(reader: Reader, chosen: Chosen, places: Indices) -> Floats:
     """float64 [steps, sites]: the learning rate of each parameter's group; NaN where untold."""
     groups = [site.group for site in reader.sites(places)]
     first = told(reader, RATE, chosen)
+    first = np.where(np.isnan(first), told(reader, RATE_OF_OPTAX, chosen), first)
     of_group = {
         group: told(reader, f"{RATE}.{group}", chosen) if group else first for group in set(groups)
     }

@@ -25,7 +25,7 @@ from .names import Parts, dotted, named_leaves
 from .optimizers import Number, states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
 
-TREES = ("weights", "gradients", "optimizer", "taps", "aux")
+TREES = ("weights", "gradients", "updates", "optimizer", "taps", "aux")
 """What `sketch` calls what is no number."""
 NO_NUMBER = "it is not one number: pass its mean"
 
@@ -36,6 +36,7 @@ class Trees:
 
     weights: Any = None
     gradients: Any = None
+    updates: Any = None
     optimizer: Any = None
     aux: Any = None
     taps: Taps | None = None
@@ -45,7 +46,7 @@ class Trees:
 
     def parameters(self) -> Collection[Parts]:
         """The names of what is trained, as far as trees of the same shape were given."""
-        trees = (self.weights, self.gradients)
+        trees = (self.weights, self.gradients, self.updates)
         return {name for tree in trees if tree is not None for name, _ in named_leaves(tree)}
 
     def sites(self) -> Iterator[tuple[NamedSite, jax.Array]]:
@@ -53,6 +54,7 @@ class Trees:
         kinds: list[tuple[Kind, Any]] = [
             ("weight", self.weights),
             ("weight_gradient", self.gradients),
+            ("update", self.updates),
         ]
         for kind, tree in kinds:
             for name, leaf in named_leaves(tree):

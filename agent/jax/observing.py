@@ -12,7 +12,7 @@ from ...sketch.quantities import Quantity
 from ...wire.address import parse_destination
 from ...wire.messages import Placement
 from ..embedded import folder_of
-from ..schedule import Schedule, schedules_by_kind
+from ..schedule import Schedule, Scheduled, never, schedules_by_kind
 from ..selection import Counting, Placing, Selection, Unchecked
 from ..settings import keys_of, run_name
 from .meshes import check_axes
@@ -25,6 +25,7 @@ KINDS = (
     "weight",
     "weight_gradient",
     "optimizer_state",
+    "update",
     "tap",
 )
 
@@ -37,7 +38,7 @@ def observe(
     directory: str | os.PathLike[str] | None = None,
     kinds: str | Sequence[str] = KINDS,
     every: int = 1,
-    schedules: Mapping[str, Schedule | int] | None = None,
+    schedules: Mapping[str, Scheduled] | None = None,
     quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
     mesh: Mesh | None = None,
     axes: Mapping[str, str] | None = None,
@@ -62,7 +63,8 @@ def observe(
             ./rankscope-runs.
         kinds: what is observed of what `sketch` is given.
         every: distance of the steps in which sites are sketched.
-        schedules: a `Schedule`, or its `every`, for single kinds.
+        schedules: for single kinds: a `Schedule`, its `every`, a text as "logarithmic(10)" (see
+            `Schedule.parse`), or a function of the step that says whether it is due.
         quantities: what is counted of some sites beside their sketches, whenever these are taken:
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"weight:.*mlp"`. Each device
@@ -95,6 +97,11 @@ def observe(
             raise SettingError(
                 f"The schedule of {kind!r} is `staggered`, which JAX has no use for: each step "
                 "would be a program of its own. Give `every` alone."
+            )
+        if schedule.when is never:
+            raise SettingError(
+                f"The schedule of {kind!r} is `on_alert`, and under JAX nobody looks closer at an "
+                "alert: it would never be sketched."
             )
     check_axes(mesh, axes or {})
     address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")

@@ -76,6 +76,7 @@ class Scope(Block):
         *,
         weights: Any = None,
         gradients: Any = None,
+        updates: Any = None,
         optimizer: Any = None,
         taps: Taps | None = None,
         aux: Any = None,
@@ -89,6 +90,7 @@ class Scope(Block):
         Args:
             weights: parameters as the step uses them, as a pytree of any shape.
             gradients: their gradients, in a tree of the same shape.
+            updates: what the step adds to them, in a tree of the same shape: new less old.
             optimizer: the optimizer's state after the update: that of any optax chain, or other.
                 Floating-point scalars in it, as those of `optax.inject_hyperparams`, are kept as
                 numbers of the step.
@@ -99,6 +101,7 @@ class Scope(Block):
         trees = Trees(
             weights=weights,
             gradients=gradients,
+            updates=updates,
             optimizer=optimizer,
             taps=taps,
             aux=aux,

@@ -20,7 +20,7 @@ from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import collector_of
 from ..ring import Ring
-from ..schedule import Schedule, schedules_by_kind
+from ..schedule import Schedule, Scheduled, schedules_by_kind
 from ..selection import Counting, Placing, Selection, Unchecked
 from ..settings import keys_of, run_name
 from ..sitebook import SiteBook
@@ -84,7 +84,7 @@ def observe(
     kinds: str | Sequence[str] = DEFAULT_KINDS,
     every: int = 1,
     staggered: bool = False,
-    schedules: Mapping[str, Schedule | int] | None = None,
+    schedules: Mapping[str, Scheduled] | None = None,
     sentinel: bool | None = None,
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
@@ -126,7 +126,9 @@ def observe(
         every: distance of the steps in which sites are sketched.
         staggered: record every step, but at each another part of the sites, and each site every
             `every` steps: no step takes longer than the others.
-        schedules: a `Schedule`, or its `every`, for single kinds, which are observed then.
+        schedules: for single kinds, which are observed then: a `Schedule`, its `every`, a text as
+            "logarithmic(10)" (see `Schedule.parse`), or a function of the step that says whether it
+            is due.
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
             finite, though it be sketched in few. By default where parameters are on an accelerator
             and no sample is taken; on a CPU it takes a quarter of the time of a sketch.

@@ -53,9 +53,15 @@ def step_of(scope: Scope, optimizer: Any) -> Any:
         (loss, aux), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, batch)
         updates, state = optimizer.update(gradients, state, weights)
         telemetry = scope.sketch(
-            weights=weights, gradients=gradients, optimizer=state, aux=aux, loss=loss
+            weights=weights,
+            gradients=gradients,
+            updates=updates,
+            optimizer=state,
+            aux=aux,
+            loss=loss,
         )
-        return optax.apply_updates(weights, updates), state, telemetry, (gradients, aux)
+        made = gradients, updates, aux
+        return optax.apply_updates(weights, updates), state, telemetry, made
 
     return step
 
@@ -95,9 +101,10 @@ def train(watch: Watch, dtype: str) -> list[dict[str, np.ndarray[Any, Any]]]:
         for number in range(STEPS):
             seen = labelled("weight", weights)
             batch = batch_of(number, dtype)
-            weights, state, telemetry, (gradients, aux) = step(weights, state, batch)
+            weights, state, telemetry, (gradients, updates, aux) = step(weights, state, batch)
             scope.step(telemetry)
             seen |= labelled("weight_gradient", gradients)
+            seen |= labelled("update", updates)
             seen |= labelled("optimizer_state", state[0].mu, "[mu]")
             seen |= labelled("optimizer_state", state[0].nu, "[nu]")
             seen["tap:hidden"] = np.array(aux["hidden"])
@@ -141,12 +148,13 @@ def test_numbers_of_the_step_are_kept(watch: Watch, observed: Observed) -> None:
         weights = parameters()
         state = optimizer.init(weights)
         for number in range(3):
-            weights, state, telemetry, (_, aux) = step(weights, state, batch_of(number))
+            weights, state, telemetry, (*_, aux) = step(weights, state, batch_of(number))
             scope.step(telemetry, epoch=0.5, twice_more=aux["twice"] * 2)
     run = open_run(observed.path)
     told = run.training().squeeze("rank")
     named = {str(name): told.sel(name=name).values.tolist() for name in told["name"].values}
     assert named["learning_rate"] == pytest.approx([1.0, 0.9, 0.8])
+    assert run.updates(steps=1)["lr"].tolist() == pytest.approx([0.9] * 3)
     assert named["epoch"] == [0.5] * 3
     assert named["tokens"] == [7] * 3
     assert named["twice_more"] == pytest.approx([4 * loss for loss in named["loss"]])
