@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -35,7 +35,11 @@ class SiteBook:
     """What the user says of how the site with a label relates to the whole."""
     leaves_unchecked: Callable[[str], bool] = lambda _: False
     """Whether the copies of the site with a label may differ between ranks."""
+    groups: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By name of a parameter the number of the optimizer's group that it is in."""
     sites: list[Site] = field(default_factory=list[Site])
+    moves: int = 0
+    """How often a site came to relate to the whole in another way."""
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
     whole: set[int] = field(default_factory=set[int])
@@ -94,9 +98,32 @@ class SiteBook:
                     aliases=list(aliases),
                     whole=list(whole),
                     cuts=list(cuts),
+                    group=self.groups.get(name, 0),
                 )
                 self._rows[key] = self._add(site, is_small=is_small)
             return self._rows[key]
+
+    def move(
+        self,
+        row: int,
+        *,
+        shape: Sequence[int],
+        placement: dict[str, Placement],
+        whole: Sequence[int],
+        cuts: Sequence[tuple[str, int]],
+    ) -> None:
+        """A site relates to the whole in another way from now on."""
+        with self._lock:
+            site = self.sites[row]
+            label = site_label(site.kind, site.name, site.slot, site.occurrence)
+            self.sites[row] = replace(
+                site,
+                shape=list(shape),
+                placement={**placement, **self.says(label)},
+                whole=list(whole),
+                cuts=list(cuts),
+            )
+            self.moves += 1
 
     def known(self) -> tuple[list[Site], list[SiteQuantity]]:
         """All sites so far, and what is counted of them."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
 from ..sketch.elements import Region
 
@@ -41,9 +43,7 @@ def region_of(sizes: Sequence[int], offsets: Sequence[int], whole: Sequence[int]
 
     None where its elements are no runs at a fixed distance: it is cut along several inner axes.
     """
-    strides = [1] * len(whole)
-    for axis in range(len(whole) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * whole[axis + 1]
+    strides = strides_of(whole)
     origin = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
     match runs_of(sizes, strides):
         case None:
@@ -57,3 +57,32 @@ def region_of(sizes: Sequence[int], offsets: Sequence[int], whole: Sequence[int]
             return Region(origin, 1, step)
         case _:
             return None
+
+
+def regions_of(
+    sizes: Sequence[int], offsets: Sequence[int], whole: Sequence[int]
+) -> Sequence[Region]:
+    """The same of any piece: of equal parts of it in C order, each runs at a fixed distance.
+
+    There is one if the piece itself is such runs, else as many as it has elements along the first
+    axes, as few of them as will do.
+    """
+    axes, region = next(
+        (axes, region)
+        for axes in range(len(sizes) + 1)
+        if (region := region_of(sizes[axes:], offsets[axes:], whole[axes:]))
+    )
+    begins = [range(at, at + size) for at, size in zip(offsets[:axes], sizes[:axes], strict=True)]
+    strides = strides_of(whole)[:axes]
+    return [
+        replace(
+            region,
+            origin=region.origin + sum(at * step for at, step in zip(index, strides, strict=True)),
+        )
+        for index in product(*begins)
+    ]
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements from one index of each axis to the next, in C order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

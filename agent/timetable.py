@@ -14,6 +14,8 @@ COMPARED_KINDS = frozenset({"unsharded_weight"})
 """Kinds that are copies of what is sketched elsewhere, and stay in memory for a moment."""
 COPIES = Reading(sentinel=True, compared=True, brief=True)
 """How these are read."""
+MADE_KINDS = frozenset({"update"})
+"""Kinds that are computed to be read: no sentinel looks at them."""
 SENTINEL_STRETCH = 16
 """So many times less than schedules the sentinel is stretched: it costs less than they do."""
 
@@ -24,7 +26,7 @@ class _Way:
 
     schedule: Schedule
     sketch: Reading
-    glance: Reading
+    glance: Reading | None
 
     def stretched(self, times: int) -> _Way:
         """The same so many times as rarely, sites in turn."""
@@ -39,6 +41,8 @@ def _way(kind: str, schedule: Schedule, stride: int) -> _Way:
         return _Way(schedule, COPIES, COPIES)
     lasting = kind in LASTING_KINDS
     sketch = Reading(lasting=lasting, stride=stride)
+    if kind in MADE_KINDS:
+        return _Way(schedule, sketch, None)
     return _Way(schedule, sketch, Reading(lasting=lasting, sentinel=True))
 
 
@@ -127,7 +131,10 @@ class Timetable:
 
     def due(self, kind: str) -> bool:
         """Whether sites of a kind may be read in this step, be it by the sentinel alone."""
-        return kind in (self._ways if self._glances else self._sketched)
+        if kind in self._sketched:
+            return True
+        way = self._ways.get(kind) if self._glances else None
+        return way is not None and way.glance is not None
 
     def how(self, kind: str, name: str) -> Reading | None:
         """How the sites of a kind and name are read in this step; None: not."""

@@ -6,8 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-
-from .outbox import Outbox
+from typing import Protocol
 
 IDLE_S = 0.05
 """How long the thread sleeps when there is nothing to do, in seconds."""
@@ -15,17 +14,24 @@ IDLE_S = 0.05
 Job = Callable[[], object]
 
 
+class Line(Protocol):
+    """What leads out of the process: an outbox, or several."""
+
+    def poll(self, now: float) -> None: ...
+    def close(self, *, timeout_s: float) -> bool: ...
+
+
 class Worker:
     """Runs jobs in order on a daemon thread, and in between lets the outbox breathe.
 
     Args:
-        outbox: used by this thread only.
+        outbox: one or several; used by this thread only.
         idle: called with the time whenever no job is waiting.
         failed: told of an exception in a job; must not raise.
     """
 
     def __init__(
-        self, outbox: Outbox, idle: Callable[[float], None], failed: Callable[[BaseException], None]
+        self, outbox: Line, idle: Callable[[float], None], failed: Callable[[BaseException], None]
     ) -> None:
         self._outbox = outbox
         self._idle = idle

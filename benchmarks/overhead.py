@@ -1,7 +1,8 @@
 """What observing costs a training step on the CPU: bare and observed steps in turn, in one process.
 
 Both jobs start from the same seed and must give the same losses, in eager mode to the last bit.
-Every kind is observed. The embedded collector runs on the same cores, as it does for a user.
+Every kind is observed, updates on request. The embedded collector runs on the same cores, as it
+does for a user.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def measure(
     sentinel: bool,
     budget: float | None,
     sample: float | None,
+    updates: int | None,
 ) -> None:
     """Print one row."""
     torch.set_num_threads(threads)
@@ -71,6 +73,7 @@ def measure(
             sentinel=sentinel,
             budget=budget,
             sample=sample,
+            schedules={"update": updates} if updates else None,
         ) as scope,
     ):
         if compiled:
@@ -99,6 +102,7 @@ def measure(
     grown = (statistics.median(memory[-10:]) - statistics.median(memory[half : half + 10])) / 2**20
     schedule = [str(every), "staggered" * staggered, "sentinel" * sentinel]
     schedule += [f"a sample of {sample:g}" if sample else ""]
+    schedule += [f"updates every {updates}" if updates else ""]
     schedule += [f"{health['stretch']:.0f} x as rarely" if budget else ""]
     print(
         f"| {threads} of {os.cpu_count()} | {'compiled' if compiled else 'eager'} | "
@@ -120,6 +124,7 @@ def main() -> None:
     parser.add_argument("--sentinel", action="store_true", help="of that row: at every step")
     parser.add_argument("--budget", type=float, help="of that row: share of step time to hold")
     parser.add_argument("--sample", type=float, help="of that row: share of large tensors")
+    parser.add_argument("--updates", type=int, help="of that row: distance of steps with updates")
     parser.add_argument("--warm", type=int, default=5, help="of that row: steps before the first")
     options = parser.parse_args()
     if options.row:
@@ -132,6 +137,7 @@ def main() -> None:
             sentinel=options.sentinel,
             budget=options.budget,
             sample=options.sample,
+            updates=options.updates,
         )
         return
     print(

@@ -758,6 +758,7 @@ def _info(site: Site) -> SiteInfo:
         checked=site.checked,
         whole=tuple(site.whole),
         cuts=tuple(site.cuts),
+        group=site.group,
     )
 
 

@@ -18,7 +18,6 @@ from ..sketch.errors import LogFrameError, StoreError
 from ..store.implied import spread_of_one
 from ..store.logframe import (
     COUNTED,
-    IMPORTED,
     MORE_SCALARS,
     OF_PARAMETERS,
     OPTIMIZER_STATE,
@@ -29,6 +28,7 @@ from ..store.logframe import (
 from ..store.naming import holds_repository
 from ..store.place import Place, place_of
 from ..store.record import Event, RankInfo, Record, SiteInfo
+from ..store.state import IMPORTED
 from ..store.writer import RunWriter
 from ..wire.messages import Kind
 from .schema import validate

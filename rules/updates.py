@@ -134,6 +134,26 @@ def poisoned(seen: Seen, _: Memory) -> Verdict:
     return of_rows(seen, rows, value, tell)
 
 
+def lost_updates(seen: Seen, _: Memory) -> Verdict | None:
+    """Which share of a weight an update leaves as it is, though its gradient is not zero there."""
+    rows, unchanged = seen.rows("update"), seen.statistic("zero_share")
+    if not (unchanged[rows] < 1).any():  # the optimizer did nothing: its learning rate is zero
+        return None
+    gradients = {seen.site(row).name: row for row in seen.rows("weight_gradient").tolist()}
+    found = np.array([gradients.get(seen.site(row).name, -1) for row in rows.tolist()], np.intp)
+    value = np.full(len(unchanged), np.nan)
+    value[rows] = np.where(found >= 0, unchanged[rows] - unchanged[found], np.nan)
+
+    def tell(row: int) -> Told:
+        text = (
+            f"Updates leave {unchanged[row]:.0%} of {seen.site(row).name} as it is: they are "
+            "smaller than what its format can add to it."
+        )
+        return Told(text=text, evidence={"unchanged": float(unchanged[row])})
+
+    return of_rows(seen, rows, value, tell)
+
+
 UPDATES = (
     Rule(
         name="weights-not-updating",
@@ -146,6 +166,19 @@ UPDATES = (
         threshold=STILL - 1,
         clear=0.0,
         measure=not_updating,
+    ),
+    Rule(
+        name="lost-updates",
+        severity="notice",
+        meaning="Most of what updates would add to a weight is lost in rounding.",
+        advice=(
+            "Keep a float32 copy of the weights, round stochastically, or raise the learning rate. "
+            "Where the optimizer has such a copy, nothing is lost."
+        ),
+        threshold=0.5,
+        clear=0.3,
+        records=4,
+        measure=lost_updates,
     ),
     Rule(
         name="update-ratio",

@@ -160,6 +160,7 @@ class Catalog:
                 checked=site.checked,
                 whole=site.whole,
                 cuts=site.cuts,
+                group=site.group,
             )
             if latest != known:
                 changed[place] = latest

@@ -53,13 +53,10 @@ TENSOR_TYPES = {
 OPTIMIZER_STATE = "Optimiser_State"
 """What its tensor type begins with of an optimizer's state; a dot and the key follow."""
 
-OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state")
+OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state", "update")
 
 ORIGIN = "rankscope"
 """The attribute of a frame that says what its columns of exponents are."""
-
-IMPORTED = "imported LogFrame"
-"""The launch of the one attempt of a run that was made of a LogFrame."""
 
 Part = tuple[int, Sequence[SiteInfo], SketchTable, NDArray[np.float32]]
 """A step, the sites observed in it, their sketches, and their main statistics as stored."""

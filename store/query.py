@@ -18,7 +18,7 @@ from ..sketch.errors import SettingError
 from ..sketch.formats import FORMATS
 from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
-from .agreement import agreement_frame
+from .agreement import agreement_frame, noise_frame
 from .badness import Badness
 from .columns import in_columns
 from .compare import Comparison, compare, ratios
@@ -60,6 +60,7 @@ from .selection import (
 )
 from .state import alert_from_json
 from .tallies import has_histogram
+from .updates import updates_frame
 from .values import heatmap, main_column, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
@@ -799,10 +800,11 @@ class Run:
     ) -> pd.DataFrame:
         """Each rank's own gradients beside the reduced ones, by step and parameter.
 
-        `local` is the root of the mean square over ranks of the norms of their own gradients,
-        `reduced` the norm of what the optimizer took. `agreement` is the norm of the ranks' mean
-        over `local`: 1 where all ranks say the same, 1 over the root of their number where they
-        have nothing in common. `largest` is the largest own norm over `local`, of `largest_rank`.
+        A rank has a gradient for each of its `micro_batches`. `local` is the root of the mean
+        square of the norms of all of them, `reduced` the norm of what the optimizer took.
+        `agreement` is the norm of their mean over `local`: 1 where all say the same, 1 over the
+        root of their number where they have nothing in common. `largest` is the largest rank's
+        own, in the mean over its micro-batches, over `local`; `largest_rank` is which one it is.
         NaN where `reductions` does not know the factor.
 
         Args:
@@ -817,6 +819,72 @@ class Run:
         places = reader.choose_sites(name=name)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return agreement_frame(reader, chosen, places)
+
+    def noise_scale(
+        self,
+        *,
+        batch: float = 1.0,
+        half_life: float = 100.0,
+        name: str | None = None,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> pd.DataFrame:
+        """The gradient noise scale, by step: the batch size beyond which larger ones hardly help.
+
+        It is tr(S) / |G|^2, where G is the true gradient and S the covariance of that of one
+        sample (McCandlish et al. 2018, An Empirical Model of Large-Batch Training, appendix A). The
+        ranks' own gradients are those of small batches, their mean is that of a large one: so it
+        costs nothing beside them. `gradient_square` estimates |G|^2 and `trace` tr(S), each from
+        one step alone, unbiased and noisy, of gradients as backward makes them, without the loss
+        scale. `noise_scale` is the ratio of their means over the steps up to this one, `error` its
+        standard error: NaN where the gradient cannot be told from noise, or too little is known.
+
+        Args:
+            batch: samples, or tokens, in one micro-batch of one rank; the noise scale is in the
+                same unit. By default it is in micro-batches.
+            half_life: after so many records one counts half as much; infinity: all count alike.
+            name: only parameters in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: an argument is no positive number; the run has no gradients from before
+                their reduction; or there is no such attempt or parameter.
+        """
+        reader = self._reader
+        places = reader.choose_sites(name=name)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
+        return noise_frame(reader, chosen, places, batch=batch, half_life=half_life)
+
+    def updates(
+        self,
+        *,
+        name: str | None = None,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> pd.DataFrame:
+        """What steps changed of weights, by step and parameter, where `update` is observed.
+
+        `weight` and `update` are norms: of the weight before the update, and of new less old;
+        `ratio` is the second over the first. `unchanged` is the share of elements that the update
+        left as they were: it was zero, or was lost in rounding. `lr` is the learning rate of the
+        parameter's group, and `trust_ratio` = lr x weight / update what LARS would multiply the
+        learning rate by (You et al. 2017, Large Batch Training of Convolutional Networks, eq. 6,
+        with the optimizer's own direction in place of the gradient): infinite where nothing
+        changed, NaN where the learning rate is not known.
+
+        Args:
+            name: only parameters in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: the run has no updates, or no such attempt or parameter.
+        """
+        reader = self._reader
+        places = reader.choose_sites(name=name)
+        chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
+        return updates_frame(reader, chosen, places)
 
     def reductions(self, *, steps: Steps = None, attempt: int | None = None) -> pd.DataFrame:
         """What the reduction over ranks, the GradScaler and clipping did to gradients, by step.

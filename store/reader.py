@@ -19,7 +19,6 @@ from .decoded import Decoded
 from .deferred import Deferred, along
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
-from .logframe import IMPORTED
 from .naming import holds_repository, what_is_at
 from .pack import SAID
 from .place import Place, place_of
@@ -38,7 +37,7 @@ from .selection import (
     first_ranks,
     index_of,
 )
-from .state import Meta, State
+from .state import IMPORTED, Meta, State
 
 CACHED_BYTES = 64 << 20
 """Chunks, as they are stored, that a reader keeps: they never change, and a viewer asks again."""

@@ -42,6 +42,8 @@ class SiteInfo:
     """Shape of the whole tensor, where ranks hold pieces of it; empty where that is not known."""
     cuts: tuple[tuple[str, int], ...] = ()
     """How it is cut into them, see `sketch.regions`; empty where that is not known."""
+    group: int = 0
+    """Of a parameter: the number of its group over all optimizers."""
 
     @property
     def label(self) -> str:

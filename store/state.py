@@ -101,6 +101,10 @@ class Attempt:
     """Those that have introduced themselves, ascending."""
 
 
+IMPORTED = "imported LogFrame"
+"""The launch of the one attempt of a run that was made of a LogFrame."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
     """What changes seldom; attributes of the group `meta`."""

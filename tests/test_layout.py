@@ -38,7 +38,7 @@ MUST_NOT_LOAD = {
     "agent": FRAMEWORKS | SCREEN | STORAGE,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
-    "collector": {"torch"} | SCREEN | TOLD,
+    "collector": {"pandas", "torch", "xarray"} | SCREEN | TOLD,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
     "rules": {"torch", "zmq"} | SCREEN,
     "sinks": {"torch", "zmq"} | SCREEN | TOLD,
@@ -140,6 +140,12 @@ def test_importing_a_room_loads_only_what_it_may(room: str, tmp_path: Path) -> N
     loaded = modules_loaded_by(f"import rankscope.{room}", tmp_path)
 
     assert loaded & MUST_NOT_LOAD[room] == set()
+
+
+def test_the_agent_for_jax_loads_jax_and_no_other_framework(tmp_path: Path) -> None:
+    loaded = modules_loaded_by("import rankscope.agent.jax", tmp_path)
+
+    assert loaded & {"equinox", "flax", "jax", "optax", "torch", "triton"} == {"jax"}
 
 
 def test_every_room_is_known_here() -> None:

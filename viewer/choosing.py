@@ -10,7 +10,7 @@ import pandas as pd
 
 MOST = 12
 """Sites that a search shows."""
-PARAMETERS = ("weight", "weight_gradient", "local_weight_gradient", "optimizer_state")
+PARAMETERS = ("weight", "weight_gradient", "local_weight_gradient", "optimizer_state", "update")
 """Kinds whose sites are named after their module and the parameter in it."""
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that counts layers."""

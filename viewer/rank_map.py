@@ -241,7 +241,8 @@ def load_agreement(run: Run, *, step: int | None) -> tuple[list[Agreement], int 
     """Rank-local against reduced gradients at a step, or the last one that has some.
 
     Returns:
-        The parameters whose ranks differ most, the step that they are of, how many ranks there are.
+        The parameters whose ranks differ most, the step that they are of, and how many gradients
+        were reduced: of each rank one a micro-batch.
     """
     recorded = recorded_steps(run.records(), "rms")[-LAST:]
     if step is None and not len(recorded):
@@ -264,4 +265,5 @@ def load_agreement(run: Run, *, step: int | None) -> tuple[list[Agreement], int 
         )
         for row in frame.head(MOST).to_dict("records")
     ]
-    return rows, last, int(frame["ranks"].iloc[0])
+    first = frame.iloc[0]
+    return rows, last, int(first["ranks"] * first["micro_batches"])

@@ -119,7 +119,7 @@ def divergences(rows: Sequence[Alert], *, judged: int, most: int) -> str:
     return table(caption + more, ("site", "ranks", "steps"), cells)
 
 
-def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> str:
+def agreements(rows: Sequence[Agreement], *, step: int | None, addends: int) -> str:
     """Rank-local against reduced gradients."""
     caption = "Each rank's own gradients beside the reduced one"
     if not rows or step is None:
@@ -133,8 +133,8 @@ def agreements(rows: Sequence[Agreement], *, step: int | None, ranks: int) -> st
         for one in rows
     ]
     told = (
-        f"{caption}, step {step}: 100 % is where all {ranks} say the same, "
-        f"{words.share(ranks**-0.5)} where they have nothing in common"
+        f"{caption}, step {step}: 100 % is where all {addends} say the same, "
+        f"{words.share(addends**-0.5)} where they have nothing in common"
     )
     return table(told, ("parameter", "agreement", "largest of them"), cells)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
 
-from ..sketch.errors import AddressError
+from ..sketch.errors import AddressError, SettingError
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.*-]+):(\d{1,5}|\*)")
 
@@ -59,3 +59,16 @@ def parse_address(text: str) -> Address:
             f"An address looks like tcp://127.0.0.1:7600 or ipc:///path/to/socket, got {text!r}."
         )
     return Address(transport="tcp", host=match[1].strip("[]"), port=port)
+
+
+def parse_destination(text: str) -> Address:
+    """The parts of an address that can be connected to.
+
+    Raises:
+        AddressError: the text is no address.
+        SettingError: it has no host or no port.
+    """
+    where = parse_address(text)
+    if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
+        raise SettingError(f"A collector's address has a host and a port, got {text!r}.")
+    return where

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ..sketch.errors import AddressError, SettingError
-from .address import parse_address
+from ..sketch.errors import AddressError
+from .address import parse_destination
 from .handshake import FAILED, failure
 from .keys import AgentKeys
 
@@ -47,9 +47,7 @@ class Connection:
         party: str = "agent",
         send_messages: int = 256,
     ) -> None:
-        where = parse_address(address)
-        if where.transport == "tcp" and (where.port == 0 or where.host == "*"):
-            raise SettingError(f"A collector's address has a host and a port, got {address!r}.")
+        where = parse_destination(address)
         self.address = str(where)
         self._is_ipv6, self._keys, self._party = where.is_ipv6, keys, party
         self._send_messages = send_messages

@@ -181,6 +181,9 @@ class Site(Message, frozen=True):
     ] = []
     """(mesh axis, axis of the tensor) in the order in which the whole is cut; see
     `sketch.regions`. Empty where nobody knows."""
+    group: Count = 0
+    """Of a parameter: the number of its group over all optimizers, whose learning rate is the
+    training statistic `lr.` and this number, or `lr` where there is none of that name."""
 
 
 class SiteQuantity(Message, frozen=True):

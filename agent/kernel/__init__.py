@@ -1,7 +1,7 @@
 """The CPU kernels: sketches of tensors in the host's memory, compiled by numba."""
 
 from .dtypes import DTYPES
-from .items import Team, absorb, cut, sketch_items, warm
+from .items import Team, absorb, cut, cut_into, sketch_items, warm
 from .quantities import count
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "absorb",
     "count",
     "cut",
+    "cut_into",
     "sketch_items",
     "warm",
 ]

@@ -59,6 +59,31 @@ def take_next(typing_context, address):
 
 
 @intrinsic
+def exchange(typing_context, address, number):
+    """Put a number at an address, and return the int64 that was there, as one operation."""
+
+    def codegen(context, builder, signature, arguments):
+        word = cgutils.ir.IntType(64)
+        place = builder.inttoptr(arguments[0], word.as_pointer())
+        return builder.atomic_rmw("xchg", place, arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def call_at(typing_context, function, pointer):
+    """Call the C function at an address, which takes one pointer and returns nothing."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), (cgutils.voidptr_t,))
+        target = builder.inttoptr(arguments[0], kind.as_pointer())
+        builder.call(target, (builder.inttoptr(arguments[1], cgutils.voidptr_t),))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
 def prefetch(typing_context, address):
     """Ask for the cache line at an address, which may lie outside of any array."""
 

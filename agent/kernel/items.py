@@ -228,18 +228,27 @@ def _absorb_from(sources):
         leaf_counts, leaf_moments, leaf_checksum, leaf_histogram = leaf
         counts, moments, checksum, histogram = table
         for i in range(rows.size):
-            if not keep[i]:
-                continue
-            r = rows[i]
-            mine, theirs = _measured(counts[r]), _measured(leaf_counts[i])
-            merge_moments(moments[r], mine, leaf_moments[i], theirs)
-            for j in range(counts.shape[1]):
-                counts[r, j] += leaf_counts[i, j]
-            checksum[r] += leaf_checksum[i]
-            for j in range(histogram.shape[1]):
-                histogram[r, j] += leaf_histogram[i, j]
+            if keep[i]:
+                r = rows[i]
+                unite(
+                    (counts[r], moments[r], checksum[r : r + 1], histogram[r]),
+                    (leaf_counts[i], leaf_moments[i], leaf_checksum[i : i + 1], leaf_histogram[i]),
+                )
 
     return absorb
+
+
+@compiled
+def unite(row, other):
+    """Merge one sketch into another, each its counts, moments, checksum [1] and histogram."""
+    counts, moments, checksum, histogram = row
+    more, other_moments, other_checksum, other_histogram = other
+    merge_moments(moments, _measured(counts), other_moments, _measured(more))
+    for j in range(counts.size):
+        counts[j] += more[j]
+    checksum[0] += other_checksum[0]
+    for j in range(histogram.size):
+        histogram[j] += other_histogram[j]
 
 
 @compiled
@@ -291,6 +300,19 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
     return table
 
 
+def task_of_one() -> tuple[int, NDArray[np.int64], object]:
+    """For compiled callers: the address of the C function, and its task of one item.
+
+    Whoever copies the task fills in scratch, item and row; the item has a `Region`. The third owns
+    what the others point to.
+    """
+    owner, _, address = _c_function()
+    constants = (WITHIN, _signs, WHICH, _keys, VALUES, WIDENED)
+    places = (array.ctypes.data for array in constants)
+    task = np.array([0, 0, 0, 1, len(_keys), 0, *places, 0, 0, 0, 0], np.int64)
+    return address, task, (owner, constants)
+
+
 def _take_scratch(threads: int) -> NDArray[np.uint8]:
     """uint8 [at least so many, SCRATCH_BYTES]: zero where it must be, and touched as it is used."""
     try:
@@ -333,3 +355,13 @@ def cut(
         (address, start, min(piece, elements - start), code, wanted, *runs, *place)
         for start in range(0, max(elements, 1), piece)
     ]
+
+
+def cut_into(
+    address: int, elements: int, code: int, *, regions: Sequence[Region | None]
+) -> Sequence[tuple[int, ...]]:
+    """The work items of a tensor whose equal parts lie in a whole, see `strides.regions_of`."""
+    part, items = elements // len(regions), list[tuple[int, ...]]()
+    for number, region in enumerate(regions):
+        items += cut(address + number * part * int(SIZES[code]), part, code, region=region)
+    return items

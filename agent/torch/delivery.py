@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.labels import site_label
-from ...wire.codec import Frame, Packed, pack_frame
+from ...wire.codec import Packed
 from ...wire.messages import Gap
 from ..alarm import Alarm
+from ..framing import pack_step
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
@@ -195,23 +196,13 @@ class Delivery:
         alarming: bool = False,
         reports: Sequence[str] = (),
     ) -> Packed:
-        rows = np.flatnonzero(step.present)
-        return pack_frame(
-            Frame(
-                step=step.step,
-                time_ns=step.time_ns or time.time_ns(),
-                sites=rows.astype(np.uint32),
-                table=step.table.take(rows),
-                quantities=dict(step.counts),
-                training=dict(step.training),
-                health=self._health(),
-                reports=list(reports),
-                partial=partial,
-                final=step.final,
-                unmatched=step.unmatched,
-                kept=kept,
-                alarming=alarming,
-            )
+        return pack_step(
+            step,
+            health=self._health(),
+            partial=partial,
+            kept=kept,
+            alarming=alarming,
+            reports=reports,
         )
 
     def _health(self) -> dict[str, float]:

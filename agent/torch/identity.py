@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ...sketch.errors import RankscopeError, SettingError
+from ...sketch.errors import SettingError
 from ...wire.messages import MeshAxis
+from ..own_collector import Meeting, is_loopback
+from ..sharing import share
 from .local import axis_names
 
 if TYPE_CHECKING:
@@ -112,19 +114,29 @@ class Rendezvous:
         """
         if self._store is None:
             return make()
-        path = f"{self._prefix}/{key}"
-        if self._identity.rank == 0:
-            try:
-                value = make()
-            except RankscopeError as error:
-                self._store.set(path, f"error {error}")
-                raise
-            self._store.set(path, f"value {value}")
-            return value
-        word, _, value = bytes(self._store.get(path)).decode().partition(" ")
-        if word == "error":
-            raise RankscopeError(value)
-        return value
+        is_first = self._identity.rank == 0
+        return share(_Store(self._store), f"{self._prefix}/{key}", make, is_first=is_first)
+
+
+class _Store:
+    """Torch's, which gives bytes."""
+
+    def __init__(self, store: Any) -> None:
+        self.set, self._store = store.set, store
+
+    def get(self, key: str) -> str:
+        """Waits until it is set."""
+        return bytes(self._store.get(key)).decode()
+
+
+def meeting_of(identity: Identity) -> Meeting:
+    """Where the ranks meet, as the launcher says."""
+    address = os.environ.get("MASTER_ADDR", "")
+    if identity.world_size > 1 and "LOCAL_WORLD_SIZE" in os.environ:
+        is_on_one_host = identity.local_world_size == identity.world_size
+    else:
+        is_on_one_host = identity.world_size == 1 or is_loopback(address)
+    return Meeting(host=identity.host, is_on_one_host=is_on_one_host, address=address)
 
 
 def launch_token() -> str:

@@ -3,7 +3,7 @@
 Weights are noted when the step's first forward begins, or when it ends if the model is compiled,
 and are read before the optimizer changes them. Gradients are read just before the update: after
 reduction, unscaling and clipping. State is noted just after the update and read before the next.
-State belongs to a parameter by identity.
+State belongs to a parameter by identity. What updates changed is noted when the step ends.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from .ledger import Ledger
 from .local import parameter_placement
 from .names import Names
 from .recorder import Recorder
+from .updates import KIND as UPDATE
+from .updates import Updates
+
+MAX_GROUPS = 64
+"""Parameter groups whose learning rates are told."""
 
 
 class ParameterHooks:
@@ -42,6 +47,7 @@ class ParameterHooks:
         self._placed = {one: parameter_placement(one) for one in self._parameters}
         self._optimizers = optimizers
         self._recorder = recorder
+        self._updates = Updates()
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
         recorder.forward_listeners.append(self._forward_runs)
@@ -68,24 +74,28 @@ class ParameterHooks:
         self._note_gradients(self._parameters)
         if len(self._noted) > before:
             self._recorder.barrier()
+        for parameter, change in self._updates.take():
+            self._note((UPDATE, self._parameters[parameter][0], "", 0), change, parameter)
+
+    def step_begins(self) -> None:
+        """Forget the step before, whose end may have been interrupted."""
         self._noted.clear()
+        self._updates.forget()
 
     def training(self) -> dict[str, float | torch.Tensor]:
         """What optimizers say of the step that ends.
 
-        `lr` of the first parameter group, where it is a number; and `gradient_scale` where a fused
-        optimizer takes gradients as a GradScaler scaled them, and divides by it inside.
+        `lr` of the first parameter group; `lr.n` of group n, counted from 0 over all optimizers,
+        where that is another; and `gradient_scale` where a fused optimizer takes gradients as a
+        GradScaler scaled them, and divides by it inside.
         """
         told, self._told = self._told, {}
-        for optimizer in self._optimizers:
-            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-            if isinstance(rate, int | float):
-                return {"lr": float(rate), **told}
-        return told
+        return {**_learning_rates(self._optimizers), **told}
 
     def _forward_runs(self) -> None:
         self.note_weights()
         if not self._optimizers:  # nobody will say when the weights change
+            self._keep(self._parameters)
             self._recorder.barrier()
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -93,7 +103,9 @@ class ParameterHooks:
         with self._recorder.stopwatch:
             try:
                 self.note_weights()
-                self._note_gradients(_held_by(optimizer))
+                held = _held_by(optimizer)
+                self._note_gradients(held)
+                self._keep(one for one in held if _gradient_of(one) is not None)
                 self._recorder.barrier()
                 scale = getattr(optimizer, "grad_scale", None)
                 if isinstance(scale, torch.Tensor) and self._recorder.is_open:
@@ -123,13 +135,21 @@ class ParameterHooks:
         if not self._recorder.timetable.due("weight_gradient"):
             return
         for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None:  # Megatron adds up in buffers of its own
-                gradient = getattr(parameter, "main_grad", None)
+            gradient = _gradient_of(parameter)
             if gradient is not None and parameter in self._parameters:
                 name = self._parameters[parameter][0]
                 self._ledger.take(name)
                 self._note(("weight_gradient", name, "", 0), gradient, parameter)
+
+    def _keep(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Hold what weights are before they change, where that is due."""
+        if self._recorder.timetable.due(UPDATE):
+            self._updates.keep(
+                one
+                for one in parameters
+                if one in self._parameters
+                and self._recorder.wants(UPDATE, self._parameters[one][0])
+            )
 
     def _note_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
         name, _ = self._parameters[parameter]
@@ -137,6 +157,34 @@ class ParameterHooks:
             if isinstance(value, torch.Tensor) and value.dim() > 0:  # `step` is a scalar tensor
                 key = ("optimizer_state", name, str(slot), 0)
                 self._note(key, value, parameter)
+
+
+def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, int]:
+    """By name of a parameter the number of its group, counted from 0 over all optimizers."""
+    known = names.parameters()
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {
+        known[parameter][0]: number
+        for number, group in enumerate(groups)
+        for parameter in group["params"]
+        if parameter in known
+    }
+
+
+def _learning_rates(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, float]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    told = dict[str, float]()
+    for number, group in enumerate(groups[:MAX_GROUPS]):
+        rate = group.get("lr")
+        if isinstance(rate, int | float) and float(rate) != told.get("lr"):
+            told[f"lr.{number}" if number else "lr"] = float(rate)
+    return told
+
+
+def _gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """What an optimizer takes; Megatron adds it up in buffers of its own."""
+    gradient = parameter.grad
+    return gradient if gradient is not None else getattr(parameter, "main_grad", None)
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -7,7 +7,6 @@ stored in a final record, numbered one beyond the last step, when the run is clo
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,11 +21,11 @@ from torch.utils.weak import TensorWeakRef
 from ...sketch.elements import Region
 from ...sketch.quantities import MAX_NUMBERS
 from ...wire.messages import Gap, Placement
-from ..interruption import error_of_a_signal
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepRing, StepTable
 from ..stopwatch import Stopwatch
+from ..telling import Telling
 from ..timetable import Timetable
 from .arrivals import Arrivals, Awaited, is_on_its_way
 from .counting import ToCount
@@ -44,12 +43,8 @@ from .local import (
 )
 from .sampling import LEAST as LEAST_SAMPLED
 
-MAX_LOST = 16
-"""Gaps that are told apart between two frames."""
 NO_TABLE = "all step tables were still on their way out"
 INTERRUPTED = "its end was interrupted, or failed"
-MAX_REPORTS = 32
-"""Sentences that one frame carries at most; more are only counted."""
 
 DATA_KINDS = frozenset(
     {
@@ -86,7 +81,7 @@ class Meter(Protocol):
     def settle(self, step: StepTable) -> None: ...
 
 
-class Recorder:
+class Recorder(Telling):
     """Takes tensors by key while a step is open.
 
     Args:
@@ -106,6 +101,7 @@ class Recorder:
         stage_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
     ) -> None:
+        super().__init__()
         self.book = book
         self.timetable = timetable
         self._default_placement: dict[str, dict[str, Placement]] = {
@@ -119,19 +115,6 @@ class Recorder:
         self._arrivals = Arrivals()
         self._ring = StepRing()
         self._open: StepTable | None = None
-        self._reports: list[str] = []
-        self._lost: list[Gap] = []
-        self._lock = threading.Lock()
-        self.counters = dict.fromkeys(
-            (
-                "steps_dropped",
-                "hook_errors",
-                "tensors_unsupported",
-                "reports_dropped",
-                "alerts_untold",
-            ),
-            0,
-        )
         self.stopwatch = Stopwatch()
         """Runs while the training thread is in the agent."""
         self._begun: float | None = None
@@ -193,24 +176,6 @@ class Recorder:
             if awaited == step:
                 return
             self.lose(Gap(first_step=awaited, last_step=awaited, frames=1, cause=INTERRUPTED))
-
-    def lose(self, gap: Gap) -> None:
-        """A step will never become a frame; told with the next one."""
-        with self._lock:
-            last = self._lost[-1] if self._lost else None
-            if last is not None and (last.cause == gap.cause or len(self._lost) >= MAX_LOST):
-                first = min(last.first_step, gap.first_step)
-                latest = max(last.last_step, gap.last_step)
-                count = last.frames + gap.frames
-                self._lost.pop()
-                gap = Gap(first_step=first, last_step=latest, frames=count, cause=last.cause)
-            self._lost.append(gap)
-
-    def take_lost(self) -> list[Gap]:
-        """What was lost since the last call."""
-        with self._lock:
-            lost, self._lost = self._lost, []
-        return lost
 
     def forward_runs(self) -> None:
         """A forward of the observed root begins, or has just ended: the weights are those used."""
@@ -329,33 +294,6 @@ class Recorder:
     def release(self, step: StepTable) -> None:
         """Give a step's table back for its next use."""
         self._ring.give_back(step)
-
-    def report(self, sentence: str, error: BaseException | None = None) -> None:
-        """Keep a sentence for the next frame; beyond a limit only count it.
-
-        Args:
-            error: what was caught. If a user's signal handler has raised it, it is raised again:
-                it only came while the agent was at work.
-        """
-        meant_for_training = error_of_a_signal(error)
-        if meant_for_training is not None:
-            raise meant_for_training
-        with self._lock:
-            if len(self._reports) < MAX_REPORTS:
-                self._reports.append(f"{sentence}{_words(error)}."[:1000])
-            else:
-                self.counters["reports_dropped"] += 1
-
-    @property
-    def has_reports(self) -> bool:
-        """Whether there is something to tell with the next frame."""
-        return bool(self._reports)
-
-    def take_reports(self) -> list[str]:
-        """The sentences since the last call."""
-        with self._lock:
-            reports, self._reports = self._reports, []
-        return reports
 
     def _gradient_arrives(
         self,
@@ -498,12 +436,6 @@ class Recorder:
                 f"site of which some are not counted: a rank has room for {MAX_NUMBERS} counts"
             )
         return row
-
-
-def _words(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    return f": {type(error).__name__}" + (f": {error}" if str(error) else "")
 
 
 def health_of(recorder: Recorder) -> dict[str, float]:

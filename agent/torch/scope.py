@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import uuid
-import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
-from ...sketch.errors import SettingError
 from ...sketch.quantities import Quantity
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
-from ..alerts import AlertCallback, AlertCallbacks
+from ..block import Block
 from ..embedded import folder_of
+from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
 from ..ring import Ring
-from ..schedule import Schedule, schedules_by_kind
-from ..selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
+from ..schedule import Schedule, Scheduled, schedules_by_kind
+from ..selection import Counting, Placing, Selection, Unchecked
+from ..settings import keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
 from .delivery import Delivery
 from .hooks import ModuleHooks
-from .identity import Rendezvous, data_axes, facts, identify, launch_token, stage_axes
+from .identity import (
+    Rendezvous,
+    data_axes,
+    facts,
+    identify,
+    launch_token,
+    meeting_of,
+    stage_axes,
+)
 from .ledger import Ledger
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
-from .optimizers import ParameterHooks
-from .own_collector import collector_of
+from .optimizers import ParameterHooks, group_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
 from .recorder import Recorder, health_of
@@ -45,17 +49,13 @@ from .settings import (
     as_list,
     check_model,
     devices_of,
-    keys_of,
     ring_of,
-    run_name,
     timetable_of,
 )
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
     from torch.distributed.device_mesh import DeviceMesh
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_KINDS = (
     "activation",
@@ -70,11 +70,7 @@ DEFAULT_KINDS = (
     "optimizer_state",
     "tap",
 )
-CLOSE_S = 15.0
-"""How long leaving the block may wait for the collector, in seconds."""
-
-_open_scopes: list[Scope] = []
-_all_scopes: weakref.WeakSet[Scope] = weakref.WeakSet()
+_scopes = OpenBlocks["Scope"]()
 
 
 def observe(
@@ -85,10 +81,10 @@ def observe(
     to: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
-    kinds: Sequence[str] = DEFAULT_KINDS,
+    kinds: str | Sequence[str] = DEFAULT_KINDS,
     every: int = 1,
     staggered: bool = False,
-    schedules: Mapping[str, Schedule | int] | None = None,
+    schedules: Mapping[str, Scheduled] | None = None,
     sentinel: bool | None = None,
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
@@ -124,11 +120,15 @@ def observe(
             for them; else RANKSCOPE_KEYS. A collector started here needs none.
         directory: where a collector started here keeps its runs; else RANKSCOPE_DIR, else
             ./rankscope-runs.
-        kinds: what is observed; `input` is left out by default.
+        kinds: what is observed; by default all but `input` and `update`. An `update` is what a step
+            adds to a weight: from the update to the step's end a copy of all weights is held for
+            it, where it is due.
         every: distance of the steps in which sites are sketched.
         staggered: record every step, but at each another part of the sites, and each site every
             `every` steps: no step takes longer than the others.
-        schedules: a `Schedule`, or its `every`, for single kinds.
+        schedules: for single kinds, which are observed then: a `Schedule`, its `every`, a text as
+            "logarithmic(10)" (see `Schedule.parse`), or a function of the step that says whether it
+            is due.
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
             finite, though it be sketched in few. By default where parameters are on an accelerator
             and no sample is taken; on a CPU it takes a quarter of the time of a sketch.
@@ -209,8 +209,10 @@ def observe(
     )
 
 
-class Scope:
+class Scope(Block):
     """The open observation of one model; made by `observe`."""
+
+    _open_blocks = _scopes
 
     def __init__(
         self,
@@ -235,36 +237,47 @@ class Scope:
         start: int,
         training_only: bool,
     ) -> None:
+        super().__init__(run, directory, start)
         self._model, self._optimizers = names.whole, optimizers
-        self._run, self._to, self._keys, self._directory = run, to, keys, directory
+        self._to, self._keys = to, keys
         self._timetable, self._budget = timetable, budget
         self._ring, self._alarm = ring, alarm
         self._selection, self._counting, self._modules = selection, counting, modules
         self._names = names
         self._scale = scale
-        self._step, self._training_only = start, training_only
+        self._training_only = training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
-        self._state = "new"
-        self._statistics: OutboxStatistics | None = None
-        self._callbacks = AlertCallbacks()
 
-    @property
-    def path(self) -> Path:
-        """Where the run lies if its collector was started here."""
-        return self._directory / self._run
+    def step(self, **training: float | torch.Tensor) -> None:
+        """Close the step that is open and begin the next; to be called after `optimizer.step()`.
 
-    def __enter__(self) -> Self:
-        if self._state != "new":
-            raise SettingError(
-                "A scope can be entered once; call observe() again for another block."
-            )
+        Args:
+            training: numbers to keep with the step, as `loss=loss`; tensors of one element are
+                copied without waiting for their device.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        self._end_step_by(lambda: self._end_step(training))
+
+    def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
+        self._hooks.tap(name, tensor)
+        return tensor
+
+    def health(self) -> dict[str, float]:
+        """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
+        return health_of(self._recorder)
+
+    def _enter(self) -> None:
         identity = identify(self._model, self._mesh)
         self._placing.check([axis.name for axis in identity.mesh])
         rendezvous = Rendezvous(identity)
         launch = rendezvous.share("launch", launch_token)
         address, keys = self._to, self._keys
         if address is None:
-            address, keys = collector_of(identity, rendezvous, self._run, self._directory)
+            meeting, share = meeting_of(identity), rendezvous.share
+            address, keys = collector_of(meeting, share, self._run, self._directory)
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
@@ -283,105 +296,12 @@ class Scope:
         )
         self._outbox = Outbox(address, hello, keys=keys)
         self._attach(identity.mesh)
-        self._state = "open"
-        _open_scopes.append(self)
-        _all_scopes.add(self)
+
+    def _begin(self) -> None:
+        self._parameter_hooks.step_begins()
         self._recorder.begin(self._step)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._state == "forked":  # the parent's goes on
-            self._detach()
-        if self._state != "open":
-            return
-        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
-        self._close(f"Training ended in step {self._step}{words}" if error else "")
-        if error is None and self._recorder.book.sites:
-            labels = self._recorder.book.labels()
-            self._counting.warn_of_strays(labels)
-            self._placing.warn_of_strays(labels)
-            self._unchecked.warn_of_strays(labels)
-
-    def step(self, **training: float | torch.Tensor) -> None:
-        """Close the step that is open and begin the next; to be called after `optimizer.step()`.
-
-        Args:
-            training: numbers to keep with the step, as `loss=loss`; tensors of one element are
-                copied without waiting for their device.
-
-        Raises:
-            SettingError: called outside the `with` block.
-        """
-        if self._state in ("forked", "over"):
-            return
-        if self._state != "open":
-            when = "before" if self._state == "new" else "after"
-            raise SettingError(
-                f"scope.step() was called {when} its block; "
-                "call it inside `with observe(…) as scope:`."
-            )
-        self._recorder.stopwatch.reset()
-        with self._recorder.stopwatch:
-            try:
-                self._end_step(training)
-            except Exception as error:  # never into the training loop: told in the run
-                self._recorder.report(f"Step {self._step} could not be closed", error)
-            finally:  # whatever a signal's handler raises: no step is told twice
-                self._step += 1
-                self._recorder.begin(self._step)
-        self._callbacks.tell(self._recorder.report)
-
-    def on_alert(self, callback: AlertCallback) -> AlertCallback:
-        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
-
-        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
-        raises is told in the run, and it is not called again. Ranks hear of an alert at different
-        steps: a callback must not wait for other ranks.
-        """
-        self._callbacks.add(callback)
-        return callback
-
-    def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
-        self._hooks.tap(name, tensor)
-        return tensor
-
-    def statistics(self) -> OutboxStatistics:
-        """What the transport sent, holds and lost."""
-        return self._statistics or self._outbox.statistics()
-
-    def health(self) -> dict[str, float]:
-        """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
-        return health_of(self._recorder)
-
-    def _close(self, why: str) -> None:
-        """End the record that is open, and wait for all to be stored.
-
-        Args:
-            why: what is told of training that did not end well.
-        """
-        self._state = "closed"
-        if self in _open_scopes:
-            _open_scopes.remove(self)
-        try:
-            self._detach()
-            if why:
-                self._recorder.report(why)
-            self._send_rest(partial=bool(why))
-            self._worker.submit(lambda: self._delivery.finish(CLOSE_S / 3))
-        finally:
-            self._worker.dismiss(timeout_s=CLOSE_S)
-        self._worker.join()
-        self._statistics = self._outbox.statistics()
-        self._warn_of_losses(self._statistics)
 
     def _send_rest(self, *, partial: bool) -> None:
-        """Send the open step, and what is recorded after the last one that is whole."""
         left = self._recorder.end({})
         if left is None and partial:  # nothing was due in this step, but this is told
             self._recorder.begin_final(self._step)
@@ -392,11 +312,32 @@ class Scope:
         if not partial:
             self._record_final()
 
+    def _finish(self, timeout_s: float) -> None:
+        self._delivery.finish(timeout_s)
+
     def _detach(self) -> None:
-        """Take all hooks off the model."""
         self._hooks.remove()
         self._parameter_hooks.remove()
         self._parallel_hooks.remove()
+
+    def _forget(self) -> None:
+        self._recorder.forget()
+
+    def _report(self, sentence: str, error: BaseException | None = None) -> None:
+        self._recorder.report(sentence, error)
+
+    def _transport(self) -> OutboxStatistics:
+        return self._outbox.statistics()
+
+    def _never_made(self) -> int:
+        return self._delivery.lost
+
+    def _warn_of_settings(self) -> None:
+        if self._recorder.book.sites:
+            labels = self._recorder.book.labels()
+            self._counting.warn_of_strays(labels)
+            self._placing.warn_of_strays(labels)
+            self._unchecked.warn_of_strays(labels)
 
     def _attach(self, mesh: Sequence[MeshAxis]) -> None:
         axes = data_axes(mesh)
@@ -408,10 +349,12 @@ class Scope:
             self._counting.of_site,
             self._placing.of_site,
             self._unchecked.leaves,
+            group_of(self._names, self._optimizers),
         )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
         self._recorder = Recorder(book, self._timetable, axes, stage_axes(mesh), meters)
+        self._stopwatch = self._recorder.stopwatch
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(
             self._recorder, self._outbox, self._worker.submit, self._ring, self._alarm
@@ -481,48 +424,8 @@ class Scope:
         untold = self._callbacks.hear(told.alerts, told.more)
         self._recorder.counters["alerts_untold"] += untold
 
-    def _job_failed(self, error: BaseException) -> None:
-        logger.warning("The agent's thread failed at a job: %r", error)
-        self._recorder.report("The agent's thread failed at a job", error)
-
-    def _warn_of_losses(self, statistics: OutboxStatistics) -> None:
-        lost = statistics.dropped_frames + statistics.pending_frames + self._delivery.lost
-        if lost:
-            total = statistics.acknowledged + lost
-            why = statistics.rejected.rstrip(".") or "the collector was not reached in time"
-            warnings.warn(
-                f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
-                RankscopeWarning,
-                stacklevel=3,
-            )
-
-    def _silence(self) -> None:
-        """In a forked child: the thread and the socket are not here."""
-        if self._state == "open":
-            self._recorder.forget()
-            self._state = "forked"
-
-    def _leave_at_exit(self) -> None:
-        """The interpreter ends, and the block was not left; threads may still train."""
-        self._close(f"The process ended in step {self._step}, in the middle of the block")
-        self._state = "over"
-
 
 def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
-    return _open_scopes[-1].tap(name, tensor) if _open_scopes else tensor
-
-
-def _silence_all() -> None:
-    for scope in list(_all_scopes):
-        scope._silence()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
-    _open_scopes.clear()
-
-
-def _leave_all() -> None:
-    for scope in reversed(_open_scopes.copy()):
-        scope._leave_at_exit()  # pyright: ignore[reportPrivateUsage]  # the class is of this file
-
-
-os.register_at_fork(after_in_child=_silence_all)
-atexit.register(_leave_all)
+    scope = _scopes.innermost
+    return scope.tap(name, tensor) if scope is not None else tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +11,7 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
-from ...wire.keys import AgentKeys
-from ...wire.messages import LEAST_BUDGET, RUN_NAME
+from ...wire.messages import LEAST_BUDGET
 from ..alarm import Alarm
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
@@ -77,37 +75,6 @@ def ring_of(steps: int, overflow: str | None) -> tuple[Ring | None, Alarm]:
     if overflow is not None and not steps:
         raise SettingError("`overflow` says when a `ring` is sent; give ring=16, say, too.")
     return (Ring(steps) if steps else None), Alarm(steps or ALARM_STEPS, limit)
-
-
-def run_name(run: str | None) -> str:
-    """The run's name, or that of the environment.
-
-    Raises:
-        SettingError: there is none, or it cannot name a folder.
-    """
-    name = run or os.environ.get("RANKSCOPE_RUN", "")
-    if not name:
-        raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
-    if not RUN_NAME.fullmatch(name):
-        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
-    return name
-
-
-def keys_of(folder: str | os.PathLike[str] | None, to: str | None) -> AgentKeys | None:
-    """The keys in the folder that was given, or in that of the environment; None: there is none.
-
-    Raises:
-        SettingError: they cannot be used, or were given without the collector that they are for.
-    """
-    place = folder or os.environ.get("RANKSCOPE_KEYS")
-    if not place:
-        return None
-    if not to:
-        raise SettingError(
-            "`keys` (or RANKSCOPE_KEYS) are for the collector that `to` (or RANKSCOPE_TO) names, "
-            "and there is none: a collector that rank 0 starts makes keys of its own."
-        )
-    return AgentKeys.load(place)
 
 
 def as_list(

@@ -27,9 +27,11 @@ def linear() -> tuple[nn.Linear, torch.optim.SGD]:
     ("options", "sentence"),
     [
         ({"every": 0}, "`every` must be a positive number of steps, got 0."),
+        ({"every": 2.5}, "`every` must be a positive number of steps, got 2.5."),
         ({"schedules": {"weight": 0}}, "`every` must be a positive number of steps, got 0."),
         ({"schedules": {"wieght": 2}}, "There is no kind 'wieght'; did you mean weight"),
         ({"kinds": ["activations"]}, "There is no kind 'activations'; did you mean activation"),
+        ({"kinds": "activations"}, "There is no kind 'activations'; did you mean activation"),
         ({"include": "("}, "include='(' is not a regular expression"),
         ({"unchecked": "("}, "unchecked='(' is not a regular expression"),
         ({"rename": {"(": ""}}, "rename='(' is not a regular expression"),
@@ -85,7 +87,7 @@ def test_a_model_that_is_compiled_already_warns() -> None:
 
 
 def test_step_outside_the_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.1)
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 0.1)
     model, optimizer = linear()
     scope = observe(model, optimizer, run="x", to=NOBODY)
     with pytest.raises(SettingError, match="called before its block; call it inside"):

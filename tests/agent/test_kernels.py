@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
 from rankscope.agent.reading import Reading
 from rankscope.agent.sitebook import SiteBook
 from rankscope.agent.steptable import StepRing, StepTable
-from rankscope.agent.strides import region_of, runs_of
+from rankscope.agent.strides import region_of, regions_of, runs_of
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.cpu import CpuMeter
 from rankscope.agent.torch.device import Copy, DeviceMeter
@@ -258,6 +259,19 @@ def test_a_piece_that_is_cut_along_inner_axes_has_no_simple_place() -> None:
     assert region_of((2, 3, 4), (0, 1, 1), (2, 5, 6)) is None
     assert region_of((3, 4), (1, 1), (5, 6)) == Region(7, 4, 6)
     assert region_of((3, 1), (1, 2), (5, 6)) == Region(8, 1, 6)
+
+
+@given(st.data())
+def test_the_parts_of_any_piece_lie_where_it_does(data: st.DataObject) -> None:
+    whole = data.draw(st.lists(st.integers(1, 5), max_size=4))
+    ends = [sorted(data.draw(st.tuples(*[st.integers(0, size)] * 2))) for size in whole]
+    piece = np.arange(math.prod(whole)).reshape(whole)[tuple(slice(*pair) for pair in ends)]
+    regions = regions_of(piece.shape, [begin for begin, _ in ends], whole)
+    part = piece.size // len(regions)
+
+    found = np.concatenate([region.indices(0, part) for region in regions])
+
+    assert found.tolist() == piece.ravel().tolist()
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_what_does_not_go_together_is_refused(
 def test_while_nobody_takes_frames_those_of_steps_that_matter_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.5)
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 0.5)
     steps, bad = 600, 5
     headers = list[FrameHeader]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,6 +35,68 @@ def test_schedules_are_kept_per_kind(observed: Observed, train: Train) -> None:
     assert set(observed.means("weight_gradient", "0.weight")) == {0, 2, 4}
     assert set(observed.means("weight", "0.weight")) == {1, 4, 6}
     assert set(observed.means("activation", "0")) == {2, 3}
+
+
+def test_a_schedule_may_be_a_number_a_text_or_a_function(observed: Observed, train: Train) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+
+    def odd_or_wrong(step: int) -> bool:
+        return step % 2 == 1 or step // (4 - step) < 0  # fails at 4
+
+    schedules = {
+        "weight_gradient": 4,
+        "activation": "linear(3, 1)",
+        "activation_gradient": odd_or_wrong,
+        "optimizer_state": "on_alert",
+    }
+    with observed.observe(model, optimizer, schedules=schedules) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)] * 6)
+    assert set(observed.means("weight_gradient", "0.weight")) == {0, 4}
+    assert set(observed.means("activation", "0")) == {1, 4}
+    assert set(observed.means("activation_gradient", "0")) == {1, 3, 5}
+    assert not any(label.startswith("optimizer_state") for label in observed.labels())
+
+
+def test_a_logarithmic_schedule_has_as_many_steps_in_each_decade() -> None:
+    def due(schedule: Schedule) -> list[int]:
+        return [step for step in range(10_001) if schedule.due(step)]
+
+    three = [0, 1, 2, 5, 10, 22, 46, 100, 215, 464, 1000, 2154, 4642, 10_000]
+    assert due(Schedule.logarithmic(3)) == due(Schedule.parse("logarithmic(3)")) == three
+    assert due(Schedule.logarithmic(1)) == [0, 1, 10, 100, 1000, 10_000]
+    ten = [step for step in due(Schedule.parse(" logarithmic ")) if step >= 100]
+    assert len([step for step in ten if step < 1000]) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("linear", Schedule()),
+        ("linear()", Schedule()),
+        ("linear(10)", Schedule(every=10)),
+        ("linear( 10,5 )", Schedule(every=10, offset=5)),
+        ("on_alert", Schedule.on_alert()),
+    ],
+)
+def test_schedules_in_words(text: str, same: Schedule) -> None:
+    assert Schedule.parse(text) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("linaer(10)", "did you mean linear"),
+        ("linear(1, 2, 3)", "is no schedule"),
+        ("linear(ten)", "is no schedule"),
+        ("linear(0, 0)", "`every` must be a positive number of steps, got 0"),
+        ("logarithmic(0)", "`per_decade` must be a positive number, got 0"),
+        ("", "did you mean linear or logarithmic or on_alert"),
+    ],
+)
+def test_words_that_are_no_schedule_are_refused(text: str, why: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(why)):
+        Schedule.parse(text)
 
 
 def test_staggered_sites_take_turns(observed: Observed, train: Train) -> None:

@@ -368,7 +368,7 @@ def test_a_step_that_hangs_has_told_what_it_saw(observed: Observed) -> None:
 def test_without_a_collector_training_goes_on_and_losses_are_told(
     monkeypatch: pytest.MonkeyPatch, train: Train
 ) -> None:
-    monkeypatch.setattr("rankscope.agent.torch.scope.CLOSE_S", 0.5)
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 0.5)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

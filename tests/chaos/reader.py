@@ -60,8 +60,11 @@ def follow(path: Path, report: dict[str, object]) -> None:
     run, before = None, 0
     while True:
         try:
-            run = run or open_run(path)
-            run.refresh()
+            if run is None:
+                run = open_run(path)
+            elif not run.refresh():
+                time.sleep(0.01)
+                continue
             wrong = wrong_with(run, before) if run.sites().index.size == len(SITES) else ""
         except StoreError as error:  # it is not there yet, or was held up for minutes
             if run is None:
@@ -73,7 +76,6 @@ def follow(path: Path, report: dict[str, object]) -> None:
             return
         before = len(run.records(all_attempts=True))
         report["snapshots"] = int(str(report["snapshots"])) + 1
-        time.sleep(0.01)
 
 
 def stop(number: int, frame: FrameType | None) -> None:

@@ -7,17 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from rankscope.store import Run, open_run
 
-RANKS = Path(__file__).with_name("ranks.py")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) -> Run:
     """The finished run of a job that went well."""
-    run_job(job, ranks, directory / f"{run}.output", run, str(directory), *arguments)
+    run_ranks(str(job), ranks, [run, str(directory), *arguments], directory / f"{run}.output")
     deadline = time.monotonic() + 45
     while not open_run(directory / run).finished:
         assert time.monotonic() < deadline
@@ -25,12 +26,12 @@ def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) ->
     return open_run(directory / run)
 
 
-def run_job(job: Path, ranks: int, output: Path, *arguments: str) -> None:
-    """Run a script on several ranks until all have ended well; what they print goes to a file."""
+def run_ranks(script: str, ranks: int, arguments: Sequence[str], output: Path) -> None:
+    """Run a script, or a module of `tests`, as so many ranks, until all have ended well."""
     asked = {
         "ranks": ranks,
-        "script": str(job),
-        "arguments": arguments,
+        "script": script,
+        "arguments": list(arguments),
         "output": str(output),
         "environment": dict(os.environ),
     }
@@ -46,4 +47,5 @@ def run_job(job: Path, ranks: int, output: Path, *arguments: str) -> None:
 def _server() -> subprocess.Popen[str]:
     """Ends with this process, which closes its input."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, str(RANKS)], stdin=pipe, stdout=pipe, text=True)
+    command = [sys.executable, "-m", "tests.end_to_end.ranks"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)

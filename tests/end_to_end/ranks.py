@@ -1,12 +1,14 @@
 """Ranks as copies of one process that has imported torch already.
 
-`python ranks.py` reads jobs, a line each, and runs their scripts as so many ranks, with torchrun's
-variables: what torch takes to be imported, seconds of a core, is paid once and not by each rank.
-Tests that are about starting and ending use torchrun itself.
+`python -m tests.end_to_end.ranks`, in the root, reads jobs, a line each, and runs their scripts or
+modules as so many ranks, with torchrun's variables: what torch takes to be imported, seconds of a
+core, is paid once and not by each rank. Tests that are about starting and ending use
+torchrun itself.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -43,13 +45,16 @@ def free_port() -> int:
 
 
 def be_rank(rank: int, ranks: int, port: int, script: str, arguments: Sequence[str]) -> None:
-    """Run the script in this process."""
+    """Run the script, or the module of that name, in this process."""
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ.update({name: str(number) for name, number in places.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)  # as torchrun has it
     sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+    if script.endswith(".py"):
+        runpy.run_path(script, run_name="__main__")
+    else:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
 
 
 def run(ranks: int, script: str, arguments: Sequence[str]) -> int:
@@ -87,6 +92,7 @@ def lead(job: dict[str, Any]) -> int:
 def serve() -> int:
     """Run the jobs that come, and print how each ended."""
     warm()
+    gc.freeze()  # else each rank, which ends as Python does, goes through all of torch: 1 s
     for line in sys.stdin:
         leader = os.fork()
         if not leader:

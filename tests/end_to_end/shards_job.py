@@ -149,7 +149,10 @@ def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> Non
     model, mesh = parallelised(make_model(mode, dtype), mode)
     told = {"fsdp": 2} if mode == "fsdp" else mesh
     optimizer = make_optimizer(model)
-    with observe(model, optimizer, run=run, directory=directory, mesh=told) as scope:
+    scope = observe(
+        model, optimizer, run=run, directory=directory, mesh=told, schedules={"update": 1}
+    )
+    with scope:
         for step in range(STEPS):
             loss = train(model, batch(step).chunk(samples(mode))[share(mode, dist.get_rank())])
             optimizer.step()

@@ -87,6 +87,22 @@ def test_what_clipping_did_follows_from_the_sums(run: Run) -> None:
     assert found["factor"] == pytest.approx(0.01 / norm / RANKS, rel=1e-4)
 
 
+def test_the_noise_scale_follows_from_the_norms_of_all_micro_batches(run: Run) -> None:
+    own = [by_hand(rank) for rank in range(RANKS)]
+    every = torch.stack(
+        [
+            torch.cat([gradients[number].flatten() for gradients in one.values()])
+            for one in own
+            for number in range(job()["MICRO_BATCHES"])
+        ]
+    ).double()
+    n, small = len(every), every.square().sum(1).mean().item()
+    large = every.mean(0).square().sum().item()
+    found = run.noise_scale(batch=3, steps=0).loc[0]
+    assert found["gradient_square"] == pytest.approx((n * large - small) / (n - 1), rel=1e-3)
+    assert found["trace"] == pytest.approx(3 * n * (small - large) / (n - 1), rel=1e-3)
+
+
 def test_reduced_gradients_are_counted_once(run: Run) -> None:
     _, table = run.table(1, ["weight_gradient:2.weight"])
     assert table.counts[0, COUNTS.index("count")] == 16 * 16

@@ -53,6 +53,7 @@ def expected_of(run: Run) -> list[Tensors]:
         SCRIPT["make_optimizer"](model),
         lambda step: SCRIPT["train"](model, SCRIPT["batch"](step)),
         SCRIPT["STEPS"],
+        updates=True,
     )
     samples, gathered = SCRIPT["samples"](mode), not {"fsdp", "shard"}.isdisjoint(AXES[mode])
     seen = [as_ranks_see_it(tensors, samples, gathered=gathered) for tensors in whole]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from .launching import run_job
+from .launching import run_ranks
 
 JOB = Path(__file__).with_name("toolkit_job.py")
 SCRIPT = runpy.run_path(str(JOB))
@@ -20,7 +20,7 @@ SCRIPT = runpy.run_path(str(JOB))
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """By rank: what it found."""
     directory = tmp_path_factory.mktemp("toolkit")
-    run_job(JOB, 2, directory / "output", str(directory))
+    run_ranks(str(JOB), 2, [str(directory)], directory / "output")
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 

@@ -7,27 +7,19 @@ says first: the table of docs/rules.md.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import torch
-import torch.distributed as dist
 
 from rankscope.rules import why
 from rankscope.sketch.labels import rank_words
 from rankscope.store import open_run
 
-from .faults import FAULTS
-from .healthy import HEALTHY
-from .job import Job, Watch
+from ..end_to_end.launching import run_ranks
+from .rank_job import JOBS, train
 
-ROOT = Path(__file__).resolve().parents[2]
-JOBS: dict[str, Job] = {job.name: job for job in (*FAULTS, *HEALTHY)}
-"""By name, the faulty ones first."""
 FINISH_S = 60.0
 """How long collectors may take to finish their runs after the ranks have left."""
 
@@ -41,12 +33,18 @@ def make(name: str, folder: Path, seed: int = 0) -> Path:
 
 
 def make_all(names: Sequence[str], folder: Path, seed: int = 0) -> dict[str, Path]:
-    """`make` several: ranks are started once for all jobs of several ranks."""
+    """`make` several."""
     paths = {name: folder / name for name in names}
     for path in paths.values():
         shutil.rmtree(path, ignore_errors=True)
-    train_ranks([name for name in names if JOBS[name].ranks > 1], folder, seed)
-    train([name for name in names if JOBS[name].ranks == 1], folder, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if JOBS[name].ranks == 1:
+            train([name], folder, seed)
+        else:
+            arguments = [str(folder.absolute()), str(seed), name]
+            output = folder / f"{name}.output"
+            run_ranks("tests.rules.rank_job", JOBS[name].ranks, arguments, output)
     deadline = time.monotonic() + FINISH_S
     for path in paths.values():
         while not open_run(path).finished:
@@ -56,41 +54,12 @@ def make_all(names: Sequence[str], folder: Path, seed: int = 0) -> dict[str, Pat
     return paths
 
 
-def train(names: Sequence[str], folder: Path, seed: int) -> None:
-    """Train jobs, or this rank's part of them, in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for name in names:
-        torch.manual_seed(seed)
-        JOBS[name].train(Watch(run=name, directory=folder, seed=seed))
-    torch.set_num_threads(threads)
-
-
-def train_ranks(names: Sequence[str], folder: Path, seed: int) -> None:
-    """Train jobs of several ranks, all of as many, by torchrun."""
-    counts = {JOBS[name].ranks for name in names}
-    for count in counts:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(count), "-m", "tests.rules.runs", "--rank"]
-        command += ["--store", str(folder.absolute()), "--seed", str(seed)]
-        command += [name for name in names if JOBS[name].ranks == count]
-        ended = subprocess.run(command, cwd=ROOT, timeout=300, check=False, stderr=subprocess.PIPE)
-        if ended.returncode:
-            raise RuntimeError(f"Ranks failed: {command}\n{ended.stderr.decode()}")
-
-
 @click.command()
 @click.option("--store", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--rank", is_flag=True, hidden=True, help="Be one of the ranks that torchrun starts.")
 @click.argument("names", nargs=-1, type=click.Choice(list(JOBS)))
-def main(store: Path, seed: int, rank: bool, names: tuple[str, ...]) -> None:
+def main(store: Path, seed: int, names: tuple[str, ...]) -> None:
     """Train the jobs of these names, or all; tell of each what is wrong, and what was found."""
-    if rank:
-        dist.init_process_group("gloo")
-        train(names, store, seed)
-        dist.destroy_process_group()
-        return
     click.echo("| run | fault | found first | incidents |\n|---|---|---|---|")
     for name in names or JOBS:
         found, job = why(open_run(make(name, store, seed))), JOBS[name]

@@ -21,7 +21,8 @@ from rankscope.store import Run, open_run
 from .faults import FAULTS
 from .healthy import HEALTHY
 from .job import Fault
-from .runs import JOBS, make_all
+from .rank_job import JOBS
+from .runs import make_all
 
 TEMPTING = (
     "fp16_scaled",

@@ -21,6 +21,7 @@ FC = SiteInfo(kind="activation", name="fc", module="Linear")
 WEIGHT = SiteInfo(kind="weight", name="fc.weight", shape=(32, 32))
 BIAS = SiteInfo(kind="weight", name="fc.bias", shape=(1024,))
 GRADIENT = SiteInfo(kind="weight_gradient", name="fc.weight")
+UPDATE = SiteInfo(kind="update", name="fc.weight")
 HALF = SiteInfo(kind="activation_gradient", name="fc", dtype="float16")
 SQUARES = SiteInfo(kind="optimizer_state", name="fc.weight", slot="exp_avg_sq", dtype="float16")
 FIRST = SiteInfo(kind="optimizer_state", name="fc.weight", slot="exp_avg", dtype="float16")
@@ -160,6 +161,24 @@ def test_updates_as_large_as_a_weight_are_told(normal: Draw) -> None:
 
     assert job.records(20, lambda step: walk(step, 1e-3)) == []
     assert rules_of(job.records(10, lambda step: walk(step, 1.0))) == ["update-ratio"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "untouched", "expected"),
+    [(0.9, 0.1, ["lost-updates"]), (0.4, 0.0, []), (0.9, 0.9, []), (1.0, 0.0, [])],
+)
+def test_updates_that_rounding_swallows_are_told(
+    normal: Draw, lost: float, untouched: float, expected: list[str]
+) -> None:
+    def with_zeros(share: float) -> np.ndarray:
+        drawn = normal(1e-4)
+        drawn[: int(share * drawn.size)] = 0
+        return drawn
+
+    told = Job([UPDATE, GRADIENT]).records(4, with_zeros(lost), with_zeros(untouched))
+
+    assert rules_of(told) == expected
+    assert all("leave 90% of fc.weight as it is" in one.text for one in told)
 
 
 def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> None:

@@ -87,8 +87,8 @@ class Ranks:
         if self._drawn.due("divergences", version):
             self._tell_divergences()
         if self._drawn.due("agreement", version, choice.step):
-            rows, step, ranks = rank_map.load_agreement(self.session.run, step=choice.step)
-            self.told.agreement = tables.agreements(rows, step=step, ranks=ranks)
+            rows, step, addends = rank_map.load_agreement(self.session.run, step=choice.step)
+            self.told.agreement = tables.agreements(rows, step=step, addends=addends)
         if self._drawn.due(
             "map", version, self.site, choice.statistic, choice.zoom, self._frame.size
         ):

@@ -200,7 +200,7 @@ def test_agreement_is_told_with_what_it_means() -> None:
         site="local_weight_gradient:up.weight", agreement=0.75, largest=1.5, largest_rank=2
     )
 
-    told = tables.agreements([one], step=9, ranks=4)
+    told = tables.agreements([one], step=9, addends=4)
 
     assert "step 9: 100 % is where all 4 say the same, 50 % where" in told
     assert rows(told) == ["up.weight local weight gradient 75 % 1.5 × on rank 2"]

@@ -2,23 +2,24 @@
 
 On one host it listens on the loopback address. For several it listens where the other hosts reach
 rank 0's, with keys made for the occasion, which go through the job's own key-value store: whoever
-can read that can join the job's process group, too.
+can read that can join the job, too.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
-from ...sketch.errors import SettingError
-from ...wire.address import Address, parse_address
-from ...wire.keys import AgentKeys, Pair, keys_for_a_job
-from ..embedded import start_collector
-from .identity import Identity, Rendezvous
+from ..sketch.errors import SettingError
+from ..wire.address import Address, parse_address
+from ..wire.keys import AgentKeys, Pair, keys_for_a_job
+from .embedded import start_collector
+from .sharing import Share
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = "192.0.2.1"
@@ -37,19 +38,31 @@ class _Contact(msgspec.Struct, frozen=True):
     """Its public key."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the processes of a job meet."""
+
+    host: str
+    """The name of this one."""
+    is_on_one_host: bool
+    """Whether all of them are on it."""
+    address: str
+    """Name or number of the host where they meet; empty: nobody knows."""
+
+
 def collector_of(
-    identity: Identity, rendezvous: Rendezvous, run: str, directory: Path
+    meeting: Meeting, share: Share, run: str, directory: Path
 ) -> tuple[str, AgentKeys | None]:
     """The address of the job's collector, and the keys for it if it has some.
 
     Raises:
         RankscopeError: it did not start, or cannot be reached from this host.
     """
-    made = rendezvous.share("collector", lambda: _start(identity, run, directory.absolute()))
+    made = share("collector", lambda: _start(meeting, run, directory.absolute()))
     contact = msgspec.json.decode(made, type=_Contact)
-    if contact.host != identity.host and parse_address(contact.address).is_local:
+    if contact.host != meeting.host and parse_address(contact.address).is_local:
         raise SettingError(
-            f"Rank 0 has started a collector on {contact.host} that {identity.host} cannot reach: "
+            f"Rank 0 has started a collector on {contact.host} that {meeting.host} cannot reach: "
             f"set RANKSCOPE_HOST on rank 0 to an address that the other hosts reach, or start "
             "`rankscope collect` and pass its address as observe(…, to=…)."
         )
@@ -61,11 +74,11 @@ def collector_of(
     )
 
 
-def _start(identity: Identity, run: str, directory: Path) -> str:
-    contact = _Contact(address="", host=identity.host)
+def _start(meeting: Meeting, run: str, directory: Path) -> str:
+    contact = _Contact(address="", host=meeting.host)
     host, line = LOOPBACK, ""
-    if not _is_on_one_host(identity):
-        host = _own_address()
+    if not meeting.is_on_one_host:
+        host = _own_address(meeting.address)
         line, keys = keys_for_a_job()
         own = (keys.own.public, keys.own.secret)
         contact = msgspec.structs.replace(contact, own=own, collector=keys.collector)
@@ -74,22 +87,17 @@ def _start(identity: Identity, run: str, directory: Path) -> str:
     return msgspec.json.encode(msgspec.structs.replace(contact, address=address)).decode()
 
 
-def _is_on_one_host(identity: Identity) -> bool:
-    """Whether the launcher says so, or the ranks meet at an address that no other host reaches."""
-    if identity.world_size == 1:
-        return True
-    if "LOCAL_WORLD_SIZE" in os.environ:
-        return identity.local_world_size == identity.world_size
-    master = os.environ.get("MASTER_ADDR", "")
-    return bool(master) and ip_address(_address_towards(master)).is_loopback
+def is_loopback(name: str) -> bool:
+    """Whether a host is reached at an address that no other host reaches."""
+    return bool(name) and ip_address(_address_towards(name)).is_loopback
 
 
-def _own_address() -> str:
-    """What RANKSCOPE_HOST says, else the address of this host in the network of the rendezvous."""
+def _own_address(meeting: str) -> str:
+    """What RANKSCOPE_HOST says, else the address of this host in the network of the meeting."""
     given = os.environ.get("RANKSCOPE_HOST", "")
     if given:
         return _resolved(given)
-    addresses = [_address_towards(os.environ.get("MASTER_ADDR") or ELSEWHERE)]
+    addresses = [_address_towards(meeting or ELSEWHERE)]
     addresses.append(_address_towards(ELSEWHERE))
     usable = [address for address in addresses if not ip_address(address).is_loopback]
     return usable[0] if usable else LOOPBACK

@@ -1,0 +1,206 @@
+"""An observation, which is a `with` block: what is the same of it under all frameworks."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from ..sketch.errors import SettingError
+from .alerts import AlertCallback, AlertCallbacks
+from .lifetime import OpenBlocks
+from .outbox import OutboxStatistics
+from .selection import RankscopeWarning
+from .stopwatch import Stopwatch
+from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 15.0
+"""How long leaving the block may wait for the collector, in seconds."""
+
+
+class Block(ABC):
+    """Entered once, stepped through, and left; silent in a forked child.
+
+    Nothing of it raises into training once it is entered, but for calls at the wrong time.
+    """
+
+    _open_blocks: ClassVar[OpenBlocks[Any]]
+    """Those of the same framework: made once that is imported, so that at exit they come first."""
+    _worker: Worker
+    """From `_enter` on."""
+    _stopwatch: Stopwatch
+    """Runs while the thread that trains is in the agent; from `_enter` on."""
+
+    def __init__(self, run: str, directory: Path, start: int) -> None:
+        self._run, self._directory, self._step = run, directory, start
+        self._state = "new"
+        self._callbacks = AlertCallbacks()
+        self._statistics: OutboxStatistics | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the run lies if its collector was started here."""
+        return self._directory / self._run
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise SettingError(
+                "A scope can be entered once; call observe() again for another block."
+            )
+        self._enter()
+        self._state = "open"
+        self._open_blocks.opened(self)
+        self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state == "forked":  # the parent's goes on
+            self._detach()
+        if self._state != "open":
+            return
+        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
+        self._close(f"Training ended in step {self._step}{words}" if error else "")
+        if error is None:
+            self._warn_of_settings()
+
+    def on_alert(self, callback: AlertCallback) -> AlertCallback:
+        """Have `callback` called with each alert of the run, as an `AlertSummary`; returns it.
+
+        It is called by `scope.step`, on the thread that trains, after the step is closed. What it
+        raises is told in the run, and it is not called again. Processes hear of an alert at
+        different steps: a callback must not wait for others, nor run a program that they share.
+        """
+        self._callbacks.add(callback)
+        return callback
+
+    def statistics(self) -> OutboxStatistics:
+        """What the transport sent, holds and lost, for all ranks of this process together."""
+        return self._statistics or self._transport()
+
+    def silence(self) -> None:
+        """In a forked child: the thread and the socket are not here."""
+        if self._state == "open":
+            self._forget()
+            self._state = "forked"
+
+    def leave_at_exit(self) -> None:
+        """The interpreter ends, and the block was not left; threads may still train."""
+        self._close(f"The process ended in step {self._step}, in the middle of the block")
+        self._state = "over"
+
+    def _end_step_by(self, end: Callable[[], object]) -> None:
+        """Close the step that is open, as `end` does it, and begin the next.
+
+        Raises:
+            SettingError: outside the `with` block.
+        """
+        if self._state in ("forked", "over"):
+            return
+        if self._state != "open":
+            when = "before" if self._state == "new" else "after"
+            raise SettingError(
+                f"scope.step() was called {when} its block; "
+                "call it inside `with observe(…) as scope:`."
+            )
+        self._stopwatch.reset()
+        with self._stopwatch:
+            try:
+                end()
+            except Exception as error:  # never into the training loop: told in the run
+                self._report(f"Step {self._step} could not be closed", error)
+            finally:  # whatever a signal's handler raises: no step is told twice
+                self._step += 1
+                self._begin()
+        self._callbacks.tell(self._report)
+
+    def _close(self, why: str) -> None:
+        """End the record that is open, and wait for all to be stored.
+
+        Args:
+            why: what is told of training that did not end well.
+        """
+        self._state = "closed"
+        self._open_blocks.closed(self)
+        try:
+            self._detach()
+            if why:
+                self._report(why)
+            self._send_rest(partial=bool(why))
+            self._worker.submit(lambda: self._finish(CLOSE_S / 3))
+        finally:
+            self._worker.dismiss(timeout_s=CLOSE_S)
+        self._worker.join()
+        self._statistics = self._transport()
+        _warn_of_losses(self._statistics, self._never_made())
+
+    def _job_failed(self, error: BaseException) -> None:
+        logger.warning("The agent's thread failed at a job: %r", error)
+        self._report("The agent's thread failed at a job", error)
+
+    @abstractmethod
+    def _enter(self) -> None:
+        """Find the collector, and start the agent's thread."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Turn to the step that is open now."""
+
+    @abstractmethod
+    def _send_rest(self, *, partial: bool) -> None:
+        """Hand the agent's thread what is left when the block ends.
+
+        Args:
+            partial: whether it ends in the middle of a step.
+        """
+
+    @abstractmethod
+    def _finish(self, timeout_s: float) -> None:
+        """Wait for what devices still compute, on the agent's thread."""
+
+    @abstractmethod
+    def _detach(self) -> None:
+        """Observe nothing from now on: the block ends."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Observe nothing from now on: this is a forked child, which must not disturb a step."""
+
+    @abstractmethod
+    def _report(self, sentence: str, error: BaseException | None = None) -> None:
+        """Tell a sentence in the run's events."""
+
+    @abstractmethod
+    def _transport(self) -> OutboxStatistics:
+        """What was sent so far."""
+
+    @abstractmethod
+    def _never_made(self) -> int:
+        """Frames of steps that did not become any."""
+
+    @abstractmethod
+    def _warn_of_settings(self) -> None:
+        """Warn of what was probably not meant, once training has ended well."""
+
+
+def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:
+    lost = statistics.dropped_frames + statistics.pending_frames + never_made
+    if lost:
+        total = statistics.acknowledged + lost
+        late = "they were not made, or the collector was not reached, in time"
+        why = statistics.rejected.rstrip(".") or late
+        warnings.warn(
+            f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
+            RankscopeWarning,
+            stacklevel=4,
+        )

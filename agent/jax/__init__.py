@@ -1,0 +1,25 @@
+"""The agent for JAX: `with observe(run="x") as scope: … scope.step(telemetry)`."""
+
+from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
+from ...wire.messages import AlertSummary
+from ..schedule import Schedule
+from .collecting import Taps, TapSite, collect
+from .observing import observe
+from .scope import Scope
+from .taps import tap
+from .telemetry import Telemetry
+
+__all__ = [
+    "AlertSummary",
+    "BlockExponents",
+    "CastCounts",
+    "FineExponents",
+    "Schedule",
+    "Scope",
+    "TapSite",
+    "Taps",
+    "Telemetry",
+    "collect",
+    "observe",
+    "tap",
+]

@@ -1,0 +1,61 @@
+"""What the leaves of a pytree are called: dotted names, as users of torch know them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import GetAttrKey, KeyPath, keystr, tree_leaves_with_path
+
+Parts = tuple[str, ...]
+"""A name, cut at its dots."""
+
+COLLECTION = "params"
+"""What linen calls the collection of all parameters."""
+
+Leaf = tuple[Parts, jax.Array]
+
+
+def named_leaves(tree: Any) -> list[Leaf]:
+    """The leaves of a pytree that are arrays, and their names.
+
+    Left out of names is what says nothing: the collection of linen, unless another leaf is called
+    so without it; and the attribute `value` of nnx's variables.
+    """
+    found = [(path, leaf) for path, leaf in tree_leaves_with_path(tree) if is_array(leaf)]
+    is_nnx = all(_ends_in_value(path) for path, _ in found)
+    names = [_parts(path[:-1] if is_nnx else path) for path, _ in found]
+    short = [name[1:] if name[0:1] == (COLLECTION,) and name[1:] else name for name in names]
+    times = Counter(short)
+    pairs = zip(names, short, strict=True)
+    chosen = [less if times[less] == 1 else name for name, less in pairs]
+    return [(name, leaf) for name, (_, leaf) in zip(chosen, found, strict=True)]
+
+
+def dotted(parts: Sequence[str]) -> str:
+    """The name, with its dots; that of a tree that is one leaf is `(root)`."""
+    return ".".join(parts) or "(root)"
+
+
+def owner_of(parts: Parts, owners: Collection[Parts]) -> tuple[Parts, Parts] | None:
+    """The longest of the names in `owners` that a name ends with, and what comes before it."""
+    for start in range(len(parts)):
+        if parts[start:] in owners:
+            before = parts[:start]
+            return parts[start:], before[:-1] if before[-1:] == (COLLECTION,) else before
+    return None
+
+
+def is_array(leaf: object) -> bool:
+    """Whether a leaf is an array of JAX's, traced or not."""
+    return isinstance(leaf, jax.Array)
+
+
+def _parts(path: KeyPath) -> Parts:
+    return tuple(keystr((key,), simple=True) for key in path)
+
+
+def _ends_in_value(path: KeyPath) -> bool:
+    return len(path) > 1 and isinstance(path[-1], GetAttrKey) and path[-1].name == "value"

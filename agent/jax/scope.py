@@ -1,0 +1,293 @@
+"""`observe`: the agent is on for the length of a `with` block."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from jax.sharding import NamedSharding
+
+from ...sketch.errors import SettingError
+from ...wire.messages import PROTOCOL, Hello
+from ..block import Block
+from ..kernel import warm
+from ..lifetime import OpenBlocks
+from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import collector_of
+from ..selection import RankscopeWarning
+from ..sitebook import SiteBook
+from ..stopwatch import Stopwatch
+from ..telling import Telling
+from ..worker import Worker
+from .collecting import Taps, collect
+from .delivery import Delivery
+from .due import Due, nothing_due
+from .gathering import Trees, gather
+from .layout import Layout
+from .meshes import Ranks
+from .parcel import Number, Parcel
+from .processes import Processes, facts
+from .settings import Settings
+from .streams import Streams
+from .telemetry import Telemetry
+
+TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
+"""Those of what `collect` finds."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_scopes = OpenBlocks["Scope"]()
+
+
+class Scope(Block):
+    """The open observation of one loop; made by `observe`."""
+
+    _open_blocks = _scopes
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.run, settings.directory, settings.start)
+        self._settings = settings
+        self._to, self._keys = settings.to, settings.keys
+        self._in_program = False
+        self._names = dict[str, None]()
+        """All that `sketch` was given, observed or not."""
+        self._due, self._is_due = Due(), False
+        self._untold, self._has_told = 0, False
+        """Due steps that brought no telemetry; and whether one ever did."""
+        self._telling = Telling()
+        self._stopwatch, self._begun = Stopwatch(), time.monotonic()
+        self._streams = Streams(self._outbox_of)
+        self._book = SiteBook(
+            settings.selection.chooses,
+            settings.counting.of_site,
+            settings.placing.of_site,
+            settings.unchecked.leaves,
+        )
+
+    def sketch(
+        self,
+        *,
+        weights: Any = None,
+        gradients: Any = None,
+        updates: Any = None,
+        optimizer: Any = None,
+        taps: Taps | None = None,
+        aux: Any = None,
+        **numbers: Any,
+    ) -> Telemetry:
+        """What is due of this step; to be called in the jitted step, and returned by it.
+
+        Of steps in which nothing is due, it is empty, and costs nothing. It is a pure function of
+        its arguments and of which kinds are due; that is part of the key of JAX's caches.
+
+        Args:
+            weights: parameters as the step uses them, as a pytree of any shape.
+            gradients: their gradients, in a tree of the same shape.
+            updates: what the step adds to them, in a tree of the same shape: new less old.
+            optimizer: the optimizer's state after the update: that of any optax chain, or other.
+                Floating-point scalars in it, as those of `optax.inject_hyperparams`, are kept as
+                numbers of the step.
+            taps: what `collect` found: activations, their gradients, and what was tapped.
+            aux: anything else: its scalars are numbers of the step, its other arrays taps.
+            numbers: further numbers of the step, as `loss=loss`.
+        """
+        trees = Trees(
+            weights=weights,
+            gradients=gradients,
+            updates=updates,
+            optimizer=optimizer,
+            taps=taps,
+            aux=aux,
+            numbers=numbers,
+        )
+        kinds = self._due.kinds()
+        with nothing_due():
+            return gather(trees, kinds, self._chooses, in_program=self._in_program)
+
+    def collect(
+        self,
+        fn: Callable[Arguments, Result],
+        *,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+        samples: NamedSharding | None = None,
+        batch: int | None = None,
+    ) -> Callable[Arguments, tuple[Result, Taps]]:
+        """`rankscope.agent.jax.collect`, in steps in which something of it is due.
+
+        In others the function is called as it is, and nothing is found.
+
+        Args:
+            fn: what is tapped in, as `jax.value_and_grad(loss_of)`.
+            within: a context in which it is traced, as `linen.outputs`.
+            samples: how samples lie on the mesh, where its axes are automatic.
+            batch: how many samples there are.
+
+        Raises:
+            SettingError: `samples` or `batch` cannot be used.
+        """
+        sketched = collect(fn, within=within, samples=samples, batch=batch)
+
+        @wraps(fn)
+        def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:
+            if self._due.kinds().isdisjoint(TAPPED_KINDS):
+                return fn(*args, **kwargs), Taps()
+            return sketched(*args, **kwargs)
+
+        return collected
+
+    def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
+        """Close the step that is open and begin the next; to be called after the jitted step.
+
+        Args:
+            telemetry: what `sketch` made of it.
+            training: further numbers to keep with the step; arrays of one element are copied
+                without waiting for their device.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        self._end_step_by(lambda: self._end_step(telemetry, training))
+
+    def health(self) -> dict[str, float]:
+        """Counters: what was dropped or unreadable; and seconds in `step`."""
+        return {
+            **{name: float(count) for name, count in self._telling.counters.items()},
+            "tensors_stale": 0.0,
+            "sites_refused": float(self._book.refused),
+            "quantities_refused": float(self._book.refused_quantities),
+            "stretch": 1.0,
+            "wall_seconds": time.monotonic() - self._begun,
+            "hook_seconds": self._stopwatch.seconds,
+        }
+
+    def _enter(self) -> None:
+        processes, settings = Processes(), self._settings
+        self._in_program = settings.sketches_in_program()
+        if settings.mesh is not None:
+            settings.placing.check(Ranks.of(settings.mesh, settings.axes).names)
+        self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
+        if self._to is None:
+            meeting, share = processes.meeting(), processes.share
+            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
+        self._worker = Worker(self._streams, self._idle, self._job_failed)
+        self._layout = Layout(
+            self._book,
+            settings.mesh,
+            settings.axes,
+            self._in_program,
+            self._telling,
+            self._found,
+        )
+        self._delivery = Delivery(
+            self._layout, self._streams, self._telling, self._worker.submit, self.health
+        )
+        self._worker.start()
+        if settings.mesh is not None:  # it says hello while the step is compiled
+            self._layout.settle(())
+        warm()
+        self._begun = time.monotonic()
+
+    def _chooses(self, name: str) -> bool:
+        self._names[name] = None
+        return self._settings.selection.chooses(name)
+
+    def _end_step(self, telemetry: object, training: Mapping[str, Number]) -> None:
+        if not self._is_due:
+            return
+        tells = isinstance(telemetry, Telemetry) and not telemetry.is_empty
+        self._untold += not tells
+        self._has_told = self._has_told or tells
+        if not isinstance(telemetry, Telemetry | None):
+            raise TypeError(f"it takes what scope.sketch() made, got {type(telemetry).__name__}")
+        if telemetry is not None or training:
+            self._delivery.send(Parcel(self._step, telemetry or Telemetry(), training))
+
+    def _begin(self) -> None:
+        schedules = self._settings.schedules.items()
+        due = [kind for kind, schedule in schedules if schedule.due(self._step)]
+        self._is_due = bool(due)
+        self._due.turn_to(due)
+
+    def _send_rest(self, *, partial: bool) -> None:
+        if partial:
+            self._delivery.put(Parcel(self._step, Telemetry(), {}, partial=True))
+
+    def _finish(self, timeout_s: float) -> None:
+        self._delivery.finish(timeout_s)
+
+    def _detach(self) -> None:
+        self._due.turn_to(())
+
+    def _forget(self) -> None:
+        self._due.turn_to(())
+
+    def _report(self, sentence: str, error: BaseException | None = None) -> None:
+        self._telling.report(sentence, error)
+
+    def _transport(self) -> OutboxStatistics:
+        return self._streams.statistics()
+
+    def _never_made(self) -> int:
+        return self._delivery.lost
+
+    def _warn_of_settings(self) -> None:
+        if self._untold and not self._has_told:
+            warnings.warn(
+                f"{self._untold} steps were due, and none brought telemetry: return from the "
+                "jitted step what this block's scope.sketch(…) makes in it, and hand it to "
+                "scope.step(telemetry).",
+                RankscopeWarning,
+                stacklevel=3,
+            )
+        if self._book.sites:
+            labels, settings = self._book.labels(), self._settings
+            settings.selection.warn_of_strays(self._names)
+            settings.counting.warn_of_strays(labels)
+            settings.placing.warn_of_strays(labels)
+            settings.unchecked.warn_of_strays(labels)
+
+    def _found(self, ranks: Ranks) -> None:
+        self._streams.open(ranks)
+        strays = [old for old, new in self._settings.axes.items() if new not in ranks.names]
+        if strays:
+            self._telling.report(
+                f"`axes` names {', '.join(strays)}; this job's mesh has {', '.join(ranks.names)}"
+            )
+        try:
+            self._settings.placing.check(ranks.names)
+        except SettingError as error:  # it is too late to raise it
+            self._telling.report("`placements` are not used as they were meant", error)
+
+    def _outbox_of(self, ranks: Ranks, rank: int) -> Outbox:
+        assert self._to is not None
+        hello = Hello(
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            run=self._settings.run,
+            launch=self._launch,
+            stream=uuid.uuid4().hex,
+            rank=rank,
+            world_size=len(ranks.devices),
+            mesh=ranks.mesh_of(rank),
+            host=os.uname().nodename,
+            process=os.getpid(),
+            device=str(ranks.devices[rank]),
+            facts=facts(in_program=self._in_program),
+        )
+        return Outbox(self._to, hello, keys=self._keys)
+
+    def _idle(self, now: float) -> None:
+        self._delivery.attend()
+        for told in self._streams.take_alerts():
+            untold = self._callbacks.hear(told.alerts, told.more)
+            self._telling.counters["alerts_untold"] += untold
+        self._streams.beat(
+            now, step=self._step, tensors=len(self._book.sites), health=self.health()
+        )

@@ -1,0 +1,85 @@
+"""One stream of frames for each device of this process, all on the agent's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+
+from ...wire.messages import Alerts, Gap
+from ..outbox import Outbox, OutboxStatistics
+from .meshes import Ranks
+
+DRAIN_SHARE = 0.8
+"""Of the time that `close` may take all streams wait together for so much."""
+LOOK_S = 0.01
+
+
+class Streams:
+    """Those of this process; there are none before `open`.
+
+    Args:
+        make: the outbox of a rank.
+    """
+
+    def __init__(self, make: Callable[[Ranks, int], Outbox]) -> None:
+        self._make = make
+        self.outboxes: list[Outbox] = []
+        """By device of this process."""
+
+    def open(self, ranks: Ranks) -> None:
+        """Have each device of this process say who it is."""
+        self.outboxes = [self._make(ranks, rank) for rank, _ in ranks.local()]
+
+    def poll(self, now: float) -> None:
+        """`Outbox.poll` of all."""
+        for outbox in self.outboxes:
+            outbox.poll(now)
+
+    def beat(self, now: float, *, step: int, tensors: int, health: Mapping[str, float]) -> None:
+        """`Outbox.beat` of all."""
+        for outbox in self.outboxes:
+            outbox.beat(now, step=step, site="", tensors=tensors, health=health)
+
+    def note_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Have steps told as lost that never became frames."""
+        for outbox in self.outboxes:
+            outbox.note_gaps(gaps)
+
+    def take_alerts(self) -> list[Alerts]:
+        """What the collector found wrong; it tells all ranks the same."""
+        taken = [outbox.take_alerts() for outbox in self.outboxes]
+        return taken[0] if taken else []
+
+    def close(self, *, timeout_s: float) -> bool:
+        """Say goodbye for all, and wait at most so long for all frames to be durable."""
+        deadline = time.monotonic() + timeout_s
+        self._drain(deadline - (1 - DRAIN_SHARE) * timeout_s)
+        left = [outbox.close(timeout_s=_until(deadline)) for outbox in self.outboxes]
+        return all(left)
+
+    def statistics(self) -> OutboxStatistics:
+        """What became of the frames of all."""
+        each = [outbox.statistics() for outbox in self.outboxes]
+        numbers = {
+            one.name: sum(getattr(statistics, one.name) for statistics in each)
+            for one in fields(OutboxStatistics)
+            if one.name not in ("connected", "rejected")
+        }
+        return OutboxStatistics(
+            **numbers,
+            connected=bool(each) and all(one.connected for one in each),
+            rejected=next((one.rejected for one in each if one.rejected), ""),
+        )
+
+    def _drain(self, deadline: float) -> None:
+        """A record is durable when all ranks have spoken: one alone would wait for the others."""
+        while (now := time.monotonic()) < deadline:
+            self.poll(now)
+            if all(not outbox.statistics().pending_frames for outbox in self.outboxes):
+                return
+            time.sleep(LOOK_S)
+
+
+def _until(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)

@@ -1,0 +1,56 @@
+"""Observations that are open: what becomes of them in a forked child, and when the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Generic, Protocol, TypeVar
+
+
+class Leavable(Protocol):
+    """An observation, which is a `with` block."""
+
+    def silence(self) -> None: ...
+    def leave_at_exit(self) -> None: ...
+
+
+B = TypeVar("B", bound=Leavable)
+
+
+class OpenBlocks(Generic[B]):
+    """The blocks of one framework, the innermost last.
+
+    In a forked child all are silenced: the agent's thread and the socket are not there. When the
+    interpreter ends, those that were not left are; threads may still train then.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[B] = []
+        self._all: weakref.WeakSet[B] = weakref.WeakSet()
+        os.register_at_fork(after_in_child=self._silence)
+        atexit.register(self._leave)
+
+    @property
+    def innermost(self) -> B | None:
+        """The block that was opened last, of those that are open."""
+        return self._open[-1] if self._open else None
+
+    def opened(self, block: B) -> None:
+        """A block was entered."""
+        self._open.append(block)
+        self._all.add(block)
+
+    def closed(self, block: B) -> None:
+        """It is left."""
+        if block in self._open:
+            self._open.remove(block)
+
+    def _silence(self) -> None:
+        for block in list(self._all):
+            block.silence()
+        self._open.clear()
+
+    def _leave(self) -> None:
+        for block in reversed(self._open.copy()):
+            block.leave_at_exit()
