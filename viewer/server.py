@@ -12,7 +12,6 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import panel as pn
-from bokeh.io import curdoc
 from tornado.ioloop import IOLoop
 
 from ..sketch.errors import AddressError, NotARunError
@@ -115,7 +114,8 @@ class Server:
 
     def _session(self) -> pn.viewable.Viewable:
         """What a browser gets that opens the address."""
-        document = curdoc()
+        document = pn.state.curdoc  # Bokeh's own is one for all threads, and for all servers
+        assert document is not None
         query = {key: values[-1].decode() for key, values in pn.state.session_args.items()}
         prepare(document, query.get("theme", ""), self.access.hosts(self._server.port or 0))
         name = query.get("run", "")

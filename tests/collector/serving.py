@@ -35,7 +35,10 @@ STARTED: list[subprocess.Popen[str]] = []
 """Collector processes of this test, for `stop_collectors`."""
 
 QUICK = CollectorSettings(
-    commit_s=0.05, joiner=JoinerSettings(deadline_s=2.0, lost_after_s=2.0), retry_s=0.05
+    commit_s=0.05,
+    joiner=JoinerSettings(deadline_s=2.0, lost_after_s=2.0),
+    retry_s=0.05,
+    resident_bytes=8 << 30,  # the process is that of the tests, which take some by themselves
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,6 +18,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
 
 Watch = Callable[..., Scope]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_more_programs_than_needed() -> Iterator[None]:
+    """Other tests in this process need its memory: some hundred programs take a gigabyte."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture
