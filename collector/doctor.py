@@ -124,6 +124,7 @@ def check_network(to: str, keys: str | None = None) -> Check:
         return
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.ipv6 = 0, where.is_ipv6
+        peer.sndtimeo = int(ANSWER_S * 1000)  # after a refused handshake nobody takes a message
         if own is not None:
             own.protect(peer)
         peer.connect(to)
@@ -196,7 +197,10 @@ def _silence(keys: str | None) -> str:
 
 def _ask(peer: zmq.Socket[bytes], payload: bytes) -> Pong | str:
     """Its answer, or what is wrong with it; empty if none comes."""
-    peer.send(encode(Ping(payload=payload)))
+    try:
+        peer.send(encode(Ping(payload=payload)))
+    except zmq.Again:
+        return ""
     if not peer.poll(int(ANSWER_S * 1000)):
         return ""
     try:

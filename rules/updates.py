@@ -36,7 +36,7 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
     low[sites], high[sites] = words.T
     for_how_long = memory.column("still", seen.size, 0.0)
     stepped = bool((known & ~still).any())  # else the optimizer did nothing: warm-up, accumulation
-    gradient = _gradients(seen, rows)
+    gradient = _of_gradients(seen, rows, "rms")
     if stepped:
         for_how_long[sites] = np.where(still & known, for_how_long[sites] + 1, 0.0)
     value = np.full(len(record.sites), np.nan)
@@ -54,12 +54,11 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
     return of_rows(seen, rows, value, tell)
 
 
-def _gradients(seen: Seen, rows: Rows) -> np.ndarray:
-    """float64 [rows]: the rms of the gradient of each of these weights; NaN where unknown."""
+def _of_gradients(seen: Seen, rows: Rows, statistic: str) -> np.ndarray:
+    """float64 [rows]: a statistic of the gradient of each of these; NaN where unknown."""
     of = {seen.site(row).name: row for row in seen.rows("weight_gradient").tolist()}
-    rms = seen.statistic("rms")
-    found = [of.get(seen.site(row).name, -1) for row in rows.tolist()]
-    return np.where(np.array(found) >= 0, rms[found], np.nan)
+    found = np.array([of.get(seen.site(row).name, -1) for row in rows.tolist()], np.intp)
+    return np.where(found >= 0, seen.statistic(statistic)[found], np.nan)
 
 
 def is_matrix(site: SiteInfo) -> float:
@@ -139,10 +138,8 @@ def lost_updates(seen: Seen, _: Memory) -> Verdict | None:
     rows, unchanged = seen.rows("update"), seen.statistic("zero_share")
     if not (unchanged[rows] < 1).any():  # the optimizer did nothing: its learning rate is zero
         return None
-    gradients = {seen.site(row).name: row for row in seen.rows("weight_gradient").tolist()}
-    found = np.array([gradients.get(seen.site(row).name, -1) for row in rows.tolist()], np.intp)
     value = np.full(len(unchanged), np.nan)
-    value[rows] = np.where(found >= 0, unchanged[rows] - unchanged[found], np.nan)
+    value[rows] = unchanged[rows] - _of_gradients(seen, rows, "zero_share")
 
     def tell(row: int) -> Told:
         text = (

@@ -56,6 +56,11 @@ def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [(name, getattr(wrapper, name)) for name in flatten()[0]]
 
 
+def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """A parameter's gradient; Megatron's, which adds up in buffers of its own, too."""
+    return parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
+
+
 def in_transform() -> bool:
     """Whether a transform of `torch.func` runs, in which tensors are wrapped."""
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -15,7 +15,7 @@ import torch
 
 from ..sitebook import Key
 from .ledger import Ledger
-from .local import parameter_placement
+from .local import gradient_of, parameter_placement
 from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
@@ -105,7 +105,7 @@ class ParameterHooks:
                 self.note_weights()
                 held = _held_by(optimizer)
                 self._note_gradients(held)
-                self._keep(one for one in held if _gradient_of(one) is not None)
+                self._keep(one for one in held if gradient_of(one) is not None)
                 self._recorder.barrier()
                 scale = getattr(optimizer, "grad_scale", None)
                 if isinstance(scale, torch.Tensor) and self._recorder.is_open:
@@ -135,7 +135,7 @@ class ParameterHooks:
         if not self._recorder.timetable.due("weight_gradient"):
             return
         for parameter in parameters:
-            gradient = _gradient_of(parameter)
+            gradient = gradient_of(parameter)
             if gradient is not None and parameter in self._parameters:
                 name = self._parameters[parameter][0]
                 self._ledger.take(name)
@@ -179,12 +179,6 @@ def _learning_rates(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, fl
         if isinstance(rate, int | float) and float(rate) != told.get("lr"):
             told[f"lr.{number}" if number else "lr"] = float(rate)
     return told
-
-
-def _gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    """What an optimizer takes; Megatron adds it up in buffers of its own."""
-    gradient = parameter.grad
-    return gradient if gradient is not None else getattr(parameter, "main_grad", None)
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -11,11 +11,12 @@ from ...selection import Selection
 from ...toolkit.columns import Wanted
 from ...toolkit.extras import imported
 from ...toolkit.sketches import By
+from ..local import gradient_of
 from ..names import Observable
 from .arithmetic import Patterns
 from .gathering import Group
 from .named import NamedTensors
-from .snapshots import Own, Parameters, gradient_of, state_of
+from .snapshots import Own, Parameters, state_of
 
 if TYPE_CHECKING:
     import pandas as pd

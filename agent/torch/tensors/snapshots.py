@@ -14,7 +14,7 @@ import torch
 from ....sketch.errors import SettingError
 from ...selection import Selection
 from ..identity import identify
-from ..local import parameter_placement
+from ..local import gradient_of, parameter_placement
 from ..names import Names, Observable, stages_of
 from .arithmetic import Patterns
 from .named import NamedTensors
@@ -149,11 +149,6 @@ def learning_rates(model: Observable, optimizer: torch.optim.Optimizer) -> dict[
     }
     named = Names(stages_of(model)).parameters()
     return {name: rates[one] for one, (name, _) in named.items() if one in rates}
-
-
-def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    """A parameter's gradient; Megatron's, which adds up in buffers of its own, too."""
-    return parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
 
 
 def state_of(optimizer: torch.optim.Optimizer, slot: str) -> Own:
