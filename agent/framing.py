@@ -33,7 +33,7 @@ def pack_step(
             time_ns=step.time_ns or time.time_ns(),
             sites=rows.astype(np.uint32),
             table=step.table.take(rows),
-            quantities=dict(step.counts),
+            exact_counts=dict(step.counts),
             training=dict(step.training),
             health=dict(health),
             reports=list(reports),

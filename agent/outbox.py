@@ -40,7 +40,7 @@ from ..wire.messages import (
     NeedSchema,
     Reject,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     State,
     Welcome,
 )
@@ -138,9 +138,9 @@ class Outbox:
         """What goodbye has to tell as lost."""
         self.set_sites(())
 
-    def set_sites(self, sites: Sequence[Site], quantities: Sequence[SiteQuantity] = ()) -> None:
+    def set_sites(self, sites: Sequence[Site], exact_counts: Sequence[SiteExactCount] = ()) -> None:
         """Frames from now on are over these sites, and what is counted of them beside."""
-        schema = make_schema(sites, quantities)
+        schema = make_schema(sites, exact_counts)
         used = self._window.schemas()
         for name in self._schemas.keys() - used:
             del self._schemas[name]
@@ -150,7 +150,7 @@ class Outbox:
     def send(self, packed: Packed) -> None:
         """Number a frame, keep it until it is durable, and send it if that needs no waiting.
 
-        Its sites and quantities are among those of the latest `set_sites`, by the same indices.
+        Its sites and exact counts are among those of the latest `set_sites`, by the same indices.
         """
         if self._is_inert():
             return

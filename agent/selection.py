@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import get_args
 
 from ..sketch.errors import SettingError
-from ..sketch.quantities import Quantity
+from ..sketch.exact_counts import ExactCount
 from ..wire.messages import Placement
 
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
@@ -56,37 +56,39 @@ class Selection:
 class Counting:
     """What is counted of which sites beside their sketches."""
 
-    asked: tuple[tuple[re.Pattern[str], tuple[Quantity, ...]], ...]
+    asked: tuple[tuple[re.Pattern[str], tuple[ExactCount, ...]], ...]
     """Patterns that are searched for in a site's label, and what is counted where they are found"""
 
     @classmethod
-    def of(cls, quantities: Mapping[str, Quantity | Sequence[Quantity]] | None) -> Counting:
+    def of(cls, exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None) -> Counting:
         """From regular expressions and what is asked for.
 
         Raises:
-            SettingError: a pattern is no regular expression, or what is asked for no quantity.
+            SettingError: a pattern is no regular expression, or what is asked for no exact count.
         """
-        asked: list[tuple[re.Pattern[str], tuple[Quantity, ...]]] = []
-        for pattern, some in (quantities or {}).items():
+        asked: list[tuple[re.Pattern[str], tuple[ExactCount, ...]]] = []
+        for pattern, some in (exact_counts or {}).items():
             chosen = tuple(some) if isinstance(some, Sequence) else (some,)
             for one in chosen:
                 # Users without a type checker may pass anything.
-                if not isinstance(one, Quantity):  # pyright: ignore[reportUnnecessaryIsInstance]
+                if not isinstance(one, ExactCount):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise SettingError(
-                        f"quantities[{pattern!r}] must be FineExponents, BlockExponents or "
+                        f"exact_counts[{pattern!r}] must be FineExponents, BlockExponents or "
                         f"CastCounts, got {one!r}."
                     )
-            asked += [(found, chosen) for found in _compile("quantities", pattern)]
+            asked += [(found, chosen) for found in _compile("exact_counts", pattern)]
         return cls(tuple(asked))
 
-    def of_site(self, label: str) -> tuple[Quantity, ...]:
+    def of_site(self, label: str) -> tuple[ExactCount, ...]:
         """What is counted of a site, each once."""
         found = [one for pattern, some in self.asked if pattern.search(label) for one in some]
         return tuple(dict.fromkeys(found))
 
     def warn_of_strays(self, labels: Iterable[str]) -> None:
         """Warn of each pattern that was found in none of the sites' labels, and list near ones."""
-        _warn_of_strays("quantities", [pattern for pattern, _ in self.asked], list(labels), "site")
+        _warn_of_strays(
+            "exact_counts", [pattern for pattern, _ in self.asked], list(labels), "site"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ..sketch.exact_counts import MAX_NUMBERS, ExactCount
 from ..sketch.labels import site_label
-from ..sketch.quantities import MAX_NUMBERS, Quantity
-from ..wire.messages import MAX_QUANTITIES, Kind, Placement, Site, SiteQuantity
+from ..wire.messages import MAX_EXACT_COUNTS, Kind, Placement, Site, SiteExactCount
 
 MAX_SITES = 20_000
 """Sites of one rank; what comes beyond is not measured, and counted."""
@@ -20,8 +20,8 @@ UNMEASURED = -1
 """The row of a site that is excluded, disabled or beyond `MAX_SITES`."""
 
 Key = tuple[str, str, str, int]
-Counted = tuple[tuple[int, Quantity], ...]
-"""What is counted of a site's tensor beside its sketch, by index into the schema's quantities."""
+Counted = tuple[tuple[int, ExactCount], ...]
+"""What is counted of a site's tensor beside its sketch, by index into the schema's exact counts."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class SiteBook:
     """Rows by (kind, name, slot, occurrence), in the order of first execution."""
 
     chooses: Callable[[str], bool]
-    counts: Callable[[str], Sequence[Quantity]] = lambda _: ()
+    counts: Callable[[str], Sequence[ExactCount]] = lambda _: ()
     """What is counted of the site with a label, beside its sketch."""
     says: Callable[[str], dict[str, Placement]] = lambda _: {}
     """What the user says of how the site with a label relates to the whole."""
@@ -46,11 +46,11 @@ class SiteBook:
     """Rows of sites that are never sampled, small ones among them: all of a site alike."""
     synchronous: set[int] = field(default_factory=set[int])
     """Rows whose tensor is changed in place after it was seen: read at once from then on."""
-    quantities: list[SiteQuantity] = field(default_factory=list[SiteQuantity])
+    exact_counts: list[SiteExactCount] = field(default_factory=list[SiteExactCount])
     counted: dict[int, Counted] = field(default_factory=dict[int, Counted])
-    """By row: what is counted there, with its index into `quantities`."""
-    refused_quantities: int = 0
-    """Quantities beyond `MAX_QUANTITIES`, or `MAX_NUMBERS` counts."""
+    """By row: what is counted there, with its index into `exact_counts`."""
+    refused_exact_counts: int = 0
+    """ExactCounts beyond `MAX_EXACT_COUNTS`, or `MAX_NUMBERS` counts."""
     first_refused: str = ""
     """The label of the first site that they are of."""
     _numbers: int = 0
@@ -125,10 +125,10 @@ class SiteBook:
             )
             self.moves += 1
 
-    def known(self) -> tuple[list[Site], list[SiteQuantity]]:
+    def known(self) -> tuple[list[Site], list[SiteExactCount]]:
         """All sites so far, and what is counted of them."""
         with self._lock:
-            return list(self.sites), list(self.quantities)
+            return list(self.sites), list(self.exact_counts)
 
     def _add(self, site: Site, *, is_small: bool) -> int:
         if not self.chooses(site.name):
@@ -155,16 +155,16 @@ class SiteBook:
 
     def _count(self, row: int, label: str) -> None:
         """Note what is counted of a new site, as far as there is room."""
-        counted = list[tuple[int, Quantity]]()
-        for quantity in self.counts(label):
-            numbers = self._numbers + math.prod(quantity.shape)
-            if numbers > MAX_NUMBERS or len(self.quantities) >= MAX_QUANTITIES:
-                self.refused_quantities += 1
+        counted = list[tuple[int, ExactCount]]()
+        for exact_count in self.counts(label):
+            numbers = self._numbers + math.prod(exact_count.shape)
+            if numbers > MAX_NUMBERS or len(self.exact_counts) >= MAX_EXACT_COUNTS:
+                self.refused_exact_counts += 1
                 self.first_refused = self.first_refused or label
                 continue
             self._numbers = numbers
-            counted.append((len(self.quantities), quantity))
-            self.quantities.append(SiteQuantity(site=row, name=quantity.name))
+            counted.append((len(self.exact_counts), exact_count))
+            self.exact_counts.append(SiteExactCount(site=row, name=exact_count.name))
         if counted:
             self.counted[row] = tuple(counted)
 

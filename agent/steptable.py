@@ -34,7 +34,7 @@ class StepTable:
     unmatched: bool = False
     """Whether the rank's own gradients are not what its reduced ones were made of."""
     counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
-    """By index into the schema's quantities: what was counted."""
+    """By index into the schema's exact_counts: what was counted."""
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` sites; what is there stays."""
@@ -58,7 +58,7 @@ class StepTable:
             self.present[rows[keep]] = True
 
     def count(self, index: int, counts: Ints) -> None:
-        """Add to what was counted under a quantity."""
+        """Add to what was counted under an exact count."""
         known = self.counts.get(index)
         self.counts[index] = counts.copy() if known is None else known + counts
 

@@ -116,7 +116,7 @@ def compare_pieces(repeats: int) -> None:
 def compare_counted(large: torch.Tensor, repeats: int) -> None:
     """Print what counting beside a sketch takes."""
     print("\n| counted beside | ns an element, float32 | bfloat16 |\n|---|---|---|")
-    quantities = (
+    exact_counts = (
         FineExponents(),
         BlockExponents(),
         BlockExponents(columns=16, scale="amax"),
@@ -125,14 +125,14 @@ def compare_counted(large: torch.Tensor, repeats: int) -> None:
     )
     columns = 1000
     matrix = large[: len(large) // columns * columns].view(-1, columns)
-    for quantity in quantities:
+    for exact_count in exact_counts:
         cells: list[str] = []
         for x, code in ((matrix, DTYPES.index("float32")), (matrix.bfloat16(), 1)):
             seconds = best(
-                lambda x=x, q=quantity, c=code: count(q, x.data_ptr(), x.shape, c), repeats
+                lambda x=x, q=exact_count, c=code: count(q, x.data_ptr(), x.shape, c), repeats
             )
             cells.append(f"{seconds / x.numel() * 1e9:.2f}")
-        print(f"| {quantity.name} | {' | '.join(cells)} |", flush=True)
+        print(f"| {exact_count.name} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

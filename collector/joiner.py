@@ -536,7 +536,7 @@ class Joiner:
             },
             training={rank: one.training for rank, one in said.items()},
             health={rank: one.health for rank, one in said.items()},
-            quantities=merged.quantities,
+            exact_counts=merged.exact_counts,
             by_group=merged.by_group,
             distribution=merged.distribution,
         )

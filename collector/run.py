@@ -18,7 +18,7 @@ import msgspec
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
-from ..sketch.quantities import MAX_NUMBERS, quantity_named
+from ..sketch.exact_counts import MAX_NUMBERS, exact_count_named
 from ..store.incidents import IncidentLog
 from ..store.layout import CHUNK
 from ..store.record import Alert, Event, RankInfo, Record, SiteInfo
@@ -117,7 +117,7 @@ class Run:
         """Schemas by hash: ranks that have the same one share it."""
         self._schema_bytes = self._site_bytes = 0
         self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
-        """By attempt: quantities for which the run has no room, of which an event told."""
+        """By attempt: exact counts for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
         self._is_sealed = False
         self._gathered_at = float("-inf")
@@ -563,9 +563,9 @@ class Run:
         self._unwritten.add(attempt)
 
     def _count_at(self, stream: Stream, schema: Schema, indices: Sequence[int]) -> list[CountedAt]:
-        """Where the run keeps a schema's quantities; what it has no room for is told."""
-        asked = [(indices[one.site], one.name) for one in schema.quantities]
-        places = self._catalog.add_quantities(asked)
+        """Where the run keeps a schema's exact counts; what it has no room for is told."""
+        asked = [(indices[one.site], one.name) for one in schema.exact_counts]
+        places = self._catalog.add_exact_counts(asked)
         refused = {one for one, place in zip(asked, places, strict=True) if place is None}
         new = sorted(refused - self._refused[stream.attempt])
         if new:
@@ -573,13 +573,13 @@ class Run:
             site, name = new[0]
             label = self._catalog.meta.sites[site].label
             text = (
-                f"{len(new)} quantities are not stored, {name} of {label} the first: "
+                f"{len(new)} exact counts are not stored, {name} of {label} the first: "
                 f"a run has room for {MAX_NUMBERS} counts."
             )
             self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
         return [
-            CountedAt(one.site, place, quantity_named(one.name).shape)
-            for one, place in zip(schema.quantities, places, strict=True)
+            CountedAt(one.site, place, exact_count_named(one.name).shape)
+            for one, place in zip(schema.exact_counts, places, strict=True)
         ]
 
     def _write_attempts(self) -> None:

@@ -56,7 +56,7 @@ def main(name: str, directory: str, size: str, steps: int, seed: int, fault: boo
     optimizer = AdamW(ddp.parameters(), weight_decay=0.1)
     batches = draw_batches(SIZES[size], seed)
     counted = {r"activation:.*mlp\.act": BlockExponents()}  # would they fit mxfp8?
-    with observe(ddp, optimizer, run=name, directory=directory, quantities=counted) as scope:
+    with observe(ddp, optimizer, run=name, directory=directory, exact_counts=counted) as scope:
         for step in range(steps):
             set_rate(optimizer, step, steps)
             loss = ddp(*next(batches))

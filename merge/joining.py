@@ -89,7 +89,7 @@ def join(
 
     Args:
         contributions: by rank, or by the first rank of a joined one; none unfinished or kept back.
-            Their layouts index the sites and quantities of the schema that is meant.
+            Their layouts index the sites and exact counts of the schema that is meant.
         said: by rank what is not merged.
         topology: of the sites of that schema.
         schema: its hash.
@@ -122,7 +122,7 @@ def join(
         over=over,
         groups=groups,
         copies=_checksums(observed, cells),
-        quantities=[
+        exact_counts=[
             (index, own, first, counts.astype(np.int64))
             for (index, own), (_, first, counts) in sorted(counted_cells(observed.parts).items())
         ],

@@ -35,8 +35,8 @@ class Merged:
     by_rank: Mapping[int, NDArray[np.float32]]
     """Of the ranks whose own numbers are known: not of all behind relays that join many."""
     divergences: tuple[Divergence, ...]
-    quantities: Mapping[int, Ints]
-    """By index into the run's quantities."""
+    exact_counts: Mapping[int, Ints]
+    """By index into the run's exact counts."""
     unmatched: bool
     """Whether ranks' own gradients are not what the reduced ones were made of."""
     by_group: Mapping[str, NDArray[np.float32]]
@@ -118,15 +118,15 @@ def _merged(plan: Plan, thin: SketchTable, parts: Sequence[Contribution]) -> Ske
 def counted_cells(
     parts: Sequence[Contribution],
 ) -> dict[tuple[int, int], tuple[CountedAt, int, NDArray[Any]]]:
-    """By quantity and cell: what it is, where its window begins, and its counts; once a cell.
+    """By exact count and cell: what it is, where its window begins, and its counts; once a cell.
 
     Of addends nothing follows for the whole.
     """
     found = dict[tuple[int, int], tuple[CountedAt, int, NDArray[Any]]]()
     for part in parts:
         layout = part.layout
-        for window, counts in zip(part.frame.header.quantities, part.frame.windows, strict=True):
-            known = layout.quantities[window.quantity]
+        for window, counts in zip(part.frame.header.exact_counts, part.frame.windows, strict=True):
+            known = layout.exact_counts[window.exact_count]
             if known.index is not None and not layout.partial[known.site]:
                 own = isinstance(window, CellWindow)
                 cell = window.cell if own else int(layout.cell[known.site])
@@ -135,7 +135,7 @@ def counted_cells(
 
 
 def _counted(parts: Sequence[Contribution]) -> dict[int, Ints]:
-    """The counts of all quantities."""
+    """The counts of all exact counts."""
     whole = dict[int, Ints]()
     for (index, _), (known, first, counts) in counted_cells(parts).items():
         total = whole.setdefault(index, np.zeros(known.shape, np.int64)).reshape(-1)

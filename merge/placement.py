@@ -28,8 +28,8 @@ class Layout:
     """int64 [sites]: the same over the axes where it is sharded; differs from `cell` by addends."""
     partial: NDArray[np.bool_]
     """bool [sites]: whether the rank holds an addend of what is not reduced yet."""
-    quantities: Sequence[CountedAt] = ()
-    """Of the schema's quantities, in order."""
+    exact_counts: Sequence[CountedAt] = ()
+    """Of the schema's exact counts, in order."""
     groups: Sequence[str] = ()
     """Names of the groups of ranks that the rank is in, see `groups_of`."""
     peers: int = 0
@@ -40,12 +40,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class CountedAt:
-    """One quantity of a rank's schema, as the whole run knows it."""
+    """One exact count of a rank's schema, as the whole run knows it."""
 
     site: int
     """Index into the schema's sites."""
     index: int | None
-    """Index into the run's quantities; None where the run has no room for it."""
+    """Index into the run's exact counts; None where the run has no room for it."""
     shape: tuple[int, ...]
     """Of its counts."""
 
@@ -54,7 +54,7 @@ def lay_out(
     sites: Sequence[Site],
     indices: Sequence[int],
     mesh: Sequence[MeshAxis],
-    quantities: Sequence[CountedAt] = (),
+    exact_counts: Sequence[CountedAt] = (),
     groups: Sequence[str] = (),
 ) -> Layout:
     """The layout of a rank that stands at the coordinates in `mesh`.
@@ -63,7 +63,7 @@ def lay_out(
         sites: those of the rank's schema.
         indices: of the same sites within the run.
         mesh: all axes; a site is replicated along those that its placement does not name.
-        quantities: those of the rank's schema.
+        exact_counts: those of the rank's schema.
         groups: those that the rank is in.
     """
     weights = _weights(mesh)
@@ -75,7 +75,7 @@ def lay_out(
         np.asarray(cell, np.int64),
         np.asarray(piece, np.int64),
         np.asarray(addend, np.int64) > 0,
-        quantities,
+        exact_counts,
         groups,
         next((axis.coordinate for axis in mesh if axis.name == "tp"), 0),
     )

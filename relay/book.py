@@ -9,7 +9,7 @@ from ..merge.joining import Topology, join
 from ..merge.placement import CountedAt, Layout, groups_of, lay_out
 from ..merge.plan import Contribution, Plans
 from ..sketch.errors import ProtocolError
-from ..sketch.quantities import quantity_named
+from ..sketch.exact_counts import exact_count_named
 from ..wire.codec import PackedFrame, decode, encode, make_schema
 from ..wire.joined import JoinedFrame
 from ..wire.messages import (
@@ -18,14 +18,14 @@ from ..wire.messages import (
     JoinedMember,
     Schema,
     Site,
-    SiteQuantity,
+    SiteExactCount,
 )
 from .member import Member
 
 MAX_SCHEMAS = 4096
 """Of all streams; when there are more the book is begun anew."""
 MAX_COUNTED = 256
-"""Of quantities that are merged; what counts more goes up as it is."""
+"""Of exact counts that are merged; what counts more goes up as it is."""
 
 Label = tuple[str, str, str, int]
 
@@ -55,14 +55,14 @@ class Book:
     def _clear(self) -> None:
         self._sites = list[Site]()
         self._places = dict[Label, int]()
-        self._quantities = dict[tuple[int, str], int]()
+        self._exact_counts = dict[tuple[int, str], int]()
         self._schemas = dict[bytes, Schema | None]()
         self._layouts = dict[tuple[tuple[int, ...], bytes], Layout]()
         self._plans = Plans()
         self._grow()
 
     def _grow(self) -> None:
-        counted = [SiteQuantity(site=site, name=name) for site, name in self._quantities]
+        counted = [SiteExactCount(site=site, name=name) for site, name in self._exact_counts]
         schema = make_schema(self._sites, counted)
         self.hash: bytes = schema.hash
         """Of the schema of joined frames."""
@@ -110,14 +110,14 @@ class Book:
             elif self._sites[place].placement != site.placement:
                 return None
         places = {_label(site): place for place, site in enumerate([*self._sites, *new])}
-        quantities = {**self._quantities}
-        for one in schema.quantities:
+        exact_counts = {**self._exact_counts}
+        for one in schema.exact_counts:
             site = places[_label(schema.sites[one.site])]
-            quantities.setdefault((site, one.name), len(quantities))
+            exact_counts.setdefault((site, one.name), len(exact_counts))
         sites = [*self._sites, *new]
-        if len(schema.quantities) > MAX_COUNTED or not _is_legal(sites, quantities):
+        if len(schema.exact_counts) > MAX_COUNTED or not _is_legal(sites, exact_counts):
             return None
-        self._sites, self._places, self._quantities = sites, places, quantities
+        self._sites, self._places, self._exact_counts = sites, places, exact_counts
         self._grow()
         return schema
 
@@ -133,10 +133,10 @@ class Book:
             counted = [
                 CountedAt(
                     one.site,
-                    self._quantities[places[one.site], one.name],
-                    quantity_named(one.name).shape,
+                    self._exact_counts[places[one.site], one.name],
+                    exact_count_named(one.name).shape,
                 )
-                for one in schema.quantities
+                for one in schema.exact_counts
             ]
             groups = [
                 name
@@ -148,9 +148,9 @@ class Book:
         return known
 
 
-def _is_legal(sites: Sequence[Site], quantities: Mapping[tuple[int, str], int]) -> bool:
+def _is_legal(sites: Sequence[Site], exact_counts: Mapping[tuple[int, str], int]) -> bool:
     """Whether joined frames may have a schema of these: each that goes into it is legal alone."""
-    counted = [SiteQuantity(site=site, name=name) for site, name in quantities]
+    counted = [SiteExactCount(site=site, name=name) for site, name in exact_counts]
     try:
         decode(encode(make_schema(sites, counted)), "agent")
     except ProtocolError:

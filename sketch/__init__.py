@@ -17,14 +17,14 @@ from .errors import (
     SettingError,
     StoreError,
 )
-from .formats import FORMATS, NumberFormat, number_format
-from .quantities import (
+from .exact_counts import (
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
-    quantity_named,
+    exact_count_named,
 )
+from .formats import FORMATS, NumberFormat, number_format
 from .ranges import fit, overflow, quantile, subnormal, underflow
 from .reference import sketch_array
 from .scaling import best_shift
@@ -47,12 +47,12 @@ __all__ = [
     "Bounded",
     "BusyError",
     "CastCounts",
+    "ExactCount",
     "FineExponents",
     "LogFrameError",
     "NotARunError",
     "NumberFormat",
     "ProtocolError",
-    "Quantity",
     "RankDistribution",
     "RankscopeError",
     "SettingError",
@@ -62,12 +62,12 @@ __all__ = [
     "best_shift",
     "derive",
     "element_hash",
+    "exact_count_named",
     "fit",
     "main_statistics",
     "number_format",
     "overflow",
     "quantile",
-    "quantity_named",
     "sketch_array",
     "subnormal",
     "underflow",

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .errors import SettingError
-from .formats import NumberFormat, floor_log2
-from .quantities import (
+from .exact_counts import (
     EDGE,
     FIRST_BLOCK_EXPONENT,
     INSIDE,
@@ -18,9 +17,10 @@ from .quantities import (
     NONZERO,
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
 )
+from .formats import NumberFormat, floor_log2
 from .table import (
     FIRST_EXPONENT,
     LAST_EXPONENT,
@@ -115,16 +115,16 @@ QUESTIONS = {"overflow": overflow, "underflow": underflow, "subnormal": subnorma
 
 
 def fit(
-    quantity: Quantity, counts: Ints, target: NumberFormat, *, shift: int = 0
+    exact_count: ExactCount, counts: Ints, target: NumberFormat, *, shift: int = 0
 ) -> dict[str, Bounded]:
-    """The shares of `QUESTIONS` that the counts of a quantity tell of a format.
+    """The shares of `QUESTIONS` that the counts of an exact count tell of a format.
 
     Those of `BlockExponents` are of a tensor whose blocks are scaled so that they fill the format:
     the power of two at their largest magnitude to that of the largest number, or the one to the
     other. The scales themselves are taken to be exact.
 
     Args:
-        quantity: what was counted.
+        exact_count: what was counted.
         counts: int64 of its shape; of several rows with an axis in front.
         target: the format.
         shift: by which power of two the tensor is multiplied before.
@@ -132,10 +132,10 @@ def fit(
     Returns:
         Nothing for `CastCounts` of another format, or of another scale.
     """
-    rows = counts.reshape(-1, *quantity.shape)
-    match quantity:
+    rows = counts.reshape(-1, *exact_count.shape)
+    match exact_count:
         case CastCounts():
-            return {} if quantity.format != target.name or shift else _counted(rows)
+            return {} if exact_count.format != target.name or shift else _counted(rows)
         case FineExponents():
             unit, first = 2.0**-shift, FIRST_EXPONENT
         case BlockExponents(scale="power"):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from .errors import SettingError
+from .exact_counts import BlockExponents, ExactCount, Scale
 from .formats import FORMATS, NumberFormat, number_format
-from .quantities import BlockExponents, Quantity, Scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class BlockFormat:
         """The format of the elements."""
         return number_format(self.element)
 
-    def is_told_by(self, quantity: Quantity) -> bool:
-        """Whether a quantity was counted of such blocks, be they along the last axis or not."""
+    def is_told_by(self, exact_count: ExactCount) -> bool:
+        """Whether an exact count was counted of such blocks, be they along the last axis or not."""
         return (
-            isinstance(quantity, BlockExponents)
-            and quantity.scale == self.scale
-            and {quantity.rows, quantity.columns} == {1, self.size}
+            isinstance(exact_count, BlockExponents)
+            and exact_count.scale == self.scale
+            and {exact_count.rows, exact_count.columns} == {1, self.size}
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run says of itself beside its records: its sites, quantities, attempts and names.
+"""What a run says of itself beside its records: its sites, exact counts, attempts and names.
 
 It grows in memory and becomes durable with the next commit. A commit may be under way on another
 thread meanwhile: what changes it is done under one lock, and what it has given out never changes.
@@ -11,8 +11,8 @@ from dataclasses import replace
 from threading import Lock
 
 from ..sketch.errors import StoreError
-from ..sketch.quantities import MAX_NUMBERS
-from .record import QuantityInfo, RankInfo, Record, SiteInfo
+from ..sketch.exact_counts import MAX_NUMBERS
+from .record import ExactCountInfo, RankInfo, Record, SiteInfo
 from .state import Attempt, Meta
 
 MAX_SITES = 100_000
@@ -20,7 +20,7 @@ MAX_SITES = 100_000
 
 
 class Catalog:
-    """Gives sites, quantities and attempts their numbers. Any thread may use it.
+    """Gives sites, exact counts and attempts their numbers. Any thread may use it.
 
     Args:
         run: name of the run.
@@ -32,8 +32,8 @@ class Catalog:
         self._meta = meta
         self._lock = Lock()
         self._index = {site.label: index for index, site in enumerate(meta.sites)}
-        self._quantity_index = {
-            (info.site, info.name): index for index, info in enumerate(meta.quantities)
+        self._exact_count_index = {
+            (info.site, info.name): index for index, info in enumerate(meta.exact_counts)
         }
 
     @property
@@ -104,29 +104,31 @@ class Catalog:
         with self._lock:
             return not any(self._news(sites))
 
-    def add_quantities(self, quantities: Sequence[tuple[int, str]]) -> list[int | None]:
-        """The index of each quantity, by its site's index and its name; unknown ones are appended.
+    def add_exact_counts(self, exact_counts: Sequence[tuple[int, str]]) -> list[int | None]:
+        """The index of each exact count, by its site's index and its name; new ones are appended.
 
         Returns:
             None for those for which the run has no room: it holds `MAX_NUMBERS` counts.
 
         Raises:
-            SettingError: there is no such quantity.
+            SettingError: there is no such exact count.
         """
         with self._lock:
-            new, start = dict[tuple[int, str], QuantityInfo](), self._meta.numbers
-            for site, name in quantities:
-                info = QuantityInfo(site=site, name=name, start=start)
-                is_known = (site, name) in self._quantity_index or (site, name) in new
+            new, start = dict[tuple[int, str], ExactCountInfo](), self._meta.numbers
+            for site, name in exact_counts:
+                info = ExactCountInfo(site=site, name=name, start=start)
+                is_known = (site, name) in self._exact_count_index or (site, name) in new
                 if not is_known and info.numbers.stop <= MAX_NUMBERS:
                     new[site, name] = info
                     start = info.numbers.stop
             if new:
-                first = len(self._meta.quantities)
-                self._quantity_index.update(zip(new, range(first, first + len(new)), strict=True))
-                quantities_now = *self._meta.quantities, *new.values()
-                self._meta = replace(self._meta, quantities=quantities_now)
-            return [self._quantity_index.get(key) for key in quantities]
+                first = len(self._meta.exact_counts)
+                self._exact_count_index.update(
+                    zip(new, range(first, first + len(new)), strict=True)
+                )
+                exact_counts_now = *self._meta.exact_counts, *new.values()
+                self._meta = replace(self._meta, exact_counts=exact_counts_now)
+            return [self._exact_count_index.get(key) for key in exact_counts]
 
     def with_names(self, records: Sequence[Record]) -> Meta:
         """All of it with the names of numbers and groups that are new in these records."""

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from ..sketch.derive import derive
+from ..sketch.exact_counts import NONZERO, BlockExponents, CastCounts, ExactCount
 from ..sketch.formats import NumberFormat, number_format
-from ..sketch.quantities import NONZERO, BlockExponents, CastCounts, Quantity
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.table import ZERO, Ints, SketchTable
 from ..sketch.tally import Tally
 
 
 def fit_formats(
-    table: SketchTable, counts: Mapping[Quantity, Ints], formats: Sequence[str]
+    table: SketchTable, counts: Mapping[ExactCount, Ints], formats: Sequence[str]
 ) -> pd.DataFrame:
     """By format, of the one row of `table`: shares with their bounds, and where the format ends.
 
@@ -44,17 +44,17 @@ def fit_row(shares: Mapping[str, Bounded]) -> dict[str, float]:
 
 
 def _row(
-    table: SketchTable, tally: Tally, counts: Mapping[Quantity, Ints], target: NumberFormat
+    table: SketchTable, tally: Tally, counts: Mapping[ExactCount, Ints], target: NumberFormat
 ) -> dict[str, float]:
     # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
     with np.errstate(all="ignore"):
         best = {question: share(tally, target) for question, share in QUESTIONS.items()}
-        for quantity, found in counts.items():
-            if isinstance(quantity, BlockExponents):  # which tells of a tensor that is scaled
+        for exact_count, found in counts.items():
+            if isinstance(exact_count, BlockExponents):  # which tells of a tensor that is scaled
                 continue
-            if counted_of(quantity, found) != nonzero(table):  # not all ranks, or parts, did
+            if counted_of(exact_count, found) != nonzero(table):  # not all ranks, or parts, did
                 continue
-            for question, answer in fit(quantity, found, target).items():
+            for question, answer in fit(exact_count, found, target).items():
                 if _width(answer) < _width(best[question]):
                     best[question] = answer
     return fit_row(best) | {
@@ -65,14 +65,14 @@ def _row(
     }
 
 
-def counted_of(quantity: Quantity, counts: Ints) -> Ints:
+def counted_of(exact_count: ExactCount, counts: Ints) -> Ints:
     """int64: of how many finite elements that are not zero counts tell; of several rows, of each.
 
     Args:
-        quantity: what was counted.
+        exact_count: what was counted.
         counts: int64 of its shape; of several rows with an axis in front.
     """
-    if isinstance(quantity, CastCounts):
+    if isinstance(exact_count, CastCounts):
         return counts[..., NONZERO]
     return counts.sum(axis=(-3, -2, -1))
 

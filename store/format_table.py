@@ -14,8 +14,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from ..sketch.errors import SettingError
+from ..sketch.exact_counts import BlockExponents
 from ..sketch.formats import NumberFormat
-from ..sketch.quantities import BlockExponents
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.scaling import best_shift
 from ..sketch.shared_scales import BlockFormat, format_named
@@ -24,7 +24,7 @@ from ..sketch.tally import Tally
 from .fit import counted_of
 from .labels import by_site
 from .reader import Reader
-from .record import QuantityInfo, SiteInfo
+from .record import ExactCountInfo, SiteInfo
 from .selection import Chosen, Indices
 from .tallies import SomeTallies, Tallies
 
@@ -136,7 +136,7 @@ def _shares(
     totals[cell] = some.tally.total
     for info, here, counts in _counted(reader, places[some.sites], some.records):
         site = int(np.flatnonzero(places[some.sites] == info.site)[0])
-        whole = counted_of(info.quantity, counts) == totals[here, site]
+        whole = counted_of(info.exact_count, counts) == totals[here, site]
         for row, target in enumerate(targets):
             shift = int(shifts[row, some.sites.start + site])
             told = _told(info, counts[whole], target, shift)
@@ -146,25 +146,25 @@ def _shares(
 
 def _counted(
     reader: Reader, places: Indices, records: Indices
-) -> Iterator[tuple[QuantityInfo, Indices, Ints]]:
+) -> Iterator[tuple[ExactCountInfo, Indices, Ints]]:
     """What was counted of these sites beside their sketches: in which of the records, and what."""
     chosen = {int(place) for place in places}
-    infos = [info for info in reader.meta.quantities if info.site in chosen]
+    infos = [info for info in reader.meta.exact_counts if info.site in chosen]
     for info in infos:
-        [block] = reader.read_all([("quantities", records, (info.numbers,))])
+        [block] = reader.read_all([("exact_counts", records, (info.numbers,))])
         here = np.flatnonzero(block[:, 0] >= 0)
-        yield info, here, block[here].reshape(len(here), *info.quantity.shape)
+        yield info, here, block[here].reshape(len(here), *info.exact_count.shape)
 
 
-def _told(info: QuantityInfo, counts: Ints, target: Format, shift: int) -> Mapping[str, Bounded]:
+def _told(info: ExactCountInfo, counts: Ints, target: Format, shift: int) -> Mapping[str, Bounded]:
     """What counts say of a format; nothing where they are no answer."""
-    quantity = info.quantity
+    exact_count = info.exact_count
     if isinstance(target, BlockFormat):
-        return fit(quantity, counts, target.target) if target.is_told_by(quantity) else {}
-    if isinstance(quantity, BlockExponents):
+        return fit(exact_count, counts, target.target) if target.is_told_by(exact_count) else {}
+    if isinstance(exact_count, BlockExponents):
         return {}
     with np.errstate(all="ignore"):  # the largest float64 rounds to infinity
-        return fit(quantity, counts, target, shift=shift)
+        return fit(exact_count, counts, target, shift=shift)
 
 
 def _narrow(found: Floats, records: Indices, told: Mapping[str, Bounded]) -> None:

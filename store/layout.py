@@ -18,7 +18,7 @@ from ..sketch.derive import MAIN
 from ..sketch.distribution import RANKED, SPREAD, SUMMARY
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS
 
-FORMAT = "rankscope/7"
+FORMAT = "rankscope/8"
 """Version of the layout, in the attributes of the root group."""
 
 Tier = Literal["history", "recent", "tail"]
@@ -56,7 +56,7 @@ RECENT_STATISTICS = 4
 
 MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
 NUMBER_CHUNK = 4096
-"""Counts of quantities in a chunk: most runs have none, and then no chunk."""
+"""Numbers of exact counts in a chunk: most runs have none, and then no chunk."""
 
 Dims = Mapping[str, int]
 """Sizes of the axes that grow: site, rank, column, training, health, number, group, peers."""
@@ -212,7 +212,7 @@ ARRAYS: Mapping[str, Layout] = {
             tail_sites=256,
         ),
         Layout(
-            name="quantities",
+            name="exact_counts",
             dtype="int64",
             fill=-1,
             axes=("number",),

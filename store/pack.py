@@ -75,8 +75,8 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
         pack_sites(rows, record)
         pack_numbers(blocks["training"][row], record.training, meta.training)
         pack_numbers(blocks["health"][row], record.health, meta.health)
-        for index, counts in record.quantities.items():
-            blocks["quantities"][row, meta.quantities[index].numbers] = counts.reshape(-1)
+        for index, counts in record.exact_counts.items():
+            blocks["exact_counts"][row, meta.exact_counts[index].numbers] = counts.reshape(-1)
         start = stop
     return blocks
 

@@ -15,14 +15,14 @@ import zarr
 
 from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
+from ..sketch.exact_counts import ExactCount, exact_count_named
 from ..sketch.formats import FORMATS
-from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
 from .agreement import agreement_frame, noise_frame
 from .badness import Badness
 from .columns import in_columns
 from .compare import Comparison, compare, ratios
-from .counted import counts_at, fit_blocks, quantities_frame, quantity_array
+from .counted import counts_at, exact_count_array, exact_counts_frame, fit_blocks
 from .describe import attributes
 from .fit import fit_formats
 from .format_table import Question, Scale, format_table
@@ -481,26 +481,26 @@ class Run:
         )
         return format_table(reader, chosen, places, asked)
 
-    def quantities(
+    def exact_counts(
         self, kind: str | Collection[str] | None = None, name: str | None = None
     ) -> pd.DataFrame:
-        """What was counted of tensors beside their sketches: site, quantity, shape of its counts.
+        """What was counted of tensors beside their sketches: site, exact count, its shape.
 
         Raises:
             SettingError: no site matches.
         """
         reader = self._reader
-        return quantities_frame(reader, reader.choose_sites(kind=kind, name=name))
+        return exact_counts_frame(reader, reader.choose_sites(kind=kind, name=name))
 
-    def quantity(
+    def exact_count(
         self,
-        quantity: Quantity | str,
+        exact_count: ExactCount | str,
         *,
         site: str,
         steps: Steps = None,
         attempt: int | None = None,
     ) -> xr.DataArray:
-        """The counts of a quantity of one site, int64, over step and the quantity's own axes.
+        """An exact count of one site, int64, over step and its own axes.
 
         There are only the steps in which it was counted. Of `FineExponents` and `BlockExponents`
         the axes are `exponent`, `part` (where in its binade a part begins, from 1) and `at`
@@ -508,18 +508,18 @@ class Run:
         step of `FineExponents()` takes 71 kB: choose steps in a long run.
 
         Args:
-            quantity: as it was given to `observe`, or its name.
+            exact_count: as it was given to `observe`, or its name.
             site: label of the site.
             steps: which steps, both ends included.
             attempt: only records of this attempt.
 
         Raises:
-            SettingError: there is no such quantity or site, or it was not counted there.
+            SettingError: there is no such exact count or site, or it was not counted there.
         """
         reader = self._reader
-        wanted = quantity_named(quantity) if isinstance(quantity, str) else quantity
+        wanted = exact_count_named(exact_count) if isinstance(exact_count, str) else exact_count
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
-        return quantity_array(reader, wanted, site, chosen)
+        return exact_count_array(reader, wanted, site, chosen)
 
     def block_formats(
         self,
@@ -531,7 +531,7 @@ class Run:
     ) -> pd.DataFrame:
         """How one tensor would fit formats whose elements share a scale by block.
 
-        By quantity (each `BlockExponents` that was counted of it) and format of the elements:
+        By exact count (each `BlockExponents` that was counted of it) and format of the elements:
         shares that overflow (are clipped), become zero, or are subnormal, with their bounds; and
         `counted_share`, below 1 where some ranks or parts did not count.
         Blocks of 32 with `scale="power"` are those of MX, of 16 with "amax" those of NVFP4.
@@ -938,7 +938,7 @@ class Run:
     def replay(self, attempt: int) -> Iterator[Record]:
         """The records of an attempt, one after the other, as they were when they were made.
 
-        Without what is kept apart from them: frames of single ranks, quantities, groups of ranks.
+        Without what is kept apart from them: frames of single ranks, exact counts, groups of ranks.
         Those of which retention has deleted the detail are left out.
         """
         return replay(self._reader, attempt)

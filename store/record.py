@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, Statistics
 from ..sketch.distribution import RANKED, SUMMARY
+from ..sketch.exact_counts import ExactCount, exact_count_named
 from ..sketch.labels import site_label
-from ..sketch.quantities import Quantity, quantity_named
 from ..sketch.table import Ints, SketchTable
 from ..wire.codec import PackedFrame
 from ..wire.messages import Schema
@@ -66,25 +66,25 @@ def addend_pairs(sites: Sequence[SiteInfo], kind: str) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantityInfo:
+class ExactCountInfo:
     """What is counted of a site's tensor beside its sketch."""
 
     site: int
     """Index into the run's sites."""
     name: str
-    """See `sketch.quantities`."""
+    """See `sketch.exact_counts`."""
     start: int
     """Where its counts begin on the axis `number`."""
 
     @property
-    def quantity(self) -> Quantity:
+    def exact_count(self) -> ExactCount:
         """What it counts."""
-        return quantity_named(self.name)
+        return exact_count_named(self.name)
 
     @property
     def numbers(self) -> slice:
         """Its part of the axis `number`."""
-        return slice(self.start, self.start + math.prod(self.quantity.shape))
+        return slice(self.start, self.start + math.prod(self.exact_count.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +134,8 @@ class Record:
     """Training statistics by rank."""
     health: Mapping[int, Mapping[str, float]]
     """The agents' counters by rank."""
-    quantities: Mapping[int, Ints] = field(default_factory=dict[int, Ints])
-    """By index into the run's quantities: what was counted, merged over cells."""
+    exact_counts: Mapping[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index into the run's exact_counts: what was counted, merged over cells."""
     by_group: Mapping[str, NDArray[np.float32]] = field(
         default_factory=dict[str, NDArray[np.float32]]
     )
@@ -157,7 +157,7 @@ class Record:
     @property
     def size_bytes(self) -> int:
         """What its arrays take of memory."""
-        apart = (*self.by_rank.values(), *self.by_group.values(), *self.quantities.values())
+        apart = (*self.by_rank.values(), *self.by_group.values(), *self.exact_counts.values())
         columns = *self.merged.columns(), self.spread, self.distribution, *apart
         return sum(column.nbytes for column in columns)
 

@@ -34,7 +34,7 @@ AT_ONCE = 16
 def replay(reader: Reader, attempt: int, last: int | None = None) -> Iterator[Record]:
     """The records of an attempt, in the order in which they were made.
 
-    Without what is kept apart from them: frames of single ranks, quantities, groups of ranks.
+    Without what is kept apart from them: frames of single ranks, exact counts, groups of ranks.
     Records of which retention has deleted the detail are left out.
 
     Args:

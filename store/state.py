@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS, LOGS, RANK_FRAMES
-from .record import Alert, QuantityInfo, RankInfo, Record, SiteInfo
+from .record import Alert, ExactCountInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -112,7 +112,7 @@ class Meta:
     sites: tuple[SiteInfo, ...] = ()
     """In the order of the site axis."""
     attempts: tuple[Attempt, ...] = ()
-    quantities: tuple[QuantityInfo, ...] = ()
+    exact_counts: tuple[ExactCountInfo, ...] = ()
     """In the order of the axis `number`."""
     training: tuple[str, ...] = ()
     """Names along the last axis of the array `training`."""
@@ -124,7 +124,7 @@ class Meta:
     @property
     def numbers(self) -> int:
         """How long the axis `number` is."""
-        return self.quantities[-1].numbers.stop if self.quantities else 0
+        return self.exact_counts[-1].numbers.stop if self.exact_counts else 0
 
     @property
     def world_size(self) -> int:
@@ -136,7 +136,7 @@ class Meta:
         return {
             "sites": [asdict(site) for site in self.sites],
             "attempts": [asdict(attempt) for attempt in self.attempts],
-            "quantities": [asdict(one) for one in self.quantities],
+            "exact_counts": [asdict(one) for one in self.exact_counts],
             "training": list(self.training),
             "health": list(self.health),
             "groups": list(self.groups),
@@ -148,9 +148,9 @@ class Meta:
         return cls(
             sites=tuple(map(site_from_json, values.get("sites", ()))),
             attempts=tuple(map(attempt_from_json, values.get("attempts", ()))),
-            quantities=tuple(
-                QuantityInfo(**known_fields(QuantityInfo, one))
-                for one in values.get("quantities", ())
+            exact_counts=tuple(
+                ExactCountInfo(**known_fields(ExactCountInfo, one))
+                for one in values.get("exact_counts", ())
             ),
             training=tuple(values.get("training", ())),
             health=tuple(values.get("health", ())),

@@ -47,7 +47,7 @@ def problem_of(record: Record, meta: Meta) -> str | None:
         return f"needs its sites as one axis of integers, got {sites.dtype} {sites.shape}."
     if rows and (sites[0] < 0 or sites[-1] >= len(meta.sites) or np.any(np.diff(sites) <= 0)):
         return f"needs sites strictly increasing below {len(meta.sites)}, see `add_sites`."
-    return wrong_shape(record, rows) or wrong_quantity(record, meta) or wrong_ranks(record)
+    return wrong_shape(record, rows) or wrong_exact_count(record, meta) or wrong_ranks(record)
 
 
 def wrong_shape(record: Record, rows: int) -> str | None:
@@ -87,14 +87,14 @@ def is_negative(table: SketchTable) -> bool:
     return bool((table.counts < 0)[~not_kept].any() or (table.histogram < 0).any())
 
 
-def wrong_quantity(record: Record, meta: Meta) -> str | None:
-    """Which counts are of no quantity of the run, or have another shape."""
-    for index, counts in record.quantities.items():
-        if not 0 <= index < len(meta.quantities):
-            return f"needs quantities below {len(meta.quantities)}, got {index}."
-        info = meta.quantities[index]
-        if counts.shape != info.quantity.shape or counts.dtype != np.int64:
-            expected = f"int64 {info.quantity.shape}"
+def wrong_exact_count(record: Record, meta: Meta) -> str | None:
+    """Which counts are of no exact count of the run, or have another shape."""
+    for index, counts in record.exact_counts.items():
+        if not 0 <= index < len(meta.exact_counts):
+            return f"needs exact counts below {len(meta.exact_counts)}, got {index}."
+        info = meta.exact_counts[index]
+        if counts.shape != info.exact_count.shape or counts.dtype != np.int64:
+            expected = f"int64 {info.exact_count.shape}"
             return f"needs {info.name} as {expected}, got {counts.dtype} {counts.shape}."
         if int(counts.min()) < 0:
             return f"has a negative count in {info.name}."

@@ -95,7 +95,7 @@ class RunWriter:
         self._streams = snapshot.streams
         self._stored_meta = read_meta(session.store)
         self.catalog = Catalog(run, self._stored_meta)
-        """Its sites, quantities and attempts, which grow beside the commits."""
+        """Its sites, exact counts and attempts, which grow beside the commits."""
         self._arrays = Arrays(session.store)
         self._dims = self._arrays.dims() if snapshot.state.created else {}
         self._alerts = by_identity(map(alert_from_json, self._log("alerts")))

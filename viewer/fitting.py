@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.errors import SettingError
-from ..sketch.quantities import quantity_named
+from ..sketch.exact_counts import exact_count_named
 from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, format_named
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS
 from ..store.query import NARROW_FORMATS
@@ -116,11 +116,11 @@ def load_fitting(
 
 def counted_formats(run: Run) -> list[str]:
     """The formats with a scale by block that were counted of some site."""
-    counted = [quantity_named(name) for name in dict.fromkeys(run.quantities()["quantity"])]
+    counted = [exact_count_named(name) for name in dict.fromkeys(run.exact_counts()["exact_count"])]
     return [
         name
         for name, one in BLOCK_FORMATS_BY_NAME.items()
-        if any(one.is_told_by(quantity) for quantity in counted)
+        if any(one.is_told_by(exact_count) for exact_count in counted)
     ]
 
 

@@ -7,8 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ..sketch.exact_counts import BlockExponents, exact_count_named
 from ..sketch.formats import NumberFormat, number_format
-from ..sketch.quantities import BlockExponents, quantity_named
 from . import words
 from .figures import colours
 from .grid import RANK_VIEWS
@@ -250,12 +250,14 @@ def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> st
 
 def block_tables(fit: pd.DataFrame) -> Iterator[str]:
     """The same where the elements of a block share a scale, a table for each kind of block."""
-    for name, lines in fit.groupby(level="quantity", sort=False):
-        quantity = quantity_named(str(name))
-        if isinstance(quantity, BlockExponents):
-            to = "a power of two" if quantity.scale == "power" else "its largest magnitude"
-            caption = f"If each block of {quantity.rows} × {quantity.columns} is scaled by {to}"
-            formats = lines.droplevel("quantity").to_dict("index").items()
+    for name, lines in fit.groupby(level="exact_count", sort=False):
+        exact_count = exact_count_named(str(name))
+        if isinstance(exact_count, BlockExponents):
+            to = "a power of two" if exact_count.scale == "power" else "its largest magnitude"
+            caption = (
+                f"If each block of {exact_count.rows} × {exact_count.columns} is scaled by {to}"
+            )
+            formats = lines.droplevel("exact_count").to_dict("index").items()
             rows = [_fit_row(str(name), line, "clipped") for name, line in formats]
             yield _fit_table(caption, "and cast to", rows)
 

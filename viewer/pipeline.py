@@ -27,7 +27,7 @@ DROPS: Mapping[str, str] = {
     "tensors_stale": "tensors gone before they were read",
     "tensors_unsupported": "tensors that cannot be read",
     "sites_refused": "sites refused by the collector",
-    "quantities_refused": "quantities refused by the collector",
+    "exact_counts_refused": "exact_counts refused by the collector",
     "hook_errors": "errors in the agent",
 }
 """Counters that are 0 where all is well, and what they count."""

@@ -19,7 +19,7 @@ from .codec import (
     open_frame,
     pack_frame,
 )
-from .counts import quantity_of, unfold
+from .counts import exact_count_of, unfold
 from .joined import (
     WHOLE,
     CellChecksums,
@@ -52,7 +52,7 @@ from .messages import (
     Reject,
     Schema,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     State,
     Via,
     Welcome,
@@ -92,7 +92,7 @@ __all__ = [
     "Reject",
     "Schema",
     "Site",
-    "SiteQuantity",
+    "SiteExactCount",
     "State",
     "Via",
     "Welcome",
@@ -100,12 +100,12 @@ __all__ = [
     "decode_frame",
     "encode",
     "encode_frame",
+    "exact_count_of",
     "make_schema",
     "open_frame",
     "open_joined",
     "pack_frame",
     "pack_joined",
     "parse_address",
-    "quantity_of",
     "unfold",
 ]

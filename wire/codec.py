@@ -1,8 +1,8 @@
 """Messages to bytes and back, with every size bounded before it is allocated.
 
 A frame is two parts: its header, and a blob of columns back to back, little-endian, in the order
-of `COLUMNS`, and after them the counts of quantities. Histograms and counts travel as windows: from
-the first to the last that is not zero. Whatever is wrong with bytes from outside ends in a
+of `COLUMNS`, and after them exact counts. Histograms and counts travel as windows: from the first
+to the last that is not zero. Whatever is wrong with bytes from outside ends in a
 `ProtocolError`, in no other exception.
 """
 
@@ -23,10 +23,10 @@ from ..sketch.table import BINS, COUNTS, MOMENTS, Ints, SketchTable
 from .counts import (
     MAX_COUNT,
     check_counted,
-    check_quantities,
+    check_exact_counts,
     count_windows,
+    exact_count_of,
     narrowed,
-    quantity_of,
     unfold,
 )
 from .messages import (
@@ -40,7 +40,7 @@ from .messages import (
     Message,
     Schema,
     Site,
-    SiteQuantity,
+    SiteExactCount,
 )
 
 MAX_HEADER_BYTES = 32 << 20
@@ -84,8 +84,8 @@ class Frame:
     """uint32 [rows]: index into the schema's sites, strictly increasing."""
     table: SketchTable
     """One row a site."""
-    quantities: dict[int, Ints] = field(default_factory=dict[int, Ints])
-    """By index into the schema's quantities: what was counted, in the shape of the quantity."""
+    exact_counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
+    """By index into the schema's exact counts, each in its shape."""
     training: dict[str, float] = field(default_factory=dict[str, float])
     health: dict[str, float] = field(default_factory=dict[str, float])
     reports: list[str] = field(default_factory=list[str])
@@ -121,7 +121,7 @@ class PackedRows:
     bins: NDArray[Any]
     """unsigned: the windows of all rows, back to back."""
     windows: tuple[NDArray[Any], ...] = ()
-    """unsigned: the counts of each of the header's quantities."""
+    """unsigned: the counts of each of the header's exact counts."""
     size_bytes: int
     """Of the blob that this keeps alive."""
 
@@ -156,14 +156,14 @@ class PackedFrame(PackedRows):
     header: FrameHeader
 
 
-def make_schema(sites: Sequence[Site], quantities: Sequence[SiteQuantity] = ()) -> Schema:
-    """The schema of frames over these sites and quantities; its hash is over all it says."""
-    body = _encoder.encode((COLUMNS, tuple(sites), tuple(quantities)))
+def make_schema(sites: Sequence[Site], exact_counts: Sequence[SiteExactCount] = ()) -> Schema:
+    """The schema of frames over these sites and exact counts; its hash is over all it says."""
+    body = _encoder.encode((COLUMNS, tuple(sites), tuple(exact_counts)))
     return Schema(
         hash=blake2b(body, digest_size=16).digest(),
         columns=list(COLUMNS),
         sites=list(sites),
-        quantities=list(quantities),
+        exact_counts=list(exact_counts),
     )
 
 
@@ -211,7 +211,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
     Schema, sequence and gaps may be filled in later, when it is sent.
     """
     first, width, bins = pack_windows(frame.table.histogram)
-    windows, counted = count_windows(frame.quantities)
+    windows, counted = count_windows(frame.exact_counts)
     blob = _joined(
         frame.sites.astype("<u4"),
         frame.table.counts.astype("<i8", copy=False),
@@ -237,7 +237,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
         health=frame.health,
         reports=frame.reports,
         gaps=frame.gaps,
-        quantities=windows,
+        exact_counts=windows,
         unmatched=frame.unmatched,
         kept=frame.kept,
         alarming=frame.alarming,
@@ -253,12 +253,12 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
     """
     rows = header.rows
     bin_bytes = header.bins * np.dtype(header.bin_dtype).itemsize
-    counted = sum(part.length * np.dtype(part.dtype).itemsize for part in header.quantities)
+    counted = sum(part.length * np.dtype(part.dtype).itemsize for part in header.exact_counts)
     expected = rows * _ROW_BYTES + bin_bytes + counted
     if expected > MAX_BLOB_BYTES or len(blob) != expected:
         raise ProtocolError(
-            f"A frame of {rows} rows, {header.bins} bins and {len(header.quantities)} quantities "
-            f"takes {expected} bytes "
+            f"A frame of {rows} rows, {header.bins} bins and {len(header.exact_counts)} exact "
+            f"counts takes {expected} bytes "
             f"(at most {MAX_BLOB_BYTES}), got {len(blob)}."
         )
     if crc32(blob) != header.crc32:
@@ -266,7 +266,7 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
     site, counts, moments, checksum, first, width, bins, *windows = _split(header, blob)
     _check_rows(site, counts, len(schema.sites))
     check_windows(first, width, bins)
-    check_counted(header.quantities, windows, schema)
+    check_counted(header.exact_counts, windows, schema)
     return PackedFrame(
         header=header,
         size_bytes=expected,
@@ -308,9 +308,9 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         time_ns=header.time_ns,
         sites=packed.sites.astype(np.uint32),
         table=packed.table(),
-        quantities={
-            part.quantity: unfold(part, window, quantity_of(schema, part.quantity).shape)
-            for part, window in zip(header.quantities, packed.windows, strict=True)
+        exact_counts={
+            part.exact_count: unfold(part, window, exact_count_of(schema, part.exact_count).shape)
+            for part, window in zip(header.exact_counts, packed.windows, strict=True)
         },
         training=header.training,
         health=header.health,
@@ -334,8 +334,8 @@ def _joined(*columns: NDArray[Any]) -> bytes:
 def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
     columns, offset = list[NDArray[Any]](), 0
     lengths = [*(header.rows * column.width for column in COLUMNS[:-1]), header.bins]
-    lengths += [part.length for part in header.quantities]
-    unsigned = [header.bin_dtype, *(part.dtype for part in header.quantities)]
+    lengths += [part.length for part in header.exact_counts]
+    unsigned = [header.bin_dtype, *(part.dtype for part in header.exact_counts)]
     dtypes = [*_DTYPES, *(np.dtype(f"<{name}") for name in unsigned)]
     for length, dtype in zip(lengths, dtypes, strict=True):
         columns.append(np.frombuffer(blob, dtype, length, offset))
@@ -386,6 +386,6 @@ def _check_schema(schema: Schema) -> None:
         raise ProtocolError(f"A schema's columns are not those of this protocol: {names[:200]}.")
     if len(schema.sites) > MAX_SITES:
         raise ProtocolError(f"A schema of {len(schema.sites)} sites is above {MAX_SITES}.")
-    check_quantities(schema)
-    if make_schema(schema.sites, schema.quantities).hash != schema.hash:
+    check_exact_counts(schema)
+    if make_schema(schema.sites, schema.exact_counts).hash != schema.hash:
         raise ProtocolError("A schema's hash does not match its contents.")

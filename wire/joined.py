@@ -97,16 +97,16 @@ def pack_joined(
     over: OverRanks,
     groups: Sequence[str],
     copies: CellChecksums,
-    quantities: Sequence[tuple[int, int, int, Ints]],
+    exact_counts: Sequence[tuple[int, int, int, Ints]],
 ) -> tuple[JoinedHeader, bytes]:
     """Header and blob of a joined frame; the arguments are its fields.
 
     Args:
-        quantities: of each its index in the schema, the cell, where its window begins, and the
+        exact_counts: of each its index in the schema, the cell, where its window begins, and the
             counts in that.
     """
     first, width, bins = pack_windows(table.histogram)
-    counted = [narrowed(counts) for *_, counts in quantities]
+    counted = [narrowed(counts) for *_, counts in exact_counts]
     header = JoinedHeader(
         schema=schema,
         step=step,
@@ -120,15 +120,15 @@ def pack_joined(
         peers=[len(one.levels) for one in over.distributions],
         by_rank=bool(over.by_rank.size),
         groups=list(groups),
-        quantities=[
+        exact_counts=[
             CellWindow(
-                quantity=index,
+                exact_count=index,
                 first=start,
                 length=len(counts),
                 dtype=narrow.dtype.str[1:],  # pyright: ignore[reportArgumentType]
                 cell=own,
             )
-            for (index, own, start, counts), narrow in zip(quantities, counted, strict=True)
+            for (index, own, start, counts), narrow in zip(exact_counts, counted, strict=True)
         ],
         final=final,
         unmatched=unmatched,
@@ -183,7 +183,7 @@ def open_joined(header: JoinedHeader, blob: bytes | memoryview, schema: Schema) 
     windows = arrays[end + 4 :]
     _check_rows(header, sites, cell, counts, len(schema.sites))
     check_windows(first, width, bins, MAX_COUNT * len(header.members))
-    check_counted(header.quantities, windows, schema, repeated=True)
+    check_counted(header.exact_counts, windows, schema, repeated=True)
     for one in distributions:
         _check_distribution(one)
     if not np.isin(copy_sites, sites).all() or (copy_cell.size and int(copy_cell.min()) < 0):
@@ -229,7 +229,7 @@ def _columns(header: JoinedHeader) -> list[Column]:
     for levels in header.peers:
         columns += [("<i8", (levels,)), ("<i8", (levels,)), ("<f4", extremes), ("<i4", extremes)]
     columns += [("<u4", (copies,)), ("<i8", (copies,)), ("<u8", (copies,)), ("u1", (copies, bits))]
-    columns += [(f"<{window.dtype}", (window.length,)) for window in header.quantities]
+    columns += [(f"<{window.dtype}", (window.length,)) for window in header.exact_counts]
     return columns
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ..sketch.quantities import MAX_NUMBERS
+from ..sketch.exact_counts import MAX_NUMBERS
 
 PROTOCOL = 5
 """The version of this vocabulary."""
@@ -23,7 +23,7 @@ MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
 MAX_MEMBERS = 1 << 20
 """Streams that a relay may begin on one connection, one after another."""
-MAX_QUANTITIES = 4096
+MAX_EXACT_COUNTS = 4096
 """Of one rank, all sites together."""
 MAX_JOINED = 4096
 """Frames that one joined frame stands for."""
@@ -186,13 +186,13 @@ class Site(Message, frozen=True):
     training statistic `lr.` and this number, or `lr` where there is none of that name."""
 
 
-class SiteQuantity(Message, frozen=True):
+class SiteExactCount(Message, frozen=True):
     """What is counted of a site's tensor beside its sketch."""
 
     site: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SITES)]
     """Index into the schema's sites."""
     name: Name
-    """As of `sketch.quantities`: it says what is counted, and in which shape."""
+    """As of `sketch.exact_counts`: it says what is counted, and in which shape."""
 
 
 class Schema(Message, tag="schema", frozen=True, weakref=True):
@@ -201,7 +201,7 @@ class Schema(Message, tag="schema", frozen=True, weakref=True):
     hash: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     columns: Annotated[list[Column], msgspec.Meta(max_length=64)]
     sites: Annotated[list[Site], msgspec.Meta(max_length=MAX_SITES)]
-    quantities: Annotated[list[SiteQuantity], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
+    exact_counts: Annotated[list[SiteExactCount], msgspec.Meta(max_length=MAX_EXACT_COUNTS)] = []
 
 
 class Gap(Message, frozen=True):
@@ -214,10 +214,10 @@ class Gap(Message, frozen=True):
 
 
 class CountWindow(Message, frozen=True):
-    """The counts of one quantity from the first to the last that is not zero, in C order."""
+    """The counts of one exact count from the first to the last that is not zero, in C order."""
 
-    quantity: Annotated[int, msgspec.Meta(ge=0, lt=MAX_QUANTITIES)]
-    """Index into the schema's quantities."""
+    exact_count: Annotated[int, msgspec.Meta(ge=0, lt=MAX_EXACT_COUNTS)]
+    """Index into the schema's exact counts."""
     first: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBERS)]
     length: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBERS)]
     dtype: Literal["u1", "u2", "u4", "u8"]
@@ -247,7 +247,7 @@ class FrameHeader(Message, tag="frame", frozen=True):
     reports: Texts = []
     """Sentences about what went wrong inside the agent."""
     gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
-    quantities: Annotated[list[CountWindow], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
+    exact_counts: Annotated[list[CountWindow], msgspec.Meta(max_length=MAX_EXACT_COUNTS)] = []
     """Their counts follow the columns in the blob, in order."""
     unmatched: bool = False
     """The rank's own gradients are not what the reduced ones of the step were made of."""
@@ -271,7 +271,7 @@ class JoinedMember(Message, frozen=True):
 
 
 class CellWindow(CountWindow, frozen=True):
-    """The counts of one quantity of one cell."""
+    """The counts of one exact count of one cell."""
 
     cell: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -302,7 +302,7 @@ class JoinedHeader(Message, tag="joined", frozen=True):
     """Whether it holds the main statistics of each member."""
     groups: Annotated[list[Name], msgspec.Meta(max_length=MAX_GROUPS)] = []
     """Groups of ranks whose main statistics it holds."""
-    quantities: Annotated[list[CellWindow], msgspec.Meta(max_length=MAX_QUANTITIES)] = []
+    exact_counts: Annotated[list[CellWindow], msgspec.Meta(max_length=MAX_EXACT_COUNTS)] = []
     final: bool = False
     unmatched: bool = False
 

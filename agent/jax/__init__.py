@@ -1,6 +1,6 @@
 """The agent for JAX: `with observe(run="x") as scope: … scope.step(telemetry)`."""
 
-from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
+from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
 from ...wire.messages import AlertSummary
 from ..schedule import Schedule
 from .collecting import Taps, TapSite, collect

@@ -206,7 +206,7 @@ class Delivery:
         outboxes = self._streams.outboxes
         if sketched.sites is not self._told_sites:
             for outbox in outboxes:
-                outbox.set_sites(sketched.sites.sites, sketched.sites.quantities)
+                outbox.set_sites(sketched.sites.sites, sketched.sites.exact_counts)
             self._told_sites = sketched.sites
         while len(self._alarms) < len(outboxes):
             self._alarms.append(Alarm(ALARM_STEPS, inf))

@@ -123,6 +123,6 @@ class HostBatch:
         return self._steps
 
     def _count(self, piece: Piece, elements: NDArray[Any], code: int) -> None:
-        for index, quantity in piece.counted:
-            counts = count(quantity, elements.ctypes.data, elements.shape, code)
+        for index, exact_count in piece.counted:
+            counts = count(exact_count, elements.ctypes.data, elements.shape, code)
             self._steps[piece.place].count(index, counts)

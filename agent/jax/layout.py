@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from ...wire.messages import Site, SiteQuantity
+from ...wire.messages import Site, SiteExactCount
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
 from ..telling import Telling
@@ -23,7 +23,7 @@ class Sites:
     """What rows are of, from some step on."""
 
     sites: list[Site]
-    quantities: list[SiteQuantity]
+    exact_counts: list[SiteExactCount]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +143,12 @@ class Layout:
         return rows
 
     def _tell_uncounted(self, sites: Sequence[NamedSite]) -> None:
-        """Of what the program has sketched no quantity can be counted; told once of each name."""
+        """Of what the program has sketched nothing else is counted; told once of each name."""
         names = {f"{site.kind}:{site.name}" for site in sites} - self._uncounted
         self._uncounted |= names
         if names:
             self._telling.report(
-                f"Quantities are not counted of what is tapped: {', '.join(sorted(names))}"
+                f"ExactCounts are not counted of what is tapped: {', '.join(sorted(names))}"
             )
 
     def _spread_of(self, one: SketchedSite, array: jax.Array, spreads: Spreads) -> Spread:

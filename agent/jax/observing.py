@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from jax.sharding import Mesh
 
 from ...sketch.errors import SettingError
-from ...sketch.quantities import Quantity
+from ...sketch.exact_counts import ExactCount
 from ...wire.address import parse_destination
 from ...wire.messages import Placement
 from ..embedded import folder_of
@@ -39,7 +39,7 @@ def observe(
     kinds: str | Sequence[str] = KINDS,
     every: int = 1,
     schedules: Mapping[str, Scheduled] | None = None,
-    quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
+    exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None = None,
     mesh: Mesh | None = None,
     axes: Mapping[str, str] | None = None,
     in_program: bool | None = None,
@@ -65,7 +65,7 @@ def observe(
         every: distance of the steps in which sites are sketched.
         schedules: for single kinds: a `Schedule`, its `every`, a text as "logarithmic(10)" (see
             `Schedule.parse`), or a function of the step that says whether it is due.
-        quantities: what is counted of some sites beside their sketches, whenever these are taken:
+        exact_counts: what is counted of some sites beside their sketches, whenever these are taken:
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"weight:.*mlp"`. Each device
             counts its own part. On the CPU.
@@ -114,7 +114,7 @@ def observe(
         directory=folder_of(directory),
         schedules=chosen,
         selection=Selection.of(include, exclude),
-        counting=Counting.of(quantities),
+        counting=Counting.of(exact_counts),
         mesh=mesh,
         axes=axes or {},
         in_program=in_program,

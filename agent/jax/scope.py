@@ -161,7 +161,7 @@ class Scope(Block):
             **{name: float(count) for name, count in self._telling.counters.items()},
             "tensors_stale": 0.0,
             "sites_refused": float(self._book.refused),
-            "quantities_refused": float(self._book.refused_quantities),
+            "exact_counts_refused": float(self._book.refused_exact_counts),
             "stretch": 1.0,
             "wall_seconds": time.monotonic() - self._begun,
             "hook_seconds": self._stopwatch.seconds,

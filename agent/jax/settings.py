@@ -40,13 +40,13 @@ class Settings:
         """Whether programs on the devices make the sketches.
 
         Raises:
-            SettingError: they do, and quantities are asked for.
+            SettingError: they do, and exact counts are asked for.
         """
         by_default = jax.default_backend() != "cpu"
         in_program = by_default if self.in_program is None else self.in_program
         if in_program and self.counting.asked:
             raise SettingError(
-                "`quantities` are counted on the host, and here programs on the devices make the "
-                "sketches; pass in_program=False, or leave `quantities` out."
+                "`exact_counts` are counted on the host, and here programs on the devices make the "
+                "sketches; pass in_program=False, or leave `exact_counts` out."
             )
         return in_program

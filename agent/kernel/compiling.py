@@ -18,13 +18,13 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from ...sketch import elements, formats, quantities, table
+from ...sketch import elements, exact_counts, formats, table
 
 
 def _sources() -> int:
     """CRC-32 of this package and of the modules whose constants are compiled in."""
     files = [*sorted(Path(__file__).parent.glob("*.py"))]
-    files += [Path(str(module.__file__)) for module in (elements, formats, quantities, table)]
+    files += [Path(str(module.__file__)) for module in (elements, formats, exact_counts, table)]
     return zlib.crc32(b"".join(file.read_bytes() for file in files))
 
 

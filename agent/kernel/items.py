@@ -27,7 +27,7 @@ from numba.core import types
 from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK, WITHIN, Region, block_key
-from ...sketch.quantities import FineExponents
+from ...sketch.exact_counts import FineExponents
 from ...sketch.table import (
     BINS,
     COUNT,
@@ -47,6 +47,7 @@ from ..strides import CONTIGUOUS, Runs
 from .compiling import SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
+from .exact_counts import count
 from .glance import checksum_of_item, glance
 from .keys import keys_of, signs_of
 from .moments import chunk_moments, merge_moments
@@ -60,7 +61,6 @@ from .passes import (
     load_words,
     widen,
 )
-from .quantities import count
 from .scratch import PIECE, SCRATCH_BYTES, scratch_at
 from .strided import gather
 from .values import MANY, WHICH, sketch_values, takes_values

@@ -1,6 +1,6 @@
 """The agent for PyTorch: `with observe(model, optimizer, run="x") as scope: … scope.step()`."""
 
-from ...sketch.quantities import BlockExponents, CastCounts, FineExponents
+from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
 from ...wire.messages import AlertSummary
 from ..schedule import Schedule
 from .scope import Scope, observe, tap

@@ -1,4 +1,4 @@
-"""The counts of `sketch.quantities` in plain torch operations, for any device.
+"""The counts of `sketch.exact_counts` in plain torch operations, for any device.
 
 As in the CPU's kernel |x| is looked at as the bits of a float64. Nothing here reads a value back to
 the host, or waits for it; what is counted in a step lies in one flat buffer on the device.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from ...sketch.quantities import (
+from ...sketch.exact_counts import (
     EDGE,
     FIRST_BLOCK_EXPONENT,
     INSIDE,
@@ -23,8 +23,8 @@ from ...sketch.quantities import (
     SMALLEST_NORMAL,
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
 )
 from ...sketch.table import FIRST_EXPONENT
 from ..sitebook import Counted
@@ -64,12 +64,12 @@ class CountsHome:
 
     host: torch.Tensor
     places: dict[int, Place]
-    """By index of the quantity."""
+    """By index of the exact count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the counts of a quantity lie, and of which row they are."""
+    """Where the counts of an exact count lie, and of which row they are."""
 
     row: int
     start: int
@@ -90,9 +90,9 @@ class Counters:
     def add(self, row: int, to_count: ToCount) -> None:
         """Queue the counts of a tensor."""
         tensor = to_count.tensor.contiguous()
-        for index, quantity in to_count.what:
-            place = self._place(row, index, quantity)
-            counts = counts_of(quantity, tensor)
+        for index, exact_count in to_count.what:
+            place = self._place(row, index, exact_count)
+            counts = counts_of(exact_count, tensor)
             target = self._words[place.start : place.start + len(counts)]
             target += counts * to_count.copies if to_count.copies > 1 else counts
             self._touched.add(index)
@@ -126,11 +126,11 @@ class Counters:
             self._words.zero_()
             self._touched = set()
 
-    def _place(self, row: int, index: int, quantity: Quantity) -> Place:
+    def _place(self, row: int, index: int, exact_count: ExactCount) -> Place:
         place = self._places.get(index)
         if place is None:
-            place = self._places[index] = Place(row, self._used, quantity.shape)
-            self._used += math.prod(quantity.shape)
+            place = self._places[index] = Place(row, self._used, exact_count.shape)
+            self._used += math.prod(exact_count.shape)
         if self._used > len(self._words):
             self._lengthen()
         return place
@@ -149,20 +149,20 @@ class Counters:
             return torch.empty(len(self._words), dtype=torch.int64, device="cpu", pin_memory=pin)
 
 
-def counts_of(quantity: Quantity, tensor: torch.Tensor) -> torch.Tensor:
-    """int64 [numbers]: what `quantity.count` counts of a contiguous tensor, flat."""
-    total = torch.zeros(math.prod(quantity.shape), dtype=torch.int64, device=tensor.device)
-    match quantity:
+def counts_of(exact_count: ExactCount, tensor: torch.Tensor) -> torch.Tensor:
+    """int64 [numbers]: what `exact_count.count` counts of a contiguous tensor, flat."""
+    total = torch.zeros(math.prod(exact_count.shape), dtype=torch.int64, device=tensor.device)
+    match exact_count:
         case CastCounts():
             for part in _chunks(tensor):
-                total += _casts(quantity, _magnitudes(part))
+                total += _casts(exact_count, _magnitudes(part))
         case FineExponents():
             for part in _chunks(tensor):
                 bits = _magnitudes(part).view(torch.int64)
-                total += _filed(bits, bits > 0, FIRST_EXPONENT, quantity)
+                total += _filed(bits, bits > 0, FIRST_EXPONENT, exact_count)
         case BlockExponents():
-            for band in _bands(tensor, quantity.rows, quantity.columns):
-                total += _beside(_magnitudes(band), quantity)
+            for band in _bands(tensor, exact_count.rows, exact_count.columns):
+                total += _beside(_magnitudes(band), exact_count)
     return total
 
 
@@ -191,8 +191,8 @@ def _magnitudes(x: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(x.double().abs(), 0.0, 0.0, 0.0)
 
 
-def _casts(quantity: CastCounts, magnitude: torch.Tensor) -> torch.Tensor:
-    over, zero, subnormal = quantity.thresholds
+def _casts(exact_count: CastCounts, magnitude: torch.Tensor) -> torch.Tensor:
+    over, zero, subnormal = exact_count.thresholds
     some = magnitude > 0
     found = {
         LOST["overflow"]: magnitude >= over,
@@ -203,29 +203,29 @@ def _casts(quantity: CastCounts, magnitude: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.count_nonzero(found[place]) for place in range(NONZERO + 1)])
 
 
-def _beside(magnitude: torch.Tensor, quantity: BlockExponents) -> torch.Tensor:
+def _beside(magnitude: torch.Tensor, exact_count: BlockExponents) -> torch.Tensor:
     """The counts of a batch of matrices beside the scales of their blocks."""
     magnitude = torch.where(magnitude < SMALLEST_NORMAL, 0.0, magnitude)
-    rows, columns = quantity.rows, quantity.columns
+    rows, columns = exact_count.rows, exact_count.columns
     padded = pad(magnitude, (0, -magnitude.shape[2] % columns, 0, -magnitude.shape[1] % rows))
     batch, high, wide = padded.shape
     blocks = padded.view(batch, high // rows, rows, wide // columns, columns)
     scale = blocks.amax(dim=(2, 4), keepdim=True)
-    if quantity.scale == "amax":
+    if exact_count.scale == "amax":
         bits = (blocks / scale).view(torch.int64)
     else:
         power = (scale.view(torch.int64) & EXPONENT) - (BIAS << MANTISSA)
         bits = blocks.view(torch.int64) - power
-    return _filed(bits, blocks > 0, FIRST_BLOCK_EXPONENT, quantity)
+    return _filed(bits, blocks > 0, FIRST_BLOCK_EXPONENT, exact_count)
 
 
 def _filed(
-    bits: torch.Tensor, some: torch.Tensor, first: int, quantity: FineExponents | BlockExponents
+    bits: torch.Tensor, some: torch.Tensor, first: int, exact_count: FineExponents | BlockExponents
 ) -> torch.Tensor:
     """Count numbers, where there are some; `first` is the exponent of row 1."""
-    parts, rows = 1 << quantity.bits, quantity.shape[0]
-    rest = MANTISSA - quantity.bits
-    place = (bits >> rest) - ((BIAS + first - 1) << quantity.bits)
+    parts, rows = 1 << exact_count.bits, exact_count.shape[0]
+    rest = MANTISSA - exact_count.bits
+    place = (bits >> rest) - ((BIAS + first - 1) << exact_count.bits)
     edge = torch.where(bits & ((1 << rest) - 1) == 0, EDGE, INSIDE)
     filed = 2 * place + edge
     filed = torch.where(place < parts, INSIDE, filed)

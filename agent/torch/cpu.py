@@ -77,9 +77,9 @@ class Batch:
     to_count: dict[int, ToCount] = field(default_factory=dict[int, ToCount])
     """By place of the tensor: what is counted beside."""
     counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
-    """By index of the quantity: what was counted."""
+    """By index of the exact_count: what was counted."""
     counted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list[int]))
-    """By index of the quantity: places of the tensors that were."""
+    """By index of the exact_count: places of the tensors that were."""
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
@@ -147,8 +147,8 @@ class Batch:
         """Count what is to be counted beside, on one thread."""
         for place, asked in self.to_count.items():
             tensor = asked.tensor.contiguous()
-            for index, quantity in asked.what:
-                counts = count(quantity, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
+            for index, exact_count in asked.what:
+                counts = count(exact_count, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
                 counts *= asked.copies
                 self.counts[index] = counts + self.counts.get(index, 0)
                 self.counted[index].append(place)

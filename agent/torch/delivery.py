@@ -177,9 +177,9 @@ class Delivery:
     def _tell_sites(self) -> None:
         book = self._recorder.book
         if len(book.sites) != self._known_sites:
-            sites, quantities = book.known()
+            sites, exact_counts = book.known()
             self._known_sites = len(sites)
-            self._outbox.set_sites(sites, quantities)
+            self._outbox.set_sites(sites, exact_counts)
 
     def _frame(self, step: StepTable, *, partial: bool, alarming: bool = False) -> None:
         self._tell_sites()

@@ -19,7 +19,7 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import TensorWeakRef
 
 from ...sketch.elements import Region
-from ...sketch.quantities import MAX_NUMBERS
+from ...sketch.exact_counts import MAX_NUMBERS
 from ...wire.messages import Gap, Placement
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
@@ -417,7 +417,7 @@ class Recorder(Telling):
         placed: Mapping[str, Placement],
     ) -> int:
         default = self._default_placement.get(key[0], {})
-        refused = self.book.refused_quantities
+        refused = self.book.refused_exact_counts
         cut = self._cut(key[1], tensor, piece)
         row = self.book.add(
             key,
@@ -430,10 +430,10 @@ class Recorder(Telling):
             cuts=cut.order if cut else [],
             is_small=piece.numel() < LEAST_SAMPLED,
         )
-        if not refused and self.book.refused_quantities:
+        if not refused and self.book.refused_exact_counts:
             self.report(
-                f"There is no room for all quantities, and {self.book.first_refused} is the first "
-                f"site of which some are not counted: a rank has room for {MAX_NUMBERS} counts"
+                f"There is no room for all exact counts, and {self.book.first_refused} is the "
+                f"first site of which some are not counted: a rank has room for {MAX_NUMBERS}"
             )
         return row
 
@@ -447,7 +447,7 @@ def health_of(recorder: Recorder) -> dict[str, float]:
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
         "tensors_stale": float(sum(meter.stale for meter in meters)),
         "sites_refused": float(recorder.book.refused),
-        "quantities_refused": float(recorder.book.refused_quantities),
+        "exact_counts_refused": float(recorder.book.refused_exact_counts),
         "stretch": float(recorder.timetable.stretch),
         "wall_seconds": recorder.seconds(),
         "hook_seconds": recorder.stopwatch.seconds,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...sketch.quantities import Quantity
+from ...sketch.exact_counts import ExactCount
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
@@ -90,7 +90,7 @@ def observe(
     sample: float | Mapping[str, float] | None = None,
     ring: int = 0,
     overflow: str | None = None,
-    quantities: Mapping[str, Quantity | Sequence[Quantity]] | None = None,
+    exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None = None,
     scaler: GradScaler | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
@@ -143,7 +143,7 @@ def observe(
             Every step is sketched for it.
         overflow: name of a number format, as float8_e4m3fn: magnitudes beyond it send the ring,
             too.
-        quantities: what is counted of some sites beside their sketches, whenever these are taken:
+        exact_counts: what is counted of some sites beside their sketches, whenever these are taken:
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
             sites are never sampled.
@@ -198,7 +198,7 @@ def observe(
         alarm=alarm,
         selection=selection,
         names=names,
-        counting=Counting.of(quantities),
+        counting=Counting.of(exact_counts),
         scale=LossScale(scaler),
         mesh=mesh,
         placing=Placing.of(placements),

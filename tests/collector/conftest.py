@@ -16,7 +16,7 @@ from rankscope.wire import (
     MeshAxis,
     PackedFrame,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     decode,
     encode_frame,
     make_schema,
@@ -27,7 +27,7 @@ from rankscope.wire import (
 def pack(
     sites: Sequence[Site],
     table: SketchTable,
-    counted: Sequence[SiteQuantity] = (),
+    counted: Sequence[SiteExactCount] = (),
     **fields: object,
 ) -> PackedFrame:
     """A frame over `sites` as it comes out of the wire."""

@@ -26,7 +26,7 @@ from rankscope.wire import (
     Gap,
     Goodbye,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     State,
     decode,
     encode,
@@ -39,8 +39,8 @@ from .serving import SITES, a_table, hello
 Session = list[list[bytes]]
 
 CORPUS = Path(__file__).parent.parent / "wire" / "corpus"
-QUANTITIES = [SiteQuantity(site=0, name=CastCounts("float8_e5m2").name)]
-SCHEMA = make_schema(SITES, QUANTITIES)
+EXACT_COUNTS = [SiteExactCount(site=0, name=CastCounts("float8_e5m2").name)]
+SCHEMA = make_schema(SITES, EXACT_COUNTS)
 TEXTS = [
     "",
     "x" * 1024,
@@ -80,7 +80,7 @@ def normal_session(
             time_ns=step + 1,
             sites=np.arange(2, dtype=np.uint32),
             table=a_table(step + 1.0),
-            quantities={0: np.array([1, 2, 0, 300])},
+            exact_counts={0: np.array([1, 2, 0, 300])},
             training={"loss": 1.0},
             health={"hook_seconds": 0.1, "wall_seconds": 1.0, "stretch": 1.0},
             reports=["a site is off"],
@@ -136,10 +136,10 @@ def _mutate_header(header: bytes, random: Random) -> bytes:
 
 def _with_hash(schema: bytes) -> bytes:
     try:
-        _, _, _, sites, quantities = msgpack.unpackb(schema)
+        _, _, _, sites, exact_counts = msgpack.unpackb(schema)
         sites = msgspec.convert(sites, list[Site])
-        quantities = msgspec.convert(quantities, list[SiteQuantity])
-        return encode(make_schema(sites, quantities))
+        exact_counts = msgspec.convert(exact_counts, list[SiteExactCount])
+        return encode(make_schema(sites, exact_counts))
     except (msgspec.ValidationError, ValueError, TypeError):
         return schema
 

@@ -278,9 +278,9 @@ def test_hostile_names_stay_names(tmp_path: Path) -> None:
         training=dict.fromkeys(names, 1.0),
         health=dict.fromkeys(names, 1.0),
         reports=names,
-        quantities=[],
+        exact_counts=[],
     )
-    counted = sum(window.length * int(window.dtype[1:]) for window in real.quantities)
+    counted = sum(window.length * int(window.dtype[1:]) for window in real.exact_counts)
     blob = session[2][1][:-counted]
     sandbox.play([session[0], [encode(schema)], [fitting(encode(header), blob), blob], session[-1]])
     for run in ("../out", "/tmp/out", "..", ".", "a/b", "a\0", "a\n", ""):
@@ -309,9 +309,9 @@ def test_hostile_names_are_escaped_on_the_page(tmp_path: Path) -> None:
         sandbox.play([[encode(hallo)], [encode(schema)]], b"peer%d" % rank)
         for header, blob in session[2:4]:
             real = decode(header, "agent")
-            counted = sum(window.length * int(window.dtype[1:]) for window in real.quantities)
+            counted = sum(window.length * int(window.dtype[1:]) for window in real.exact_counts)
             changed = msgspec.structs.replace(
-                real, schema=schema.hash, quantities=[], reports=[bad], training={bad: 1.0}
+                real, schema=schema.hash, exact_counts=[], reports=[bad], training={bad: 1.0}
             )
             part = blob[:-counted]
             sandbox.play([[fitting(encode(changed), part), part]], b"peer%d" % rank)

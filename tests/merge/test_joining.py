@@ -18,7 +18,7 @@ from rankscope.wire import (
     MeshAxis,
     Schema,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     decode,
     encode,
     encode_frame,
@@ -29,7 +29,7 @@ from rankscope.wire import (
 from rankscope.wire.codec import Frame
 
 PLACED = ("replicate", "shard", "partial")
-QUANTITY = FineExponents(bits=1)
+EXACT_COUNT = FineExponents(bits=1)
 
 
 class Job:
@@ -45,7 +45,7 @@ class Job:
             )
             for number, how in enumerate(placed)
         ]
-        counted = [SiteQuantity(site=0, name=QUANTITY.name)]
+        counted = [SiteExactCount(site=0, name=EXACT_COUNT.name)]
         self.schema: Schema = make_schema(self.sites, counted)
         self.ranks = range(int(np.prod(list(sizes.values()))))
         self.topology = Topology.of(self.sites, sizes, len(self.ranks))
@@ -78,7 +78,7 @@ class Job:
             time_ns=rank + 1,
             sites=np.arange(len(self.sites), dtype=np.uint32),
             table=SketchTable.concatenate(tables),
-            quantities={0: np.arange(np.prod(QUANTITY.shape)).reshape(QUANTITY.shape) % 3},
+            exact_counts={0: np.arange(np.prod(EXACT_COUNT.shape)).reshape(EXACT_COUNT.shape) % 3},
             training={"loss": float(rank)},
         )
         header, blob = encode_frame(frame, self.schema.hash)
@@ -89,7 +89,7 @@ class Job:
     def layout(self, ranks: list[int]):
         """Of a rank; or of several, whose rows say themselves where they are."""
         groups = [name for rank in ranks for name in groups_of(self.meshes[rank], f"h{rank // 8}")]
-        counted = [CountedAt(0, 0, QUANTITY.shape)]
+        counted = [CountedAt(0, 0, EXACT_COUNT.shape)]
         return lay_out(self.sites, range(len(self.sites)), self.meshes[ranks[0]], counted, groups)
 
     def joined(self, parts: dict[int, Contribution]) -> Contribution:
@@ -127,9 +127,9 @@ def assert_same(relayed: Merged, flat: Merged) -> None:
     column = MOMENTS.index("projection")
     for place in places[agree].tolist():
         assert relayed.addends_of(place, column) == flat.addends_of(place, column)
-    assert relayed.quantities.keys() == flat.quantities.keys()
-    for index, counts in flat.quantities.items():
-        assert (relayed.quantities[index] == counts).all()
+    assert relayed.exact_counts.keys() == flat.exact_counts.keys()
+    for index, counts in flat.exact_counts.items():
+        assert (relayed.exact_counts[index] == counts).all()
 
 
 @st.composite

@@ -21,15 +21,15 @@ from rankscope.sketch import (
     MOMENTS,
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
     SketchTable,
     derive,
     main_statistics,
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.wire import MeshAxis, Site, SiteQuantity
+from rankscope.wire import MeshAxis, Site, SiteExactCount
 
 from ..collector.conftest import pack
 
@@ -178,44 +178,47 @@ def _keyless(whole: SketchTable, merged: Merged, row: int) -> np.ndarray:
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_counts_of_quantities_are_merged_by_cell(dp: int, tp: int, seed: int) -> None:
-    quantities = [FineExponents(bits=2), CastCounts("float8_e5m2"), BlockExponents(columns=4)]
+def test_counts_of_exact_counts_are_merged_by_cell(dp: int, tp: int, seed: int) -> None:
+    exact_counts = [FineExponents(bits=2), CastCounts("float8_e5m2"), BlockExponents(columns=4)]
     site = Site(kind="weight", name="w", placement={"tp": "shard", "dp": "replicate"})
     data = np.random.default_rng(seed).lognormal(0, 20, (tp, 8)).astype(np.float32)
     parts = {
-        d * tp + t: counting(site, data[t], quantities, {"dp": (dp, d), "tp": (tp, t)})
+        d * tp + t: counting(site, data[t], exact_counts, {"dp": (dp, d), "tp": (tp, t)})
         for d in range(dp)
         for t in range(tp)
     }
-    merged = merge_contributions(parts).quantities
+    merged = merge_contributions(parts).exact_counts
     assert merged.keys() == {7, 8, 9}
-    for index, quantity in zip((7, 8, 9), quantities, strict=True):
-        assert np.array_equal(merged[index], quantity.count(data))
+    for index, exact_count in zip((7, 8, 9), exact_counts, strict=True):
+        assert np.array_equal(merged[index], exact_count.count(data))
 
 
 def test_counts_of_addends_and_of_what_has_no_room_are_left_out() -> None:
-    quantity, x = CastCounts("float8_e5m2"), np.ones(4, np.float32)
+    exact_count, x = CastCounts("float8_e5m2"), np.ones(4, np.float32)
     addend = Site(kind="activation", name="a", placement={"tp": "partial"})
     whole = Site(kind="activation", name="a")
-    sums = {rank: counting(addend, x, [quantity], {"tp": (2, rank)}) for rank in range(2)}
-    assert merge_contributions(sums).quantities == {}
-    assert merge_contributions({0: counting(whole, x, [quantity], {}, room=False)}).quantities == {}
+    sums = {rank: counting(addend, x, [exact_count], {"tp": (2, rank)}) for rank in range(2)}
+    assert merge_contributions(sums).exact_counts == {}
+    assert (
+        merge_contributions({0: counting(whole, x, [exact_count], {}, room=False)}).exact_counts
+        == {}
+    )
 
 
 def counting(
     site: Site,
     x: np.ndarray,
-    quantities: list[Quantity],
+    exact_counts: list[ExactCount],
     axes: dict[str, tuple[int, int]],
     *,
     room: bool = True,
 ) -> Contribution:
     """One site and what is counted of it; the run's indices begin at 7."""
     mesh = [MeshAxis(name=name, size=size, coordinate=at) for name, (size, at) in axes.items()]
-    named = [SiteQuantity(site=0, name=one.name) for one in quantities]
-    counts = {at: one.count(x) for at, one in enumerate(quantities)}
-    at = [CountedAt(0, 7 + i if room else None, one.shape) for i, one in enumerate(quantities)]
-    frame = pack([site], sketch_array(x), named, quantities=counts)
+    named = [SiteExactCount(site=0, name=one.name) for one in exact_counts]
+    counts = {at: one.count(x) for at, one in enumerate(exact_counts)}
+    at = [CountedAt(0, 7 + i if room else None, one.shape) for i, one in enumerate(exact_counts)]
+    frame = pack([site], sketch_array(x), named, exact_counts=counts)
     return Contribution(frame, lay_out([site], [0], mesh, at))
 
 

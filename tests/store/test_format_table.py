@@ -155,9 +155,9 @@ def test_the_best_scale_lets_nothing_overflow_in_any_step_and_loses_least(
 def test_one_step_says_what_the_tensor_itself_says(writer: RunWriter, record: Make) -> None:
     x = np.array([448, 500, 2.0**-12, 1, 1, 1, 0, np.nan], np.float32)
     fine, cast = FineExponents(), CastCounts("float8_e4m3fn")
-    writer.catalog.add_quantities([(0, fine.name), (1, cast.name)])
+    writer.catalog.add_exact_counts([(0, fine.name), (1, cast.name)])
     counts = {0: fine.count(x), 1: cast.count(x)}
-    writer.commit([record(0, {0: x, 1: x, 2: x, 3: x}, quantities=counts)], streams={})
+    writer.commit([record(0, {0: x, 1: x, 2: x, 3: x}, exact_counts=counts)], streams={})
     run = open_run(writer.path)
 
     table = run.format_table(0, formats=FORMATS)
@@ -219,9 +219,9 @@ def test_blocks_with_a_scale_of_their_own_are_known_where_they_were_counted(
 ) -> None:
     mx, nv = BlockExponents(columns=32), BlockExponents(rows=16, columns=1, scale="amax")
     x = np.tile(np.array([1] + [2.0**-9] * 31, np.float32), (16, 1))
-    writer.catalog.add_quantities([(0, mx.name), (0, nv.name)])
+    writer.catalog.add_exact_counts([(0, mx.name), (0, nv.name)])
     counts = {0: mx.count(x), 1: nv.count(x)}
-    writer.commit([record(0, {0: x, 1: x}, quantities=counts)], streams={})
+    writer.commit([record(0, {0: x, 1: x}, exact_counts=counts)], streams={})
     run = open_run(writer.path)
 
     table = run.format_table(0, formats=["mxfp4_e2m1", "mxfp8_e4m3", "nvfp4"], scale=5)
@@ -237,8 +237,8 @@ def test_what_the_scale_of_a_block_clips_is_told_and_breaks_nothing(
 ) -> None:
     mx = BlockExponents(columns=32)
     x = np.full((16, 32), 7, np.float32)  # times 2^0: above 6, the largest of e2m1
-    writer.catalog.add_quantities([(0, mx.name)])
-    writer.commit([record(0, {0: x}, quantities={0: mx.count(x)})], streams={})
+    writer.catalog.add_exact_counts([(0, mx.name)])
+    writer.commit([record(0, {0: x}, exact_counts={0: mx.count(x)})], streams={})
 
     one = open_run(writer.path).format_table(0, sites=UP_0, formats=["mxfp4_e2m1", "e2m1"])
 

@@ -23,7 +23,7 @@ from rankscope.sketch import (
     SketchTable,
     sketch_array,
 )
-from rankscope.sketch.quantities import MAX_NUMBERS
+from rankscope.sketch.exact_counts import MAX_NUMBERS
 from rankscope.sketch.table import Ints
 from rankscope.wire import (
     COLUMNS,
@@ -31,7 +31,7 @@ from rankscope.wire import (
     FrameHeader,
     Gap,
     Site,
-    SiteQuantity,
+    SiteExactCount,
     decode,
     decode_frame,
     encode,
@@ -41,18 +41,18 @@ from rankscope.wire import (
 )
 
 SITES = [Site(kind="tap", name=f"t{i}") for i in range(8)]
-QUANTITIES = (FineExponents(1), BlockExponents(1, 16, "amax", 2), CastCounts("float8_e5m2"))
+EXACT_COUNTS = (FineExponents(1), BlockExponents(1, 16, "amax", 2), CastCounts("float8_e5m2"))
 SCHEMA = make_schema(
     SITES,
-    [SiteQuantity(site=site, name=one.name) for site in (1, 5) for one in QUANTITIES],
+    [SiteExactCount(site=site, name=one.name) for site in (1, 5) for one in EXACT_COUNTS],
 )
 
 
 @st.composite
 def counted(draw: st.DrawFn) -> dict[int, Ints]:
-    """Counts of some of the schema's quantities."""
+    """Counts of some of the schema's exact counts."""
     chosen = draw(st.sets(st.integers(0, 5)))
-    counts = {index: np.zeros(QUANTITIES[index % 3].shape, np.int64) for index in chosen}
+    counts = {index: np.zeros(EXACT_COUNTS[index % 3].shape, np.int64) for index in chosen}
     for of_one in counts.values():
         places = draw(st.lists(st.integers(0, of_one.size - 1), max_size=4))
         of_one.reshape(-1)[places] = draw(st.sampled_from([1, 200, 60_000, 2**31, 2**47]))
@@ -82,7 +82,7 @@ def frames(draw: st.DrawFn) -> Frame:
         time_ns=draw(st.integers(0, 2**63 - 1)),
         sites=np.array(sites, np.uint32),
         table=draw(tables(len(sites))),
-        quantities=draw(counted()),
+        exact_counts=draw(counted()),
         training=draw(numbers),
         health=draw(numbers),
         reports=draw(st.lists(st.text(max_size=9), max_size=2)),
@@ -102,7 +102,7 @@ def a_frame(rows: int = 3) -> tuple[FrameHeader, bytes]:
         time_ns=6,
         sites=np.arange(rows, dtype=np.uint32),
         table=table,
-        quantities={5: np.array([1, 2, 0, 3000])},
+        exact_counts={5: np.array([1, 2, 0, 3000])},
     )
     header, blob = encode_frame(frame, SCHEMA.hash)
     return decode(header, "agent"), blob
@@ -118,9 +118,9 @@ def test_a_frame_survives_bit_for_bit(frame: Frame) -> None:
     for name in ("sequence", "step", "time_ns", "training", "health", "reports", "gaps"):
         assert getattr(back, name) == getattr(frame, name)
     assert (back.partial, back.final) == (frame.partial, frame.final)
-    assert back.quantities.keys() == frame.quantities.keys()
-    for index, counts in frame.quantities.items():
-        assert np.array_equal(back.quantities[index], counts)
+    assert back.exact_counts.keys() == frame.exact_counts.keys()
+    for index, counts in frame.exact_counts.items():
+        assert np.array_equal(back.exact_counts[index], counts)
 
 
 @given(frames())
@@ -150,8 +150,8 @@ def test_plain_msgpack_and_numpy_are_enough_to_read_a_frame() -> None:
     assert read["counts"][:, 0].tolist() == [9, 9, 9]
     end = offset + fields[6] * np.dtype(fields[7]).itemsize
     assert np.frombuffer(blob[offset:end], "<" + fields[7]).sum() == 9 * 3 - 1
-    [[quantity, first, length, dtype]] = fields[-4]
-    assert (quantity, first, length) == (5, 0, 4)
+    [[exact_count, first, length, dtype]] = fields[-4]
+    assert (exact_count, first, length) == (5, 0, 4)
     assert np.frombuffer(blob[end:], "<" + dtype).tolist() == [1, 2, 0, 3000]
 
 
@@ -244,24 +244,24 @@ def test_a_step_beyond_int64_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"quantity": 6}, "strictly increasing below 6"),
-        ({"quantity": 2, "first": 1}, "do not fit a quantity of 4 numbers"),
+        ({"exact_count": 6}, "strictly increasing below 6"),
+        ({"exact_count": 2, "first": 1}, "do not fit an exact count of 4 numbers"),
         ({"length": 3}, "takes"),
         ({"dtype": "u8"}, "takes"),
     ],
 )
-def test_counts_that_are_of_no_quantity_are_refused(change: dict[str, Any], text: str) -> None:
+def test_counts_that_are_of_no_exact_count_are_refused(change: dict[str, Any], text: str) -> None:
     header, blob = a_frame()
-    window = msgspec.structs.replace(header.quantities[0], **change)
+    window = msgspec.structs.replace(header.exact_counts[0], **change)
 
     with pytest.raises(ProtocolError, match=text):
-        open_frame(msgspec.structs.replace(header, quantities=[window]), blob, SCHEMA)
+        open_frame(msgspec.structs.replace(header, exact_counts=[window]), blob, SCHEMA)
 
 
-def test_a_quantity_that_counts_too_much_is_refused() -> None:
+def test_a_exact_count_that_counts_too_much_is_refused() -> None:
     sites, table = np.zeros(0, np.uint32), SketchTable.empty(0)
     counts = {2: np.array([0, 0, 0, 2**47 + 1])}
-    frame = Frame(sequence=0, step=0, time_ns=0, sites=sites, table=table, quantities=counts)
+    frame = Frame(sequence=0, step=0, time_ns=0, sites=sites, table=table, exact_counts=counts)
     header, blob = encode_frame(frame, SCHEMA.hash)
 
     with pytest.raises(ProtocolError, match=r"counts more than 2\^47"):
@@ -269,16 +269,16 @@ def test_a_quantity_that_counts_too_much_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantities", "text"),
+    ("exact_counts", "text"),
     [
-        ([SiteQuantity(site=8, name="fine_exponents:4")], "of site 8; it has 8"),
-        ([SiteQuantity(site=0, name="rank_me")], "no quantity 'rank_me'"),
-        ([SiteQuantity(site=0, name="cast_counts:float9")], "no number format 'float9'"),
-        ([SiteQuantity(site=0, name="fine_exponents:4")] * 2, "twice"),
+        ([SiteExactCount(site=8, name="fine_exponents:4")], "of site 8; it has 8"),
+        ([SiteExactCount(site=0, name="rank_me")], "no exact count 'rank_me'"),
+        ([SiteExactCount(site=0, name="cast_counts:float9")], "no number format 'float9'"),
+        ([SiteExactCount(site=0, name="fine_exponents:4")] * 2, "twice"),
         (
-            [SiteQuantity(site=i, name=f"fine_exponents:{k}") for i in range(8) for k in (3, 4)]
+            [SiteExactCount(site=i, name=f"fine_exponents:{k}") for i in range(8) for k in (3, 4)]
             + [
-                SiteQuantity(site=i, name=f"block_exponents:1x{size}:amax:4")
+                SiteExactCount(site=i, name=f"block_exponents:1x{size}:amax:4")
                 for i in range(8)
                 for size in range(1, 20)
             ],
@@ -286,8 +286,8 @@ def test_a_quantity_that_counts_too_much_is_refused() -> None:
         ),
     ],
 )
-def test_a_schema_with_quantities_that_cannot_be_is_refused(
-    quantities: list[SiteQuantity], text: str
+def test_a_schema_with_exact_counts_that_cannot_be_is_refused(
+    exact_counts: list[SiteExactCount], text: str
 ) -> None:
     with pytest.raises(ProtocolError, match=text):
-        decode(encode(make_schema(SITES, quantities)), "agent")
+        decode(encode(make_schema(SITES, exact_counts)), "agent")

@@ -184,7 +184,7 @@ json_like = st.recursive(
 
 
 @given(
-    st.sampled_from(["hello", "schema", "frame", "state", "goodbye", "welcome", "quantity"]),
+    st.sampled_from(["hello", "schema", "frame", "state", "goodbye", "welcome", "exact_count"]),
     st.lists(json_like, max_size=16),
 )
 def test_wrong_fields_end_in_a_protocol_error(tag: str, fields: list[Any]) -> None:

@@ -186,29 +186,29 @@ def test_what_is_no_floating_point_number_is_passed_over_and_counted(
     assert scope.health()["tensors_unsupported"] == 2
 
 
-def test_quantities_are_counted(watch: Watch, observed: Observed) -> None:
+def test_exact_counts_are_counted(watch: Watch, observed: Observed) -> None:
     values = jax.random.normal(jax.random.key(0), (64, 64)) * 300
     counting = CastCounts("float8_e4m3fn")
-    with watch(quantities={"weight:w": counting}) as scope:
+    with watch(exact_counts={"weight:w": counting}) as scope:
         scope.step(scope.sketch(weights={"w": values}))
-    found = open_run(observed.path).quantity(counting, site="weight:w", steps=0)
+    found = open_run(observed.path).exact_count(counting, site="weight:w", steps=0)
     assert found.values.ravel().tolist() == counting.count(np.asarray(values)).tolist()
 
 
-def test_quantities_that_nobody_would_count_are_refused(watch: Watch) -> None:
+def test_exact_counts_that_nobody_would_count_are_refused(watch: Watch) -> None:
     counting = {"weight": CastCounts("float8_e4m3fn")}
-    with pytest.raises(SettingError, match="`quantities` are counted on the host"):
-        watch(in_program=True, quantities=counting).__enter__()
+    with pytest.raises(SettingError, match="`exact_counts` are counted on the host"):
+        watch(in_program=True, exact_counts=counting).__enter__()
 
 
-def test_quantities_of_what_is_tapped_are_told_as_not_counted(
+def test_exact_counts_of_what_is_tapped_are_told_as_not_counted(
     watch: Watch, observed: Observed
 ) -> None:
-    with watch(quantities={"tap": CastCounts("float8_e4m3fn")}) as scope:
+    with watch(exact_counts={"tap": CastCounts("float8_e4m3fn")}) as scope:
         step = jax.jit(lambda x: scope.sketch(taps=scope.collect(lambda x: tap(x, "x"))(x)[1]))
         for _ in range(2):
             scope.step(step(jnp.ones(3)))
-    assert observed.reports() == "Quantities are not counted of what is tapped: tap:x."
+    assert observed.reports() == "ExactCounts are not counted of what is tapped: tap:x."
 
 
 def test_include_and_exclude_choose_by_name(watch: Watch, observed: Observed) -> None:

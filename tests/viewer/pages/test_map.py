@@ -199,12 +199,12 @@ def test_blocks_that_were_counted_have_a_table_of_their_own(
 ) -> None:
     job = new_job(bad_step=None)
     site = job.site("blocks.0.mlp.up")
-    quantity, x = BlockExponents(rows=1, columns=16, scale="amax"), np.ones((2, 32))
+    exact_count, x = BlockExponents(rows=1, columns=16, scale="amax"), np.ones((2, 32))
     x[0, 0] = 1000
     place = int(job.index[[one.label for one in job.sites].index(site)])
-    job.writer.catalog.add_quantities([(place, quantity.name)])
+    job.writer.catalog.add_exact_counts([(place, exact_count.name)])
     record = job.record(0, 5, without=(), spike={})
-    job.writer.commit([replace(record, quantities={0: quantity.count(x)})], streams={})
+    job.writer.commit([replace(record, exact_counts={0: exact_count.count(x)})], streams={})
 
     page = open_page(job.path, kind="activation", site=site, step=5)
 

@@ -1,4 +1,4 @@
-"""The counts of `sketch.quantities` for tensors in the host's memory: one call that holds no lock.
+"""`sketch.exact_counts` of tensors in the host's memory: one call that holds no lock.
 
 Whatever the dtype, |x| is looked at as the bits of a float64: they are in order, and each number of
 a narrower dtype is a normal one there.
@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from ...sketch.elements import BLOCK
-from ...sketch.quantities import (
+from ...sketch.exact_counts import (
     EDGE,
     FIRST_BLOCK_EXPONENT,
     INSIDE,
@@ -26,8 +26,8 @@ from ...sketch.quantities import (
     NONZERO,
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
 )
 from ...sketch.table import FIRST_EXPONENT, Ints
 from .compiling import SOURCES, address_of, compiled
@@ -205,26 +205,26 @@ _count = njit(nogil=True, cache=True)(_count_from(SOURCES))
 _NO_THRESHOLDS = np.zeros(len(LOST), np.uint64)
 
 
-def count(quantity: Quantity, address: int, shape: Sequence[int], code: int) -> Ints:
-    """What `quantity.count` counts, of a contiguous tensor that stays valid during the call.
+def count(exact_count: ExactCount, address: int, shape: Sequence[int], code: int) -> Ints:
+    """What `exact_count.count` counts, of a contiguous tensor that stays valid during the call.
 
     Args:
         address: of its first element.
         shape: of the tensor.
         code: index into `DTYPES`.
     """
-    counts = np.zeros(quantity.shape, np.int64)
+    counts = np.zeros(exact_count.shape, np.int64)
     rows, columns = (1, 1, *shape)[-2:]
     batch = math.prod(shape[:-2])
     kind, block, bits, thresholds = FINE, (1, 1, 0), 0, _NO_THRESHOLDS
-    match quantity:
+    match exact_count:
         case CastCounts():
-            kind, thresholds = CASTS, np.array(quantity.thresholds).view(np.uint64)
+            kind, thresholds = CASTS, np.array(exact_count.thresholds).view(np.uint64)
         case FineExponents():
-            bits = quantity.bits
+            bits = exact_count.bits
         case BlockExponents():
-            kind, bits = BLOCKS, quantity.bits
-            block = (quantity.rows, quantity.columns, int(quantity.scale == "amax"))
+            kind, bits = BLOCKS, exact_count.bits
+            block = (exact_count.rows, exact_count.columns, int(exact_count.scale == "amax"))
     arrays = (
         WIDENED,
         np.empty(BLOCK, np.uint32),

@@ -16,18 +16,18 @@ from rankscope.sketch import (
     FORMATS,
     BlockExponents,
     CastCounts,
+    ExactCount,
     FineExponents,
-    Quantity,
     SettingError,
+    exact_count_named,
     fit,
     number_format,
-    quantity_named,
     sketch_array,
 )
 
 SMALL = ("float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
 """The element formats of MX."""
-QUANTITIES: list[Quantity] = [
+EXACT_COUNTS: list[ExactCount] = [
     FineExponents(),
     FineExponents(bits=1),
     BlockExponents(),
@@ -77,14 +77,16 @@ def test_fine_exponents_add_up_to_the_sketch(x: NDArray[Any], bits: int) -> None
     assert [by_row[0], by_row[-1]] == table.counts[0, 7:9].tolist()
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
+@pytest.mark.parametrize("exact_count", EXACT_COUNTS, ids=lambda exact_count: exact_count.name)
 @given(arrays(), st.data())
-def test_counts_of_parts_add_up(quantity: Quantity, x: NDArray[Any], data: st.DataObject) -> None:
+def test_counts_of_parts_add_up(
+    exact_count: ExactCount, x: NDArray[Any], data: st.DataObject
+) -> None:
     x = x.reshape(1, *x.shape) if x.ndim < 3 else x
     cut = data.draw(st.integers(0, len(x)))
-    whole = quantity.count(x)
-    assert whole.shape == quantity.shape
-    assert np.array_equal(quantity.count(x[:cut]) + quantity.count(x[cut:]), whole)
+    whole = exact_count.count(x)
+    assert whole.shape == exact_count.shape
+    assert np.array_equal(exact_count.count(x[:cut]) + exact_count.count(x[cut:]), whole)
 
 
 @given(arrays(), st.sampled_from([name for name in FORMATS if name != "float64"]))
@@ -121,8 +123,8 @@ def test_sixteenths_of_binades_tell_small_formats_exactly(
 
 @given(arrays(), st.sampled_from(FORMATS), st.integers(1, 4))
 def test_the_bounds_of_fine_exponents_hold(x: NDArray[Any], name: str, bits: int) -> None:
-    target, quantity = number_format(name), FineExponents(bits)
-    found = fit(quantity, quantity.count(x), target)
+    target, exact_count = number_format(name), FineExponents(bits)
+    found = fit(exact_count, exact_count.count(x), target)
     for question, share in fit(CastCounts(name), CastCounts(name).count(x), target).items():
         low, value, high = (found[question].low, found[question].value, found[question].high)
         assert low[0] - 1e-12 <= share.value[0] <= high[0] + 1e-12, question
@@ -137,9 +139,9 @@ def test_blocks_tell_exactly_what_mx_formats_lose(
     block: tuple[int, int], source: str, name: str, seed: int
 ) -> None:
     x = near_formats(seed, source, (37, 45))  # so that the last blocks are partial
-    target, quantity = number_format(name), BlockExponents(*block)
+    target, exact_count = number_format(name), BlockExponents(*block)
     zero, clipped, total = quantised(x.astype(np.float64), *block, name)
-    found = fit(quantity, quantity.count(x), target)
+    found = fit(exact_count, exact_count.count(x), target)
     assert found["underflow"].exact.all()
     assert found["overflow"].exact.all()
     assert found["underflow"].value[0] == zero / total
@@ -167,12 +169,12 @@ def quantised(x: NDArray[np.float64], rows: int, columns: int, name: str) -> tup
 @given(st.integers(0, 2**32), st.sampled_from(SMALL))
 def test_blocks_scaled_by_their_largest_bracket_what_is_lost(seed: int, name: str) -> None:
     x = near_formats(seed, "float32", (64, 48)).astype(np.float64)
-    target, quantity = number_format(name), BlockExponents(columns=16, scale="amax")
+    target, exact_count = number_format(name), BlockExponents(columns=16, scale="amax")
     blocks = x.reshape(64, 3, 16)
     amax = np.abs(blocks).max(axis=2, keepdims=True)
     lost = np.abs(blocks) * target.max <= target.flush_threshold * amax
     lost &= blocks != 0
-    found = fit(quantity, quantity.count(x), target)
+    found = fit(exact_count, exact_count.count(x), target)
     share = np.count_nonzero(lost) / np.count_nonzero(x)
     assert found["underflow"].low[0] - 1e-12 <= share <= found["underflow"].high[0] + 1e-12
     assert found["overflow"].high[0] == 0
@@ -183,27 +185,27 @@ def test_blocks_scaled_by_their_largest_bracket_what_is_lost(seed: int, name: st
 @given(st.integers(0, 2**32))
 def test_blocks_bracket_what_any_format_loses(scale: Any, name: str, seed: int) -> None:
     x = near_formats(seed, "float32", (40, 64)).astype(np.float64)
-    target, quantity = number_format(name), BlockExponents(scale=scale)
+    target, exact_count = number_format(name), BlockExponents(scale=scale)
     blocks = np.abs(x.reshape(40, 2, 32))
     amax = blocks.max(axis=2, keepdims=True)
     scales = amax if scale == "amax" else np.ldexp(1.0, np.frexp(amax)[1] - 1)
     ratio = blocks[blocks > 0] / np.broadcast_to(scales, blocks.shape)[blocks > 0]
     largest = target.max if scale == "amax" else 2.0 ** (np.frexp(target.max)[1] - 1)
     lost = np.count_nonzero(ratio <= target.flush_threshold / largest) / max(ratio.size, 1)
-    found = fit(quantity, quantity.count(x), target)["underflow"]
+    found = fit(exact_count, exact_count.count(x), target)["underflow"]
     assert found.low[0] - 1e-12 <= lost <= found.high[0] + 1e-12
 
 
 def test_nothing_is_lost_of_no_elements() -> None:
-    for quantity in (FineExponents(), BlockExponents(), CastCounts("float8_e5m2")):
-        counts = quantity.count(np.zeros((3, 4)))
-        found = fit(quantity, counts, number_format("float8_e5m2"))
+    for exact_count in (FineExponents(), BlockExponents(), CastCounts("float8_e5m2")):
+        counts = exact_count.count(np.zeros((3, 4)))
+        found = fit(exact_count, counts, number_format("float8_e5m2"))
         assert {share.value[0] for share in found.values()} == {0}
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.name)
-def test_a_name_says_what_is_counted(quantity: Quantity) -> None:
-    assert quantity_named(quantity.name) == quantity
+@pytest.mark.parametrize("exact_count", EXACT_COUNTS, ids=lambda exact_count: exact_count.name)
+def test_a_name_says_what_is_counted(exact_count: ExactCount) -> None:
+    assert exact_count_named(exact_count.name) == exact_count
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_a_name_says_what_is_counted(quantity: Quantity) -> None:
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(SettingError):
-        quantity_named(name)
+        exact_count_named(name)
 
 
 def test_a_block_that_cannot_be_is_refused_with_its_size() -> None:

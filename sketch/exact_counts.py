@@ -32,7 +32,7 @@ BLOCK_ROWS = 40
 FIRST_BLOCK_EXPONENT = 2 - BLOCK_ROWS
 """Exponent of row 1 of `BlockExponents`; that of its last row is 0."""
 MAX_NUMBERS = 1 << 18
-"""Counts of all quantities of a rank, or of a run, together: a record keeps 8 bytes for each."""
+"""Counts of all exact counts of a rank, or of a run, together: a record keeps 8 bytes for each."""
 SMALLEST_NORMAL = smallest_normal(np.dtype(np.float64))
 MAX_BLOCK, MAX_BLOCK_ELEMENTS = 4096, 1 << 18
 """Elements of a block along one axis, at most, and in all."""
@@ -187,7 +187,7 @@ class CastCounts:
         return np.array([np.count_nonzero(chosen) for chosen in counted], np.int64)
 
 
-Quantity = FineExponents | BlockExponents | CastCounts
+ExactCount = FineExponents | BlockExponents | CastCounts
 """What can be counted of a tensor beside its sketch."""
 
 _FINE = re.compile(r"fine_exponents:([1-9])")
@@ -196,8 +196,8 @@ _CASTS = re.compile(r"cast_counts:([a-z0-9_]{1,32})")
 
 
 @lru_cache(maxsize=1 << 12)
-def quantity_named(name: str) -> Quantity:
-    """The quantity whose `name` that is.
+def exact_count_named(name: str) -> ExactCount:
+    """The exact count whose `name` that is.
 
     Raises:
         SettingError: there is none.
@@ -209,7 +209,7 @@ def quantity_named(name: str) -> Quantity:
         return BlockExponents(int(found[1]), int(found[2]), scale, int(found[4]))
     if found := _CASTS.fullmatch(name):
         return CastCounts(found[1])
-    raise SettingError(f"There is no quantity {name[:100]!r}.")
+    raise SettingError(f"There is no exact count {name[:100]!r}.")
 
 
 def magnitudes(x: NDArray[Any]) -> NDArray[np.float64]:
