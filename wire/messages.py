@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..sketch.exact_counts import MAX_NUMBERS
+from ..sketch.matrices import MAX_QUANTITY_NAME, MAX_VALUES, Form, Merge
+from ..sketch.spectra import Statistic
 
 PROTOCOL = 5
 """The version of this vocabulary."""
@@ -25,6 +27,8 @@ MAX_MEMBERS = 1 << 20
 """Streams that a relay may begin on one connection, one after another."""
 MAX_EXACT_COUNTS = 4096
 """Of one rank, all sites together."""
+MAX_SERIES = 4096
+"""Of one rank."""
 MAX_JOINED = 4096
 """Frames that one joined frame stands for."""
 MAX_JOINED_ROWS = 4_000_000
@@ -195,6 +199,39 @@ class SiteExactCount(Message, frozen=True):
     """As of `sketch.exact_counts`: it says what is counted, and in which shape."""
 
 
+class Reading(Message, frozen=True):
+    """One quantity that is read off a series."""
+
+    quantity: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_QUANTITY_NAME)]
+    statistic: Statistic = "values"
+    """`values` are the series itself; all others are read off the spectrum of a matrix."""
+
+
+class Series(Message, frozen=True):
+    """What is derived from one module's or parameter's tensors in a step: an array of float64."""
+
+    of: Name
+    """The module or parameter, and `#n` for call n, from 1 on, within one forward of the root."""
+    form: Form
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUES)]
+    """Of `values` how many there are; of a covariance or Gram matrix how many features."""
+    readings: Annotated[list[Reading], msgspec.Meta(min_length=1, max_length=64)]
+    merge: Merge = "mean"
+    """How `values` of ranks that hold different samples become one; a mean goes by weight."""
+    axes: Annotated[dict[Name, Literal["merge", "own"]], msgspec.Meta(max_length=16)] = {}
+    """By mesh axis: ranks hold different samples, which are merged, or different features, which
+    are kept apart; along an axis that is not named they hold copies."""
+
+
+class SeriesValues(Message, frozen=True):
+    """The array of one series of a frame, which lies in the blob as little-endian float64."""
+
+    series: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SERIES)]
+    """Index into the schema's series."""
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    """Samples that it is of."""
+
+
 class Schema(Message, tag="schema", frozen=True, weakref=True):
     """What the frames that carry `hash` hold; sent before the first of them."""
 
@@ -202,6 +239,7 @@ class Schema(Message, tag="schema", frozen=True, weakref=True):
     columns: Annotated[list[Column], msgspec.Meta(max_length=64)]
     sites: Annotated[list[Site], msgspec.Meta(max_length=MAX_SITES)]
     exact_counts: Annotated[list[SiteExactCount], msgspec.Meta(max_length=MAX_EXACT_COUNTS)] = []
+    series: Annotated[list[Series], msgspec.Meta(max_length=MAX_SERIES)] = []
 
 
 class Gap(Message, frozen=True):
@@ -255,6 +293,8 @@ class FrameHeader(Message, tag="frame", frozen=True):
     """It was kept back, and is sent because something went wrong since: after later steps."""
     alarming: bool = False
     """Some site has values that are not finite, or overflow, and had none in the steps before."""
+    series: Annotated[list[SeriesValues], msgspec.Meta(max_length=MAX_SERIES)] = []
+    """Their arrays follow the exact counts in the blob, in order."""
 
 
 class JoinedMember(Message, frozen=True):

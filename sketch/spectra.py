@@ -1,0 +1,90 @@
+"""What is read off the spectrum of a covariance or of a Gram matrix."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from .matrices import Form, Weighted, square
+from .table import Floats
+
+Statistic = Literal[
+    "values",
+    "largest",
+    "trace",
+    "stable_rank",
+    "effective_rank",
+    "condition",
+    "condition20",
+    "condition50",
+    "condition80",
+    "spectrum",
+]
+"""What is read off a series: its `values` themselves, or something of a matrix's spectrum."""
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+DEPTHS = {"condition20": 0.2, "condition50": 0.5, "condition80": 0.8}
+"""Beside which of the spectrum's numbers, as a share of them all, the largest is set."""
+
+
+def spectrum(form: Form, size: int, part: Weighted) -> tuple[Floats, str]:
+    """The spectrum of a matrix, largest first, and why it is not known, or nothing.
+
+    Of a covariance the eigenvalues of the unbiased estimate (divided by n - 1); of a Gram matrix
+    the singular values of what it was made of. What is negative by rounding is zero.
+
+    Returns:
+        float64 [size]; all NaN where there is a reason.
+    """
+    weight, array = part
+    unknown = np.full(size, np.nan)
+    if not np.isfinite(array).all():
+        return unknown, "it has values that are not finite"
+    if form == "covariance" and weight < 2:
+        return unknown, f"a covariance needs two samples, and there is {weight:g}"
+    triangle = array[size:] / (weight - 1) if form == "covariance" else array
+    try:
+        found = np.linalg.eigvalsh(square(triangle, size))[::-1]
+    except np.linalg.LinAlgError as error:
+        return unknown, f"the decomposition failed: {error}"
+    found = np.maximum(found, 0)
+    return (np.sqrt(found) if form == "gram" else found), ""
+
+
+def read(statistic: Statistic, found: Floats, form: Form) -> Floats:
+    """float64 [1], or [size] for the whole `spectrum`.
+
+    With s the spectrum: `largest` s_0; `trace` sum(s), of a Gram matrix sum(s^2); `stable_rank`
+    the trace over s_0, of a Gram matrix over s_0^2 (Rudelson and Vershynin 2007);
+    `effective_rank` exp(-sum(p log p)) with p = s / sum(s) (Roy and Vetterli 2007; RankMe, Garrido
+    et al. 2023); `condition` s_0 over the last, `conditionP` over the one at P % of the spectrum.
+    What is below the rounding of s_0 counts as zero: the condition is infinite then. All of it is
+    NaN where s_0 is zero, but for the trace and s_0.
+    """
+    powers = found**2 if form == "gram" else found
+    match statistic:
+        case "spectrum":
+            return found
+        case "largest":
+            return found[:1]
+        case "trace":
+            return powers.sum(keepdims=True)
+        case _ if not found[0] > 0:
+            return np.full(1, np.nan)
+        case "stable_rank":
+            return powers.sum(keepdims=True) / powers[0]
+        case "effective_rank":
+            share = found[found > 0] / found.sum()
+            return np.exp(-(share * np.log(share)).sum(keepdims=True))
+        case _:
+            return _condition(statistic, found, form)
+
+
+def _condition(statistic: Statistic, found: Floats, form: Form) -> Floats:
+    depth = DEPTHS.get(statistic)
+    place = len(found) - 1 if depth is None else int(depth * len(found))
+    rounding = len(found) * np.finfo(np.float64).eps
+    least = np.sqrt(rounding) if form == "gram" else rounding
+    below = found[place] <= least * found[0]
+    return np.full(1, np.inf) if below else found[:1] / found[place]
