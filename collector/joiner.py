@@ -18,6 +18,7 @@ from ..merge.joining import KEPT_RANKS
 from ..merge.merging import Merged, merge_contributions
 from ..merge.placement import Layout
 from ..merge.plan import Contribution, Plans
+from ..merge.series import Derived
 from ..rules.book import RuleBook
 from ..rules.watch import Watch
 from ..sketch.labels import rank_words
@@ -537,6 +538,7 @@ class Joiner:
             training={rank: one.training for rank, one in said.items()},
             health={rank: one.health for rank, one in said.items()},
             exact_counts=merged.exact_counts,
+            derived=Derived.of([held.parts[rank] for rank in sorted(held.parts)]),
             by_group=merged.by_group,
             distribution=merged.distribution,
         )

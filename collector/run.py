@@ -15,18 +15,29 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from ..merge.placement import CountedAt, Layout, groups_of, lay_out
+from ..merge.placement import (
+    CountedAt,
+    DerivedAt,
+    Layout,
+    ReadingAt,
+    cell_of,
+    groups_of,
+    lay_out,
+    part_of,
+)
 from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
 from ..sketch.exact_counts import MAX_NUMBERS, exact_count_named
+from ..sketch.spectra import width_of
 from ..store.incidents import IncidentLog
 from ..store.layout import CHUNK
-from ..store.record import Alert, Event, RankInfo, Record, SiteInfo
+from ..store.record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
+    MAX_READ,
     Alerts,
     Control,
     FrameHeader,
@@ -118,6 +129,8 @@ class Run:
         self._schema_bytes = self._site_bytes = 0
         self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
         """By attempt: exact counts for which the run has no room, of which an event told."""
+        self._cramped: set[int] = set()
+        """Attempts with quantities for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
         self._is_sealed = False
         self._gathered_at = float("-inf")
@@ -192,7 +205,8 @@ class Run:
         indices = self._catalog.add_sites(infos)
         schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
-        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
+        derived = self._derive_at(stream, schema)
+        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups, derived)
         layout = replace(layout, schema=schema)
         stream.schemas[schema.hash] = Known(schema, layout, charge)
         self._schema_bytes += charge
@@ -580,6 +594,44 @@ class Run:
         return [
             CountedAt(one.site, place, exact_count_named(one.name).shape)
             for one, place in zip(schema.exact_counts, places, strict=True)
+        ]
+
+    def _derive_at(self, stream: Stream, schema: Schema) -> list[DerivedAt]:
+        """Where the run keeps what is read off a schema's series; what has no room is told."""
+        infos = [
+            QuantityInfo(
+                name=reading.quantity,
+                of=one.of,
+                part=part_of(one.axes, stream.mesh),
+                width=width_of(reading.statistic, one.size),
+                is_vector=reading.statistic in ("values", "spectrum") and one.size > 1,
+                start=0,
+            )
+            for one in schema.series
+            for reading in one.readings
+        ]
+        places = iter(pairs := list(zip(infos, self._catalog.add_quantities(infos), strict=True)))
+        refused = [info.label for info, place in pairs if place is None]
+        if refused and stream.attempt not in self._cramped:
+            self._cramped.add(stream.attempt)
+            text = (
+                f"{len(refused)} quantities are not stored, {refused[0]} the first: "
+                f"a run has room for {MAX_READ} numbers of them."
+            )
+            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
+        return [
+            DerivedAt(
+                one.form,
+                one.size,
+                one.merge,
+                cell_of(one.axes, stream.mesh),
+                tuple(
+                    ReadingAt(reading.statistic, reading.bound, place)
+                    for reading, (_, place) in zip(one.readings, places, strict=False)
+                    if place is not None
+                ),
+            )
+            for one in schema.series
         ]
 
     def _write_attempts(self) -> None:
