@@ -8,7 +8,7 @@ a device, and nothing talks to another rank.
 from .builtin import known_quantities
 from .configuration import Configuration
 from .quantity import Quantity
-from .registry import known_aliases, named, quantity
+from .registry import known_aliases, named, quantity, remove
 from .taking import Quantities, Taken
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "known_quantities",
     "named",
     "quantity",
+    "remove",
 ]

@@ -64,7 +64,8 @@ _COST = (
     "positions of a convolution. It costs about 1.3 rows * channels^2 operations in float64 on "
     "the device in steps in which it is due, and 8 channels^2 bytes until the step's end; up to "
     "`limit` channels (1024). Ranks with different samples are merged exactly, in the "
-    "collector, where the eigenvalues are computed. What was not finite makes it NaN. Taiyi's of the same name."
+    "collector, where the eigenvalues are computed. What was not finite makes it "
+    "NaN. Taiyi's of the same name."
 )
 
 

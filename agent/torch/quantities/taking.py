@@ -120,7 +120,12 @@ class Quantities:
             [task for task in modules if not task.is_off and (task.is_due or task.gathers)]
         )
         parameters.begin(step)
-        return any(task.is_due for task in self._orders)
+        return self.is_due
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything is due in the open step."""
+        return self._step is not None and any(task.is_due for task in self._orders)
 
     def ends(self, step: int) -> list[Taken]:
         """What the step says under each series; its hooks are gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankscope.agent.torch.names import Names, stages_of
-from rankscope.agent.torch.quantities import Quantities, Taken
+from rankscope.agent.torch.quantities import Quantities, Taken, quantity, remove
 from rankscope.sketch import Weighted, merged, read, read_values, spectrum
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -64,3 +64,17 @@ def watch() -> Callable[..., Watched]:
         return watched
 
     return make
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[..., None]]:
+    """Registers a function as a quantity until the end of the test."""
+    names = list[str]()
+
+    def register(name: str, function: Callable[..., torch.Tensor], **how: Any) -> None:
+        quantity(name, **how)(function)
+        names.append(name)
+
+    yield register
+    for name in names:
+        remove(name)

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-CASES = {
-    case["id"]: case
-    for case in json.loads((Path(__file__).parent / "golden_cases.json").read_text())
-}
+GOLDEN = Path(__file__).parents[2] / "sketch" / "golden_cases.json"
+CASES = {case["id"]: case for case in json.loads(GOLDEN.read_text(encoding="utf-8"))}
 COVARIANCE = [
     "InputCovMaxEig",
     "InputCovStableRank",
