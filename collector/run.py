@@ -677,14 +677,27 @@ class Run:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (attempt, record.step)
                 self._usual_bytes = record.size_bytes
+            self._responses[attempt].pace(batch.records)
             self._alarm(attempt, batch.alerts)
-            self._respond(attempt, batch)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
         self._everyone_left = self._everyone_left and len(gathered.records) > 0
 
+    def _judge_quantities(self, records: Sequence[Record]) -> None:
+        """What is found in records that are durable is stored with the next."""
+        meta = self._catalog.meta
+        for record in records:
+            joiner = self._joiners.get(record.attempt)
+            if joiner is not None and record.derived.numbers().values:
+                alerts = joiner.judge_quantities(record, meta.quantities, meta.sites)
+                self._alarm(record.attempt, alerts)
+                if alerts:
+                    self._ready = self._ready or Batch()
+                    self._ready.alerts += alerts
+
     def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
-        """Sinks hear at once of what was found, stored or not."""
+        """Agents and sinks hear at once of what was found, stored or not."""
+        self._respond(attempt, alerts)
         if not (alerts and self._sinks.are_there):
             return
         launch, sites = self._launch(attempt), self._catalog.meta.sites
@@ -693,11 +706,10 @@ class Run:
         for incident in self._incidents[attempt].add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
 
-    def _respond(self, attempt: int, batch: Batch) -> None:
-        """Agents hear at once, too, and look closer where it is worth that."""
+    def _respond(self, attempt: int, alerts: Sequence[Alert]) -> None:
+        """Agents look closer where it is worth that."""
         response, joiner = self._responses[attempt], self._joiners[attempt]
-        response.pace(batch.records)
-        begun = [alert for alert in batch.alerts if alert.last_step is None]
+        begun = [alert for alert in alerts if alert.last_step is None]
         step = joiner.newest_step()
         free = attempt not in self._budgets and attempt not in self._relief
         asked = response.add(begun, step, may_detail=free)
@@ -708,7 +720,7 @@ class Run:
         """Have it stored; False if there is nothing to store."""
         self._ready = None
         cursors = self._cursors(_by_stream(batch.released))
-        if not (batch.records or batch.events or cursors):  # alerts come with records
+        if not (batch.records or batch.events or batch.alerts or cursors):
             self._release(batch)
             return False
         self._write_attempts()
@@ -727,6 +739,7 @@ class Run:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)
+        self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)

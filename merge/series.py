@@ -53,6 +53,13 @@ class Derived:
                     cells.setdefault(known.cell, Weighted(said.weight, array))
         return cls(found)
 
+    @classmethod
+    def known(cls, values: Mapping[int, Floats]) -> Derived:
+        """Those of a stored record, by index into the run's quantities."""
+        derived = cls({})
+        derived._numbers = Numbers(values, {})
+        return derived
+
     @property
     def size_bytes(self) -> int:
         """What the arrays take of memory."""

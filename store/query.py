@@ -47,7 +47,7 @@ from .pooling import Heatmap, Pool
 from .quantities import quantities_frame, quantity_frame
 from .rank_ratios import RankRatios, rank_ratios
 from .reader import Reader, open_reader
-from .record import Alert, Record, SiteInfo
+from .record import Alert, QuantityInfo, Record, SiteInfo
 from .replay import replay
 from .scales import reductions_frame, without_scale
 from .selection import (
@@ -970,6 +970,11 @@ class Run:
     def alert_log(self) -> list[Alert]:
         """Every entry of the log of alerts: one when an alert begins, and one when it has ended."""
         return [alert_from_json(one) for one in self._reader.log("alerts")]
+
+    @property
+    def quantity_infos(self) -> Sequence[QuantityInfo]:
+        """All derived quantities, in the order of their indices."""
+        return self._reader.meta.quantities
 
     @property
     def site_infos(self) -> Sequence[SiteInfo]:

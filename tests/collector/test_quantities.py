@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from rankscope.__main__ import cli
 from rankscope.agent import Outbox
+from rankscope.rules import judge_again, rule_book
 from rankscope.sketch import ProtocolError, SettingError, SketchTable, Weighted
 from rankscope.store import open_run
 from rankscope.wire import (
@@ -26,7 +30,7 @@ from rankscope.wire import (
     pack_frame,
 )
 
-from .serving import SITES, close_all, hello, outbox, serving
+from .serving import QUICK, SITES, close_all, hello, outbox, serving
 from .serving import send as send_sketches
 
 FEATURES = 5
@@ -147,6 +151,24 @@ def test_what_was_not_measured_is_not_there(four_ranks: Path) -> None:
         run.quantity("dead_neurons", of="x")
 
 
+def test_the_command_lists_and_shows_them(four_ranks: Path, tmp_path: Path) -> None:
+    run = str(four_ranks)
+    listed = CliRunner().invoke(cli, ["quantities", run])
+    shown = CliRunner().invoke(
+        cli,
+        ["quantities", run, "input_cov_max_eig", "--steps", "0:1", "--csv", f"{tmp_path}/x.csv"],
+    )
+    nothing = CliRunner().invoke(cli, ["quantities", run, "--step", "0"])
+
+    assert "input_cov_spectrum: of fc" in listed.output
+    assert "dead_neurons: of act" in listed.output
+    lines = [line.split() for line in shown.output.splitlines()]
+    assert [line[:3] for line in lines[1:]] == [["fc", "tp=0", "2"], ["fc", "tp=1", "2"]]
+    assert len(pd.read_csv(tmp_path / "x.csv")) == 4
+    assert nothing.exit_code == 2
+    assert "name it after the run" in nothing.output
+
+
 def test_sketches_tell_norms(four_ranks: Path, tmp_path: Path) -> None:
     with serving(tmp_path / "other") as service:
         box = outbox(service.address)
@@ -185,3 +207,62 @@ def test_a_frame_with_too_few_numbers_is_refused() -> None:
     )
     with pytest.raises(ProtocolError, match="takes 160 bytes"):
         open_frame(*pack_frame(frame, schema.hash), schema)
+
+
+def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        """
+        [[quantities]]
+        quantity = "dead_neurons"
+        of = "^act$"
+        above = 0.5
+        severity = "error"
+        records = 2
+
+        [[quantities]]
+        quantity = "input_cov_max_eig"
+        below = 1e9
+        """
+    )
+    book = rule_book(rules)
+    settings = replace(QUICK, joiner=replace(QUICK.joiner, rules=book))
+    with serving(tmp_path, settings) as service:
+        box = rank(service.address, 0, (1, 0), (1, 0))
+        for step, maxima in enumerate([[1, -1, -1], [1, -1, -1], [1, -1, -1], [1, 1, -1]]):
+            dead = Weighted(1, np.array(maxima, np.float64))
+            send(box, step, {0: covariance(samples(0, step)), 1: dead})
+        assert close_all([box]) == [True]
+
+    run = open_run(tmp_path / "demo")
+    alerts = run.alerts().set_index("rule")
+    low = alerts.loc["input_cov_max_eig below"]
+    dead = alerts.loc["dead_neurons above"]
+    assert (dead["first_step"], dead["last_step"], dead["severity"]) == (0, 2, "error")
+    assert (dead["value"], dead["threshold"]) == (pytest.approx(2 / 3), 0.5)
+    assert dead["text"] == "dead_neurons of act is 0.667, above 0.5."
+    assert low["first_step"] == 0
+    assert 0 < low["value"] < low["threshold"] == 1e9
+
+    again, judged = judge_again(run, book)
+    found = {one.rule: one for incident in again for one in incident.alerts}
+    assert found.keys() == {"dead_neurons above", "input_cov_max_eig below"}
+    assert found["dead_neurons above"].last_step == 2
+    assert judged["dead_neurons above"] == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("quantity = 'rank_me'", "give quantity, and one of above and below"),
+        ("quantity = 'rank_me'\nabove = 'x'", "above is a number, got 'x'"),
+        ("quantity = 'rank_me'\nabove = 1\nrecords = 0", "records is at least 1, got 0"),
+        ("quantity = 'rank_me'\nabove = 1\nof = '('", r"of holds no regular expression '\('"),
+        ("quantiti = 'rank_me'", "there is no 'quantiti'; there are quantity"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(tmp_path: Path, said: str, words: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(f"[[quantities]]\n{said}\n")
+    with pytest.raises(SettingError, match=words):
+        rule_book(file)
