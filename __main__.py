@@ -81,6 +81,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Say which tensors would break in which number formats.",
     ),
+    "quantities": LazyCommand(
+        target="store.quantities_command:quantities",
+        extra="collector",
+        summary="Show what was derived of modules: spectra, ranks, dead neurons.",
+    ),
     "prune": LazyCommand(
         target="store.command:prune",
         extra="collector",

@@ -58,6 +58,8 @@ BEAT_S = 2.0
 LARGEST_HEADER = MAX_HEADER_BYTES // 2
 """Without the gaps that it will tell."""
 TOO_LARGE = "it was too large for the wire"
+WINDOW_BYTES = 16 << 20
+"""What is kept until it is durable, unless more is asked for."""
 MAX_UNREAD = 16
 """Messages about alerts that wait for `take_alerts`; beyond that the oldest are forgotten."""
 FLUSH_MS = 200
@@ -112,7 +114,7 @@ class Outbox:
         hello: Hello,
         *,
         keys: AgentKeys | None = None,
-        window_bytes: int = 16 << 20,
+        window_bytes: int = WINDOW_BYTES,
         window_frames: int = 256,
     ) -> None:
         if window_bytes < 1 or window_frames < 1:

@@ -175,10 +175,15 @@ def schedules_by_kind(
             near = get_close_matches(kind, known, n=3, cutoff=0.4) or list(known)
             raise SettingError(f"There is no kind {kind!r}; did you mean {', '.join(near)}?")
     chosen = {kind: by_kind.get(kind, default) for kind in dict.fromkeys((*kinds, *by_kind))}
-    return {kind: _schedule_of(given, default, kind) for kind, given in chosen.items()}
+    return {kind: schedule_of(given, default, kind) for kind, given in chosen.items()}
 
 
-def _schedule_of(given: object, default: Schedule, kind: str) -> Schedule:
+def schedule_of(given: object, default: Schedule, whose: str) -> Schedule:
+    """What stands for a schedule, as one; where a part is not said it is that of the default.
+
+    Raises:
+        SettingError: it cannot be used.
+    """
     match given:
         case Schedule():
             return given
@@ -190,7 +195,7 @@ def _schedule_of(given: object, default: Schedule, kind: str) -> Schedule:
             return replace(default, when=given)
         case _:
             raise SettingError(
-                f"The schedule of {kind!r} must be a Schedule, a number of steps, a text as "
+                f"The schedule of {whose!r} must be a Schedule, a number of steps, a text as "
                 f"'linear(10)', or a function of the step, got {given!r}."
             )
 

@@ -103,6 +103,10 @@ class Timetable:
         """
         self._detail = range(from_step, from_step + steps)
 
+    def is_in_full(self, step: int) -> bool:
+        """Whether all is sketched and sent in a step, whatever was asked."""
+        return step in self._detail
+
     def begin(self, step: int) -> bool:
         """Turn to a step; whether anything is due in it."""
         times, from_step = self._next_stretch

@@ -15,7 +15,7 @@ from ..sketch.errors import SettingError
 from .format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS, Scale
 from .query import NARROW_FORMATS, open_run
 from .recipes import recipe
-from .selection import Steps
+from .selection import steps_from
 from .sketched import fullest_step
 
 MOST = 40
@@ -65,7 +65,9 @@ def formats(
     opened = open_run(run)
     table = opened.format_table(
         # Of a run without histograms: all steps, and the answer that nothing is known.
-        fullest_step(opened.records()) if step is None and steps is None else _steps(step, steps),
+        fullest_step(opened.records())
+        if step is None and steps is None
+        else steps_from(step, steps),
         kind=kind or None,
         name=name,
         formats=formats or NARROW_FORMATS,
@@ -126,20 +128,6 @@ def _broken(table: xr.Dataset) -> Iterator[str]:
 
 def _between(low: float, high: float) -> str:
     return f"{low:.3%}" if low == high else f"{low:.3%} to {high:.3%}"
-
-
-def _steps(step: int | None, steps: str | None) -> Steps:
-    if step is not None and steps is not None:
-        raise SettingError("Give --step or --steps, not both.")
-    if steps is None:
-        return step
-    first, colon, last = steps.partition(":")
-    try:
-        if not colon:
-            raise ValueError
-        return (int(first) if first else None, int(last) if last else None)
-    except ValueError:
-        raise SettingError(f"--steps must be as 100:200, 100: or :, got {steps!r}.") from None
 
 
 def _scale(given: Sequence[str]) -> Scale:

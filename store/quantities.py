@@ -36,6 +36,7 @@ SKETCHED = {
     "weight_norm": Sketched("weight", "l2"),
     "weight_grad_norm": Sketched("weight_gradient", "l2"),
     "update_norm": Sketched("update", "l2"),
+    "gradient_flow": Sketched("weight_gradient", "mean_abs"),
 }
 """By name: what every sketch tells at no further cost."""
 

@@ -255,3 +255,22 @@ def ranks_in(words: NDArray[np.int64]) -> list[int]:
     """The ranks whose bits are set in one record's mask."""
     bits = np.unpackbits(words.astype("<i8").view(np.uint8), bitorder="little")
     return [int(rank) for rank in np.flatnonzero(bits)]
+
+
+def steps_from(step: int | None, steps: str | None) -> Steps:
+    """The steps that options name: one, or `A:B` with both ends included.
+
+    Raises:
+        SettingError: both are given, or the second is no pair of steps.
+    """
+    if step is not None and steps is not None:
+        raise SettingError("Give --step or --steps, not both.")
+    if steps is None:
+        return step
+    first, colon, last = steps.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return (int(first) if first else None, int(last) if last else None)
+    except ValueError:
+        raise SettingError(f"--steps must be as 100:200, 100: or :, got {steps!r}.") from None

@@ -12,14 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.labels import site_label
+from ...sketch.matrices import Weighted
 from ...wire.codec import Packed
-from ...wire.messages import Gap
+from ...wire.messages import Gap, Series
 from ..alarm import Alarm
 from ..framing import pack_step
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
 from .device import Copy, DeviceMeter
+from .quantities.task import Taken
 from .recorder import Recorder, health_of
 
 HANG_S = 1.0
@@ -39,11 +41,24 @@ class _Parcel:
     step: StepTable
     copies: list[tuple[DeviceMeter, Copy]]
     numbers: list[tuple[str, torch.Tensor]] = field(default_factory=list[tuple[str, torch.Tensor]])
-    ready: torch.cuda.Event | None = None
+    taken: list[Taken] = field(default_factory=list[Taken])
+    """What quantities are read off, on the host."""
+    ready: list[torch.cuda.Event] = field(default_factory=list[torch.cuda.Event])
+    """One of each device from which numbers and series come."""
 
     def arrived(self) -> bool:
-        there = self.ready is None or self.ready.query()
+        there = all(event.query() for event in self.ready)
         return there and all(meter.arrived(copy) for meter, copy in self.copies)
+
+    def bring(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """float64 on the host, to be read once they have arrived."""
+        devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+        home = [_on_its_way_home(one) if one.device in devices else one for one in tensors]
+        for device in devices:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            self.ready.append(event)
+        return home
 
 
 class Delivery:
@@ -66,13 +81,20 @@ class Delivery:
         self._recorder, self._outbox, self._submit = recorder, outbox, submit
         self._ring, self._alarm = ring, alarm
         self._parcels: deque[_Parcel] = deque()
-        self._known_sites = -1
+        self._known = -1, -1
+        """Sites and series that the outbox was told of."""
+        self._series: list[Series] = []
+        self._numbers: dict[int, int] = {}
+        """By identity of a series, its place among them."""
         self._told: StepTable | None = None
         self.lost = 0
         """Steps that had not arrived from their device when the block was left."""
 
     def send(
-        self, step: StepTable, training: Mapping[str, float | torch.Tensor] | None = None
+        self,
+        step: StepTable,
+        training: Mapping[str, float | torch.Tensor] | None = None,
+        taken: Sequence[Taken] = (),
     ) -> None:
         """Start the copies of a closed step, on the training thread; the agent's does the rest."""
         parcel = _Parcel(step, [])
@@ -84,6 +106,10 @@ class Delivery:
                 elif meter.dropped > before:
                     self._recorder.lose(_gap(step, NO_BUFFER))
         self._note_numbers(parcel, training or {})
+        arrays = parcel.bring([one.values for one in taken])
+        parcel.taken = [
+            Taken(one.series, one.weight, array) for one, array in zip(taken, arrays, strict=True)
+        ]
         self._submit(lambda: self._accept(parcel))
 
     def finish(self, timeout_s: float) -> None:
@@ -125,6 +151,8 @@ class Delivery:
         for meter, copy in parcel.copies:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
+        for series, weight, values in parcel.taken:
+            step.series[self._number(series)] = Weighted(weight, values.numpy())
         something = step.present.any() or not step.partial or self._recorder.has_reports
         bad = np.empty(0, np.intp) if step.final else self._alarm.newly_bad(step)
         if something and self._ring is not None and not step.final:
@@ -176,10 +204,17 @@ class Delivery:
 
     def _tell_sites(self) -> None:
         book = self._recorder.book
-        if len(book.sites) != self._known_sites:
+        if (len(book.sites), len(self._series)) != self._known:
             sites, exact_counts = book.known()
-            self._known_sites = len(sites)
-            self._outbox.set_sites(sites, exact_counts)
+            self._known = len(sites), len(self._series)
+            self._outbox.set_sites(sites, exact_counts, self._series)
+
+    def _number(self, series: Series) -> int:
+        """The place of a series, which is the same object in every step."""
+        number = self._numbers.setdefault(id(series), len(self._series))
+        if number == len(self._series):
+            self._series.append(series)
+        return number
 
     def _frame(self, step: StepTable, *, partial: bool, alarming: bool = False) -> None:
         self._tell_sites()
@@ -220,16 +255,19 @@ class Delivery:
     def _note_numbers(parcel: _Parcel, training: Mapping[str, float | torch.Tensor]) -> None:
         for name, value in training.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cuda":
-                host = torch.empty((), dtype=torch.float64, pin_memory=True)
-                host.copy_(value.detach().reshape(()), non_blocking=True)
-                parcel.numbers.append((name, host))
-                parcel.ready = torch.cuda.Event()
+                [home] = parcel.bring([value.detach().reshape(())])
+                parcel.numbers.append((name, home))
             else:
                 parcel.step.training[name] = float(
                     value.detach() if isinstance(value, torch.Tensor) else value
                 )
-        if parcel.ready is not None:
-            parcel.ready.record()
+
+
+def _on_its_way_home(tensor: torch.Tensor) -> torch.Tensor:
+    """float64 in pinned memory, to be read once an event after it has passed."""
+    host = torch.empty(tensor.shape, dtype=torch.float64, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    return host
 
 
 def _gap(step: StepTable, cause: str) -> Gap:

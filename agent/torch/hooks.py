@@ -178,11 +178,12 @@ class ModuleHooks:
 
     def recording(self) -> bool:
         """Whether what modules return now belongs to a step that is recorded."""
-        return (
-            self._recorder.is_open
-            and (not self._training_only or (self._root.training and self._trains))
-            and not is_tracing()  # sizes are tensors then, and nobody trains
-        )
+        return self._recorder.is_open and self.training()
+
+    def training(self) -> bool:
+        """Whether the forward that runs is one that is observed, in whatever step."""
+        trains = not self._training_only or (self._root.training and self._trains)
+        return trains and not is_tracing()  # sizes are tensors then, and nobody trains
 
     def weights_are_used(self) -> None:
         """A forward of the root begins, or has just ended."""

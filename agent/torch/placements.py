@@ -51,6 +51,16 @@ class ModulePlacements:
         """Whether each rank makes other features of the same input, so that gradients add up."""
         return any(along_features for _, along_features, _, _ in self._cuts.get(module, ()))
 
+    def cuts_inputs(self, module: torch.nn.Module) -> set[str]:
+        """Mesh axes along which a module's weight is cut along its inputs."""
+        return {
+            axis for axis, along_features, _, _ in self._cuts.get(module, ()) if not along_features
+        }
+
+    def known(self, tensor: torch.Tensor) -> Placed:
+        """How a tensor relates to the whole that it says itself, or that a module returned."""
+        return placement_of(tensor) or self._known.get(_owner(tensor), {})
+
     def of(self, module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> Placed:
         """How one output of a module relates to the whole."""
         placed = placement_of(output)
@@ -65,7 +75,7 @@ class ModulePlacements:
         placed = Placed()
         if module not in self._cuts:
             for tensor in arriving:
-                placed |= placement_of(tensor) or self._known.get(_owner(tensor), {})
+                placed |= self.known(tensor)
             return placed
         rows = math.prod(output.shape[:-1])
         for axis, along_features, whole, mine in self._cuts[module]:

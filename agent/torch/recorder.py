@@ -147,14 +147,18 @@ class Recorder(Telling):
         """Whether sites of a kind and name are measured in the open step: it may be their turn."""
         return self._open is not None and self.timetable.how(kind, name) is not None
 
-    def begin(self, step: int) -> None:
-        """Open `step`; it is dropped, and counted, where no step table is free."""
+    def begin(self, step: int, *, anyway: bool = False) -> None:
+        """Open `step`; it is dropped, and counted, where no step table is free.
+
+        Args:
+            anyway: whether it is recorded though no kind is due.
+        """
         if self._begun is None:
             self._begun, self._next = time.monotonic(), step
         self._open, self.tensors = None, 0
         is_due = False
         for number in range(self._next, step + 1):  # those before it had an interrupted end
-            is_due = self.timetable.begin(number)
+            is_due = self.timetable.begin(number) or (anyway and number == step)
             self._next = number + 1  # no signal can come between this and the next line
             if is_due:
                 self._awaited.append(number)

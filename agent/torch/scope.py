@@ -17,7 +17,7 @@ from ..alarm import Alarm
 from ..block import Block
 from ..embedded import folder_of
 from ..lifetime import OpenBlocks
-from ..outbox import Outbox, OutboxStatistics
+from ..outbox import WINDOW_BYTES, Outbox, OutboxStatistics
 from ..own_collector import collector_of
 from ..ring import Ring
 from ..schedule import Schedule, Scheduled, schedules_by_kind
@@ -43,12 +43,14 @@ from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks, group_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
+from .quantities import Configuration, Quantities
 from .recorder import Recorder, health_of
 from .scaling import LossScale
 from .settings import (
     as_list,
     check_model,
     devices_of,
+    is_part_of_pipeline,
     ring_of,
     timetable_of,
 )
@@ -70,6 +72,9 @@ DEFAULT_KINDS = (
     "optimizer_state",
     "tap",
 )
+WITH_QUANTITIES = 128 << 20
+"""Bytes that are kept until they are durable where quantities are asked for: a covariance of 1,024
+features takes 4 MiB."""
 _scopes = OpenBlocks["Scope"]()
 
 
@@ -91,6 +96,7 @@ def observe(
     ring: int = 0,
     overflow: str | None = None,
     exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None = None,
+    quantities: Configuration | None = None,
     scaler: GradScaler | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
     placements: Mapping[str, Mapping[str, Placement]] | None = None,
@@ -147,6 +153,10 @@ def observe(
             `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
             sites are never sampled.
+        quantities: what is derived from the tensors of some modules, by name or class: quantities,
+            each with its schedule if it has one, as `{"Linear": ["input_cov_max_eig", ["rank_me",
+            "linear(100)"]]}`; or a TOML file with a table `quantities`. `known_quantities()` of
+            `rankscope.agent.torch.quantities` has all.
         scaler: the job's GradScaler, if it has one: its scale is kept with each step as
             `loss_scale`, so that gradients can be asked for without it.
         mesh: the job's device mesh, or the sizes of its axes by name, ranks counted with the last
@@ -179,6 +189,8 @@ def observe(
     known += [name for name, _ in names.parameters().values()]
     selection.warn_of_strays(known)
     kept, alarm = ring_of(ring, overflow)
+    asked = Quantities.of(quantities, names, is_part=is_part_of_pipeline(stages, mesh))
+    observed = schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds)
     return Scope(
         optimizers,
         run=run_name(run),
@@ -186,7 +198,7 @@ def observe(
         keys=keys_of(keys, address),
         directory=folder_of(directory),
         timetable=timetable_of(
-            schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds),
+            {**asked.kinds, **observed},
             sentinel=sentinel,
             budget=budget,
             sample=sample,
@@ -199,6 +211,7 @@ def observe(
         selection=selection,
         names=names,
         counting=Counting.of(exact_counts),
+        quantities=asked,
         scale=LossScale(scaler),
         mesh=mesh,
         placing=Placing.of(placements),
@@ -229,6 +242,7 @@ class Scope(Block):
         selection: Selection,
         names: Names,
         counting: Counting,
+        quantities: Quantities,
         scale: LossScale,
         mesh: DeviceMesh | Mapping[str, int] | None,
         placing: Placing,
@@ -243,7 +257,7 @@ class Scope(Block):
         self._timetable, self._budget = timetable, budget
         self._ring, self._alarm = ring, alarm
         self._selection, self._counting, self._modules = selection, counting, modules
-        self._names = names
+        self._names, self._quantities = names, quantities
         self._scale = scale
         self._training_only = training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
@@ -294,12 +308,15 @@ class Scope(Block):
             budget=self._budget or 0.0,
             keeps_back=self._timetable.leaves_out,
         )
-        self._outbox = Outbox(address, hello, keys=keys)
+        window_bytes = WITH_QUANTITIES if self._quantities else WINDOW_BYTES
+        self._outbox = Outbox(address, hello, keys=keys, window_bytes=window_bytes)
         self._attach(identity.mesh)
 
     def _begin(self) -> None:
         self._parameter_hooks.step_begins()
-        self._recorder.begin(self._step)
+        self._recorder.begin(self._step, anyway=self._quantities_begin())
+        if not self._recorder.is_open and self._quantities.is_due:  # no step table is free
+            self._quantities.remove()
 
     def _send_rest(self, *, partial: bool) -> None:
         left = self._recorder.end({})
@@ -319,9 +336,11 @@ class Scope(Block):
         self._hooks.remove()
         self._parameter_hooks.remove()
         self._parallel_hooks.remove()
+        self._quantities.remove()
 
     def _forget(self) -> None:
         self._recorder.forget()
+        self._quantities.forget()
 
     def _report(self, sentence: str, error: BaseException | None = None) -> None:
         self._recorder.report(sentence, error)
@@ -364,12 +383,21 @@ class Scope(Block):
             self._names, self._optimizers, self._recorder, self._ledger
         )
         self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
+        placements = ModulePlacements(self._model, axes)
         self._hooks = ModuleHooks(
             self._names,
             self._modules,
             self._recorder,
-            ModulePlacements(self._model, axes),
+            placements,
             training_only=self._training_only,
+        )
+        self._quantities.attach(
+            report=self._recorder.report,
+            optimizers=self._optimizers,
+            recording=self._hooks.training,
+            mesh=mesh,
+            placements=placements,
+            stopwatch=self._stopwatch,
         )
         self._worker.start()  # it says hello while kernels are compiled
         for device in devices_of(self._model):
@@ -378,6 +406,7 @@ class Scope(Block):
     def _end_step(self, training: Mapping[str, float | torch.Tensor]) -> None:
         if self._recorder.is_open:
             self._parameter_hooks.step_ends()
+        taken = self._quantities.ends(self._step)
         self._hooks.forget_calls()
         self._parallel_hooks.step_ends()
         told = self._scale.take() | self._parameter_hooks.training()
@@ -385,7 +414,15 @@ class Scope(Block):
         step = self._recorder.end({})
         if step is not None:
             step.unmatched = unmatched
-            self._delivery.send(step, {**told, **training})
+            self._delivery.send(step, {**told, **training}, taken)
+
+    def _quantities_begin(self) -> bool:
+        in_full = self._timetable.is_in_full(self._step)
+        try:
+            return self._quantities.begins(self._step, in_full=in_full)
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report("Quantities could not be begun", error)
+            return False
 
     def _record_final(self) -> None:
         self._recorder.begin_final(self._step)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,11 @@ from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning
 from ..timetable import Timetable
+from .local import axis_names
+from .names import NumberedStage
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 ALARM_STEPS = 16
 """Without a ring: what was wrong in one of so many steps before is no news."""
@@ -144,3 +150,11 @@ def check_model(model: torch.nn.Module, start: int) -> None:
 def _is_compiled(module: torch.nn.Module) -> bool:
     """Whether `module.compile()` was called; torch has no public way to ask."""
     return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def is_part_of_pipeline(
+    stages: Sequence[NumberedStage], mesh: DeviceMesh | Mapping[str, int] | None
+) -> bool:
+    """Whether other ranks hold other modules, as far as is known before ranks meet."""
+    axes = mesh if isinstance(mesh, Mapping) or mesh is None else axis_names(mesh)
+    return len(stages) > 1 or stages[0][1] is not None or "pp" in (axes or ())

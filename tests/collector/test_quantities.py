@@ -11,7 +11,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from rankscope.__main__ import cli
 from rankscope.agent import Outbox
 from rankscope.rules import judge_again, rule_book
 from rankscope.sketch import ProtocolError, SettingError, SketchTable, Weighted
@@ -147,6 +149,24 @@ def test_what_was_not_measured_is_not_there(four_ranks: Path) -> None:
         run.quantity("dead_neuron")
     with pytest.raises(SettingError, match=r"No dead_neurons was derived of 'x'; .* of act\."):
         run.quantity("dead_neurons", of="x")
+
+
+def test_the_command_lists_and_shows_them(four_ranks: Path, tmp_path: Path) -> None:
+    run = str(four_ranks)
+    listed = CliRunner().invoke(cli, ["quantities", run])
+    shown = CliRunner().invoke(
+        cli,
+        ["quantities", run, "input_cov_max_eig", "--steps", "0:1", "--csv", f"{tmp_path}/x.csv"],
+    )
+    nothing = CliRunner().invoke(cli, ["quantities", run, "--step", "0"])
+
+    assert "input_cov_spectrum: of fc" in listed.output
+    assert "dead_neurons: of act" in listed.output
+    lines = [line.split() for line in shown.output.splitlines()]
+    assert [line[:3] for line in lines[1:]] == [["fc", "tp=0", "2"], ["fc", "tp=1", "2"]]
+    assert len(pd.read_csv(tmp_path / "x.csv")) == 4
+    assert nothing.exit_code == 2
+    assert "name it after the run" in nothing.output
 
 
 def test_sketches_tell_norms(four_ranks: Path, tmp_path: Path) -> None:

@@ -1,0 +1,189 @@
+"""What is asked for, in Taiyi's shape: by module, quantities and their schedules.
+
+    {"Linear": ["input_cov_max_eig", ["rank_me", "linear(10, 0)"]], nn.BatchNorm2d: "mean_tid"}
+
+Keys are names of modules or parameters, names of classes, or classes.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....sketch.errors import SettingError
+from ...schedule import Schedule, Scheduled, schedule_of
+from ...selection import RankscopeWarning
+from ..names import Names
+from .quantity import Quantity
+from .registry import named
+from .sketched import kind_of
+
+Asked = str | Quantity
+"""A quantity: its name, with options where there are some."""
+Entry = Asked | Sequence[Asked | Scheduled]
+"""A quantity, or one with its schedule."""
+Configuration = Mapping[Any, Entry | Sequence[Entry]] | str | Path
+"""By module what is computed of it; or the path of a TOML file with a table `quantities`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One quantity of one module or parameter."""
+
+    name: str
+    module: torch.nn.Module | None
+    """None where it is of a parameter that was named."""
+    parameter: torch.nn.Parameter | None
+    """What is named, or the module's `weight`."""
+    quantity: Quantity
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """All that is asked for."""
+
+    orders: list[Order]
+    kinds: dict[str, Schedule]
+    """Kinds of tensors whose sketches say what is asked for, at no further pass."""
+
+
+def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> Orders:
+    """What a configuration asks for of a model.
+
+    Of one quantity of one module the entry under the module's own name counts, else the last.
+
+    Args:
+        is_part: whether other ranks hold other modules, so that a name may be theirs.
+
+    Raises:
+        SettingError: a module, class, quantity, option or schedule does not exist.
+    """
+    found: dict[tuple[str, str], Order] = {}
+    kinds: dict[str, list[Schedule]] = {}
+    entries = list(_table_of(configuration).items())
+    for by_name in (False, True):
+        for key, asked in entries:
+            if _is_name(key, names) is not by_name:
+                continue
+            for text, schedule in _entries(key, asked):
+                kind = kind_of(text)
+                if kind is not None:
+                    kinds.setdefault(kind, []).append(schedule)
+                    continue
+                quantity = named(text) if isinstance(text, str) else text
+                for order in _orders(key, names, quantity, schedule, is_part=is_part):
+                    found[order.name, quantity.label] = order
+    return Orders(
+        list(found.values()), {kind: _any_of(schedules) for kind, schedules in kinds.items()}
+    )
+
+
+def _table_of(given: Configuration) -> Mapping[Any, Any]:
+    if isinstance(given, str | Path):
+        try:
+            given = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingError(
+                f"quantities={str(given)!r} cannot be read ({error.strerror}); pass a TOML file "
+                "with a table [quantities], or a mapping."
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingError(f"quantities={str(given)!r} is no TOML: {error}.") from None
+        if not isinstance(given.get("quantities"), Mapping):
+            raise SettingError("The TOML file of `quantities` must have a table [quantities].")
+    inner = given.get("quantities")
+    return inner if len(given) == 1 and isinstance(inner, Mapping) else given
+
+
+def _entries(key: Any, asked: Any) -> Iterator[tuple[Asked, Schedule]]:
+    """(quantity, schedule) of each entry under a key."""
+    entries = [asked] if isinstance(asked, str | Quantity) else asked
+    if not isinstance(entries, Sequence) or isinstance(entries, bytes):
+        raise SettingError(f"quantities[{key!r}] must be a list of quantities, got {asked!r}.")
+    for entry in entries:
+        schedule: Any = 1
+        match entry:
+            case str() | Quantity() as first:
+                pass
+            case [str() | Quantity() as first]:
+                pass
+            case [str() | Quantity() as first, schedule]:
+                pass
+            case _:
+                raise SettingError(
+                    f"quantities[{key!r}] has {entry!r}; write a quantity as 'rank_me', or "
+                    "['rank_me', 'linear(10, 0)'] for one with its schedule."
+                )
+        whose = f"{first if isinstance(first, str) else first.label} of {key}"
+        yield first, schedule_of(schedule, Schedule(), whose)
+
+
+def _is_name(key: Any, names: Names) -> bool:
+    return isinstance(key, str) and key in _named_things(names)
+
+
+def _orders(
+    key: Any, names: Names, quantity: Quantity, schedule: Schedule, *, is_part: bool
+) -> Iterator[Order]:
+    modules, parameters = dict(names.modules()), _parameters(names)
+    if isinstance(key, str) and key in modules:
+        chosen = {key: modules[key]}
+    elif isinstance(key, str) and key in parameters:
+        if not quantity.is_of_parameters:
+            raise SettingError(
+                f"{quantity.label} is of modules, and {key!r} is a parameter; name its module."
+            )
+        yield Order(key, None, parameters[key], quantity, schedule)
+        return
+    else:
+        is_of = _tells(key)
+        chosen = {name: module for name, module in modules.items() if is_of(module)}
+        if not chosen:
+            _not_found(key, names, is_part=is_part)
+    for name, module in chosen.items():
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
+        yield Order(name, module, weight, quantity, schedule)
+
+
+def _tells(key: Any) -> Callable[[torch.nn.Module], bool]:
+    """Whether a module is of the class that is meant."""
+    if isinstance(key, type):
+        return lambda module: isinstance(module, key)
+    return lambda module: type(module).__name__ == key
+
+
+def _not_found(key: Any, names: Names, *, is_part: bool) -> None:
+    text = key.__name__ if isinstance(key, type) else str(key)
+    classes = sorted({type(module).__name__ for _, module in names.modules()})
+    near = get_close_matches(text, [*_named_things(names), *classes], n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(classes)}."
+    sentence = f"No module, parameter or class of the model is {text!r} in `quantities`; {hint}"
+    if not is_part:
+        raise SettingError(sentence)
+    warnings.warn(sentence, RankscopeWarning, stacklevel=2)
+
+
+def _named_things(names: Names) -> list[str]:
+    return [*dict(names.modules()), *_parameters(names)]
+
+
+def _parameters(names: Names) -> dict[str, torch.nn.Parameter]:
+    return {
+        name: one for one, (first, more) in names.parameters().items() for name in (first, *more)
+    }
+
+
+def _any_of(schedules: Sequence[Schedule]) -> Schedule:
+    """The steps of any of them."""
+    first, *others = schedules
+    if all(other == first for other in others):
+        return first
+    return Schedule(when=lambda step: any(schedule.due(step) for schedule in schedules))
