@@ -10,7 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankscope.rules import BUILT_IN, Memory, Rule, RuleBook, Seen, Told, Verdict, of_rows
+from rankscope.rules import (
+    BUILT_IN,
+    Memory,
+    Rule,
+    RuleBook,
+    Seen,
+    Told,
+    Verdict,
+    of_rows,
+    rule_book,
+)
 from rankscope.store import SiteInfo
 
 from .conftest import Job
@@ -298,3 +308,12 @@ def test_every_rule_says_what_it_means_and_what_to_try(rule: Rule) -> None:
     assert f"### {rule.name} ({rule.severity})\n\n{rule.meaning} {rule.advice}\n" in page
     assert f"Told above {rule.threshold:g}" in page
     assert rule.clear <= rule.threshold
+
+
+def test_every_bound_that_is_built_in_says_what_it_means_and_what_to_try() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    for bound in rule_book().bounds:
+        rule = bound.rule
+        assert f"### {rule.name} ({rule.severity})\n\n{rule.meaning} {rule.advice}\n" in page
+        told = f"Told {bound.side} {bound.value:g}, in {bound.records} records in a row"
+        assert told in page
