@@ -86,7 +86,7 @@ def start_collector(
 
 
 def _plain_environment() -> dict[str, str]:
-    """The environment without what belongs to a rank: threads of its own choosing, no rank."""
+    """The environment without what belongs to a rank; spectra take one core of training's."""
     theirs = (
         "RANK",
         "LOCAL_RANK",
@@ -95,7 +95,8 @@ def _plain_environment() -> dict[str, str]:
         "RANKSCOPE_TO",
         "RANKSCOPE_RELAY",
     )
-    return {name: value for name, value in os.environ.items() if name not in theirs}
+    plain = {name: value for name, value in os.environ.items() if name not in theirs}
+    return {"OPENBLAS_NUM_THREADS": "1", **plain}
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes:
