@@ -78,6 +78,11 @@ class ParameterTasks:
         for handle in handles:
             handle.remove()
 
+    def held_bytes(self) -> int:
+        """What is held for the next step."""
+        held = [tensor for _, tensors in self._held.values() for tensor in tensors.values()]
+        return sum(tensor.nbytes for tensor in [*held, *self._weights.values()])
+
     def forget(self) -> None:
         """Hold nothing."""
         self._held.clear()

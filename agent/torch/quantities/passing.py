@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..arrivals import is_on_its_way
 from ..local import local_tensor
 from ..nested import tensors_in
 from .attention import logits_of
@@ -66,6 +67,10 @@ def readable(tensor: Any) -> torch.Tensor | None:
     if not isinstance(tensor, torch.Tensor):
         return None
     piece = local_tensor(tensor)
+    if piece is None and is_on_its_way(tensor):
+        raise ValueError(
+            "it is still on its way from other ranks; ask for the module that takes it"
+        )
     if piece is None:
         kind = type(getattr(tensor, "_local_tensor", tensor)).__name__
         raise ValueError(f"a {kind} of {tensor.dtype} on {tensor.device} cannot be read")

@@ -149,6 +149,10 @@ class Quantities:
                 task.fail(error)
         return found
 
+    def held_bytes(self) -> int:
+        """What is held for the next step."""
+        return 0 if self._attached is None else self._attached[1].held_bytes()
+
     def remove(self) -> None:
         """Take all hooks off the model and the optimizers."""
         self._step = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from rankscope.sketch import Weighted, merged, read, read_values, spectrum
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def read_off(parts: list[Taken]) -> dict[str, Numbers]:
+def merged_and_read(parts: Sequence[Taken]) -> dict[str, Numbers]:
     """By quantity what a collector reads off the series of one thing, merged over ranks."""
     series = parts[0].series
     arrays = (Weighted(part.weight, part.values.numpy()) for part in parts)
@@ -44,7 +44,7 @@ class Watched:
         run()
         found: dict[str, dict[str, Numbers]] = {}
         for taken in self.quantities.ends(number):
-            found.setdefault(taken.series.of, {}).update(read_off([taken]))
+            found.setdefault(taken.series.of, {}).update(merged_and_read([taken]))
         return found
 
 
@@ -78,3 +78,9 @@ def registered() -> Iterator[Callable[..., None]]:
     yield register
     for name in names:
         remove(name)
+
+
+@pytest.fixture
+def read_off() -> Callable[[Sequence[Taken]], dict[str, Numbers]]:
+    """Of the parts of several ranks."""
+    return merged_and_read

@@ -157,6 +157,22 @@ def test_forwards_that_are_no_training_are_left_out(watch: Callable[..., Any]) -
     assert found["(root)"]["input_channel_mean"].tolist() == [1.0, 1.0]
 
 
+def test_what_runs_compiled_is_told_and_training_goes_on(watch: Callable[..., Any]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    watched = watch(model, {"Linear": ["output_cov_trace", "weight_spectral_norm"]})
+    x = torch.randn(4, 3)
+    right = model(x)
+
+    found = [watched.step(step, lambda: compiled(x)) for step in range(3)]
+
+    assert torch.equal(compiled(x), right)
+    assert [list(one["0"]) for one in found] == [["weight_spectral_norm"]] * 3
+    assert [told.partition(" in a")[0] for told in watched.reports] == [
+        "Nothing came of output_cov_trace of 0"
+    ]
+
+
 def test_an_output_may_be_changed_in_place(watch: Callable[..., Any]) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(inplace=True))
     watched = watch(model, {"0": ["output_cov_trace", "output_grad_cov_trace"]})
