@@ -76,7 +76,9 @@ class Choice(param.Parameterized):
     training = param.String("", doc="Which training statistic is drawn.")
     of = param.String("", doc="Which kind of site formats are asked for; empty: all.")
     over = param.Selector(
-        default="", objects=["", "steps"], doc="Whether the worst of the visible steps counts."
+        default="",
+        objects=["", "step", "steps"],
+        doc="The steps that formats are asked of: empty: a healthy one, unless another was chosen.",
     )
     formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
     times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")

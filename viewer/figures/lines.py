@@ -143,8 +143,7 @@ class LinesFigure:
         steps, heights, looks = list[int](), list[float](), list[str]()
         for rank in lines.drawn:
             line = data[lines.label(rank)]
-            there = np.pad(np.isfinite(line), 1)
-            at = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
+            at = lonely(line)
             steps += data["step"][at].tolist()
             heights += line[at].tolist()
             looks += [colours.WORST if rank == lines.worst else colours.RANK] * len(at)
@@ -153,16 +152,17 @@ class LinesFigure:
             self.alone.data = dots
 
     def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
-        """A diamond where a rank is not finite, at the height of its nearest number."""
-        heights = []
+        """A diamond where a rank is not finite, at the height of its last number until then."""
+        heights = list[float]()
         for step, rank in lines.bad:
             line = data.get(lines.label(rank), data["high"])
             finite = np.flatnonzero(np.isfinite(line))
             if not finite.size:
                 heights.append(0.0)
                 continue
-            nearest = finite[np.abs(data["step"][finite] - step).argmin()]
-            heights.append(float(line[nearest]))
+            # A stretch without a number is one level: that at which the line broke off.
+            before = int(np.searchsorted(data["step"][finite], step, "right")) - 1
+            heights.append(float(line[finite[max(before, 0)]]))
         bad = {
             "step": np.array([step for step, _ in lines.bad], np.int64),
             "y": np.array(heights),
@@ -199,6 +199,12 @@ class LinesFigure:
                 chosen(event.x)
 
         self.figure.on_event(Tap, tapped)
+
+
+def lonely(line: NDArray) -> NDArray[np.intp]:
+    """intp: where a line has a number without neighbours, of which nothing would be drawn."""
+    there = np.pad(np.isfinite(line), 1)
+    return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
 
 
 def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:

@@ -112,7 +112,7 @@ def _findings(contents: Contents) -> Iterator[str]:
         mood = card.severity if card.severity in ("error", "warning") else "notice"
         yield (
             f'<article class="finding {mood}"><h3>{escape(card.text)}</h3>{card.facts}'
-            f"{card.advice}</article>"
+            f"{card.moments}{card.advice}</article>"
         )
     yield findings.grounds(contents.why)
     yield "</section>"

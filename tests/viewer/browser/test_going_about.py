@@ -127,3 +127,18 @@ def test_a_right_click_leads_from_a_tensor_back_to_the_map(visit: Callable) -> N
     page.page.mouse.click(*page.at("life", 12, 5.5), button="right")
 
     page.page.wait_for_url("**/?page=map&*step=40*")
+
+
+def test_escape_ends_a_search_before_it_leaves_the_tensor(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=40")
+    box = page.page.get_by_placeholder("words of its name")
+    box.press_sequentially("blocks.1 up")
+    page.sees("+ beside")
+
+    box.press("Escape")
+
+    page.page.get_by_text("+ beside").first.wait_for(state="detached")
+    assert (box.input_value(), "page=tensor" in page.page.url) == ("", True)
+    page.page.keyboard.press("Escape")
+    page.page.wait_for_url("**/?page=map&*step=40*")
