@@ -34,6 +34,7 @@ def pack_step(
             sites=rows.astype(np.uint32),
             table=step.table.take(rows),
             exact_counts=dict(step.counts),
+            series=dict(step.series),
             training=dict(step.training),
             health=dict(health),
             reports=list(reports),

@@ -39,6 +39,7 @@ from ..wire.messages import (
     Message,
     NeedSchema,
     Reject,
+    Series,
     Site,
     SiteExactCount,
     State,
@@ -138,9 +139,14 @@ class Outbox:
         """What goodbye has to tell as lost."""
         self.set_sites(())
 
-    def set_sites(self, sites: Sequence[Site], exact_counts: Sequence[SiteExactCount] = ()) -> None:
-        """Frames from now on are over these sites, and what is counted of them beside."""
-        schema = make_schema(sites, exact_counts)
+    def set_sites(
+        self,
+        sites: Sequence[Site],
+        exact_counts: Sequence[SiteExactCount] = (),
+        series: Sequence[Series] = (),
+    ) -> None:
+        """Frames from now on are over these sites, what is counted of them beside, and series."""
+        schema = make_schema(sites, exact_counts, series)
         used = self._window.schemas()
         for name in self._schemas.keys() - used:
             del self._schemas[name]
@@ -150,7 +156,7 @@ class Outbox:
     def send(self, packed: Packed) -> None:
         """Number a frame, keep it until it is durable, and send it if that needs no waiting.
 
-        Its sites and exact counts are among those of the latest `set_sites`, by the same indices.
+        Sites, exact counts and series are those of the latest `set_sites`, by the same indices.
         """
         if self._is_inert():
             return

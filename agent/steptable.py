@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.matrices import Weighted
 from ..sketch.table import Ints, SketchTable
 
 LEAST, MOST = 4, 32
@@ -34,7 +35,9 @@ class StepTable:
     unmatched: bool = False
     """Whether the rank's own gradients are not what its reduced ones were made of."""
     counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
-    """By index into the schema's exact_counts: what was counted."""
+    """By index into the schema's exact counts: what was counted."""
+    series: dict[int, Weighted] = field(default_factory=dict[int, Weighted])
+    """By index into the schema's series: what quantities are read off."""
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` sites; what is there stays."""
@@ -74,7 +77,7 @@ class StepRing:
         self._all: weakref.WeakSet[StepTable] = weakref.WeakSet()
         """Without those that never came back, because the training thread was interrupted."""
         self._counted_bytes = 0
-        """What the counts of a step took at most."""
+        """What the counts and series of a step took at most."""
         self._free: deque[StepTable] = deque()
 
     def take(self, step: int) -> StepTable | None:
@@ -94,8 +97,9 @@ class StepRing:
         table.table.clear()
         table.present.fill(False)
         counted = sum(counts.nbytes for counts in table.counts.values())
+        counted += sum(one.array.nbytes for one in table.series.values())
         self._counted_bytes = max(self._counted_bytes, counted)
-        table.training, table.counts = {}, {}
+        table.training, table.counts, table.series = {}, {}, {}
         table.time_ns = 0
         table.partial = table.final = table.unmatched = False
         self._free.append(table)

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..sketch.errors import BusyError, StoreError
+from ..store.record import Event
 from ..store.writer import RunWriter
 from ..wire.complaints import Complaints
 from .joiner import Batch
@@ -21,10 +22,16 @@ from .settings import CollectorSettings
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+MAX_TOLD = 64
+"""Events of one commit about quantities that are not known; their numbers are NaN all the same."""
+
+
+@dataclass(slots=True)
 class _Commit:
     batch: Batch
     cursors: Mapping[str, int]
+    is_read: bool = False
+    """Whether its quantities are."""
 
 
 class Commits:
@@ -49,6 +56,8 @@ class Commits:
         """What is not durable yet: under way, or waiting for another try."""
         self._result: Future[None] | None = None
         self._housekeeping: Future[None] | None = None
+        self._unknown: set[tuple[int, int]] = set()
+        """Attempts and quantities of which was told that they are not known."""
         self._next_try = 0.0
         self._failures = 0
         self._complaints = Complaints(logger)
@@ -127,6 +136,9 @@ class Commits:
 
     def _store(self, commit: _Commit) -> None:
         batch, began = commit.batch, time.monotonic()
+        if not commit.is_read:
+            batch.events += self._read_quantities(batch)
+            commit.is_read = True
         self._writer.commit(
             batch.records,
             streams=commit.cursors,
@@ -136,6 +148,28 @@ class Commits:
             judged=batch.judged,
         )
         self.last_s = time.monotonic() - began
+
+    def _read_quantities(self, batch: Batch) -> list[Event]:
+        """Take spectra, which may last; why a quantity is not known is told once a start."""
+        told = list[Event]()
+        quantities = self._writer.catalog.meta.quantities
+        for record in batch.records:
+            for index, reason in record.derived.numbers().reasons.items():
+                key = record.attempt, index
+                if key not in self._unknown:
+                    self._unknown.add(key)
+                    text = f"{quantities[index].label} is not known: {reason}."
+                    told.append(
+                        Event(
+                            kind="quantity-unknown",
+                            attempt=record.attempt,
+                            rank=-1,
+                            step=record.step,
+                            text=text,
+                            time_ns=record.time_ns,
+                        )
+                    )
+        return told[:MAX_TOLD]
 
     def _keep_house(self, result: Future[None]) -> None:
         if result.exception() is None:

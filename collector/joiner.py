@@ -18,10 +18,11 @@ from ..merge.joining import KEPT_RANKS
 from ..merge.merging import Merged, merge_contributions
 from ..merge.placement import Layout
 from ..merge.plan import Contribution, Plans
+from ..merge.series import Derived
 from ..rules.book import RuleBook
 from ..rules.watch import Watch
 from ..sketch.labels import rank_words
-from ..store.record import Alert, Event, RankFrames, Record, SiteInfo
+from ..store.record import Alert, Event, QuantityInfo, RankFrames, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import Gap
@@ -537,6 +538,7 @@ class Joiner:
             training={rank: one.training for rank, one in said.items()},
             health={rank: one.health for rank, one in said.items()},
             exact_counts=merged.exact_counts,
+            derived=Derived.of([held.parts[rank] for rank in sorted(held.parts)]),
             by_group=merged.by_group,
             distribution=merged.distribution,
         )
@@ -561,6 +563,17 @@ class Joiner:
             text = f"Rule {name} has failed, and judges no more: {why}."
             self._tell("rule-failed", -1, record.step, text)
         return alerts
+
+    def judge_quantities(
+        self, record: Record, quantities: Sequence[QuantityInfo], sites: Sequence[SiteInfo]
+    ) -> list[Alert]:
+        """What begins and what ends with the quantities of a record that is stored."""
+        try:
+            return self.watch.judge_quantities(record, quantities, sites)
+        except Exception as error:  # what peers have sent never costs the record
+            text = f"The quantities of a record were not judged: {error!r}."
+            self._tell("rule-failed", -1, record.step, text)
+            return []
 
     def _may_change(self, held: Held) -> bool:
         """Whether a rank may still add to a closed record, or replace what it sent."""

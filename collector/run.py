@@ -15,18 +15,29 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from ..merge.placement import CountedAt, Layout, groups_of, lay_out
+from ..merge.placement import (
+    CountedAt,
+    DerivedAt,
+    Layout,
+    ReadingAt,
+    cell_of,
+    groups_of,
+    lay_out,
+    part_of,
+)
 from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
 from ..sketch.exact_counts import MAX_NUMBERS, exact_count_named
+from ..sketch.spectra import width_of
 from ..store.incidents import IncidentLog
 from ..store.layout import CHUNK
-from ..store.record import Alert, Event, RankInfo, Record, SiteInfo
+from ..store.record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import (
     LEAST_BUDGET,
+    MAX_READ,
     Alerts,
     Control,
     FrameHeader,
@@ -118,6 +129,8 @@ class Run:
         self._schema_bytes = self._site_bytes = 0
         self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
         """By attempt: exact counts for which the run has no room, of which an event told."""
+        self._cramped: set[int] = set()
+        """Attempts with quantities for which the run has no room, of which an event told."""
         self._unwritten: set[int] = set()
         self._is_sealed = False
         self._gathered_at = float("-inf")
@@ -192,7 +205,8 @@ class Run:
         indices = self._catalog.add_sites(infos)
         schema = self._shared.setdefault(schema.hash, schema)
         counted = self._count_at(stream, schema, indices)
-        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups)
+        derived = self._derive_at(stream, schema)
+        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups, derived)
         layout = replace(layout, schema=schema)
         stream.schemas[schema.hash] = Known(schema, layout, charge)
         self._schema_bytes += charge
@@ -582,6 +596,44 @@ class Run:
             for one, place in zip(schema.exact_counts, places, strict=True)
         ]
 
+    def _derive_at(self, stream: Stream, schema: Schema) -> list[DerivedAt]:
+        """Where the run keeps what is read off a schema's series; what has no room is told."""
+        infos = [
+            QuantityInfo(
+                name=reading.quantity,
+                of=one.of,
+                part=part_of(one.axes, stream.mesh),
+                width=width_of(reading.statistic, one.size),
+                is_vector=reading.statistic in ("values", "spectrum") and one.size > 1,
+                start=0,
+            )
+            for one in schema.series
+            for reading in one.readings
+        ]
+        places = iter(pairs := list(zip(infos, self._catalog.add_quantities(infos), strict=True)))
+        refused = [info.label for info, place in pairs if place is None]
+        if refused and stream.attempt not in self._cramped:
+            self._cramped.add(stream.attempt)
+            text = (
+                f"{len(refused)} quantities are not stored, {refused[0]} the first: "
+                f"a run has room for {MAX_READ} numbers of them."
+            )
+            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
+        return [
+            DerivedAt(
+                one.form,
+                one.size,
+                one.merge,
+                cell_of(one.axes, stream.mesh),
+                tuple(
+                    ReadingAt(reading.statistic, reading.bound, place)
+                    for reading, (_, place) in zip(one.readings, places, strict=False)
+                    if place is not None
+                ),
+            )
+            for one in schema.series
+        ]
+
     def _write_attempts(self) -> None:
         for attempt in sorted(self._unwritten & self._joiners.keys()):
             ranks = [info for _, info in sorted(self._ranks[attempt].items())]
@@ -625,14 +677,27 @@ class Run:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (attempt, record.step)
                 self._usual_bytes = record.size_bytes
+            self._responses[attempt].pace(batch.records)
             self._alarm(attempt, batch.alerts)
-            self._respond(attempt, batch)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
         self._everyone_left = self._everyone_left and len(gathered.records) > 0
 
+    def _judge_quantities(self, records: Sequence[Record]) -> None:
+        """What is found in records that are durable is stored with the next."""
+        meta = self._catalog.meta
+        for record in records:
+            joiner = self._joiners.get(record.attempt)
+            if joiner is not None and record.derived.numbers().values:
+                alerts = joiner.judge_quantities(record, meta.quantities, meta.sites)
+                self._alarm(record.attempt, alerts)
+                if alerts:
+                    self._ready = self._ready or Batch()
+                    self._ready.alerts += alerts
+
     def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
-        """Sinks hear at once of what was found, stored or not."""
+        """Agents and sinks hear at once of what was found, stored or not."""
+        self._respond(attempt, alerts)
         if not (alerts and self._sinks.are_there):
             return
         launch, sites = self._launch(attempt), self._catalog.meta.sites
@@ -641,11 +706,10 @@ class Run:
         for incident in self._incidents[attempt].add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
 
-    def _respond(self, attempt: int, batch: Batch) -> None:
-        """Agents hear at once, too, and look closer where it is worth that."""
+    def _respond(self, attempt: int, alerts: Sequence[Alert]) -> None:
+        """Agents look closer where it is worth that."""
         response, joiner = self._responses[attempt], self._joiners[attempt]
-        response.pace(batch.records)
-        begun = [alert for alert in batch.alerts if alert.last_step is None]
+        begun = [alert for alert in alerts if alert.last_step is None]
         step = joiner.newest_step()
         free = attempt not in self._budgets and attempt not in self._relief
         asked = response.add(begun, step, may_detail=free)
@@ -656,7 +720,7 @@ class Run:
         """Have it stored; False if there is nothing to store."""
         self._ready = None
         cursors = self._cursors(_by_stream(batch.released))
-        if not (batch.records or batch.events or cursors):  # alerts come with records
+        if not (batch.records or batch.events or batch.alerts or cursors):
             self._release(batch)
             return False
         self._write_attempts()
@@ -675,6 +739,7 @@ class Run:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)
+        self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)

@@ -7,16 +7,20 @@ order or the relays in which they came.
 from .copies import Divergence
 from .joining import KEPT_RANKS, Topology, join
 from .merging import Merged, merge_contributions
-from .placement import CountedAt, Layout, groups_of, lay_out
+from .placement import CountedAt, DerivedAt, Layout, ReadingAt, groups_of, lay_out
 from .plan import Contribution
+from .series import Derived
 
 __all__ = [
     "KEPT_RANKS",
     "Contribution",
     "CountedAt",
+    "Derived",
+    "DerivedAt",
     "Divergence",
     "Layout",
     "Merged",
+    "ReadingAt",
     "Topology",
     "groups_of",
     "join",

@@ -9,6 +9,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.matrices import Form, Merge
+from ..sketch.spectra import Statistic
 from ..wire.messages import MeshAxis, Schema, Site
 
 
@@ -30,6 +32,8 @@ class Layout:
     """bool [sites]: whether the rank holds an addend of what is not reduced yet."""
     exact_counts: Sequence[CountedAt] = ()
     """Of the schema's exact counts, in order."""
+    series: Sequence[DerivedAt] = ()
+    """Of the schema's series, in order."""
     groups: Sequence[str] = ()
     """Names of the groups of ranks that the rank is in, see `groups_of`."""
     peers: int = 0
@@ -50,12 +54,36 @@ class CountedAt:
     """Of its counts."""
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedAt:
+    """One series of a rank's schema, as the whole run knows it."""
+
+    form: Form
+    size: int
+    merge: Merge
+    cell: int
+    """Ranks with equal ones hold copies; with others different samples."""
+    readings: tuple[ReadingAt, ...]
+    """Ranks whose readings are the same hold parts of one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingAt:
+    """One quantity that is read off a series."""
+
+    statistic: Statistic
+    bound: float
+    index: int
+    """Into the run's quantities."""
+
+
 def lay_out(
     sites: Sequence[Site],
     indices: Sequence[int],
     mesh: Sequence[MeshAxis],
     exact_counts: Sequence[CountedAt] = (),
     groups: Sequence[str] = (),
+    series: Sequence[DerivedAt] = (),
 ) -> Layout:
     """The layout of a rank that stands at the coordinates in `mesh`.
 
@@ -65,6 +93,7 @@ def lay_out(
         mesh: all axes; a site is replicated along those that its placement does not name.
         exact_counts: those of the rank's schema.
         groups: those that the rank is in.
+        series: those of the rank's schema.
     """
     weights = _weights(mesh)
     cell = [_number(site.placement, weights, ("shard", "partial")) for site in sites]
@@ -76,9 +105,21 @@ def lay_out(
         np.asarray(piece, np.int64),
         np.asarray(addend, np.int64) > 0,
         exact_counts,
+        series,
         groups,
         next((axis.coordinate for axis in mesh if axis.name == "tp"), 0),
     )
+
+
+def cell_of(axes: Mapping[str, str], mesh: Sequence[MeshAxis]) -> int:
+    """The cell of a series on a rank: its coordinates on the axes along which ranks merge."""
+    return _number(axes, _weights(mesh), ("merge",))
+
+
+def part_of(axes: Mapping[str, str], mesh: Sequence[MeshAxis]) -> str:
+    """Which ranks a series is of, as `tp=1`: coordinates on the axes where each has its own."""
+    own = [axis for axis in mesh if axis.size > 1 and axes.get(axis.name) == "own"]
+    return ",".join(f"{axis.name}={axis.coordinate}" for axis in own)
 
 
 def groups_of(mesh: Sequence[MeshAxis], host: str) -> list[str]:

@@ -138,7 +138,12 @@ class Gatherer:
             welcome = member.sender.welcome
             may = may and welcome is not None and welcome.joins
             may = may and not (
-                said.partial or said.kept or said.alarming or said.gaps or said.reports
+                said.partial
+                or said.kept
+                or said.alarming
+                or said.gaps
+                or said.reports
+                or said.series
             )
         if not isinstance(said, Rider):
             may = may and group.book.fits(member, row.schema)

@@ -23,5 +23,6 @@ def judge_again(run: Run, book: RuleBook) -> tuple[list[Incident], Counter[str]]
         watch = Watch(attempt, run.site_infos.__getitem__, book)
         for record in run.replay(attempt):
             alerts += watch.judge(record, {}, world_size=world_size, patched=record.kept)
+            alerts += watch.judge_quantities(record, run.quantity_infos, run.site_infos)
         judged += watch.judged
     return incidents_of(by_identity(alerts).values(), run.site_infos), judged

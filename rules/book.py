@@ -14,6 +14,12 @@ Settings are a TOML file:
     [agents]
     severity = "warning"
     steps = 16
+
+    [[quantities]]
+    quantity = "rank_me"
+    of = "blocks"
+    below = 8
+    severity = "notice"
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ from typing import Any, cast
 
 from ..sketch.errors import SettingError
 from ..store.incidents import SEVERITIES
+from .bounds import BOUNDS, Bound, Side
 from .builtin import BUILT_IN
 from .exact import EXACT
 from .rule import Rule, Severity
@@ -62,6 +69,8 @@ class RuleBook:
     mute: Sequence[re.Pattern[str]] = field(default=())
     """Searched for in a rule's name, a space and a site's label."""
     closer: Closer = field(default_factory=Closer)
+    bounds: Sequence[Bound] = BOUNDS
+    """Of derived quantities."""
 
     def is_muted(self, rule: str, site: str) -> bool:
         """Whether nothing is told of a rule at a site."""
@@ -78,7 +87,7 @@ def rule_book(settings: str | Path | None = None) -> RuleBook:
     if settings is None:
         return RuleBook(rules=tuple(rules.values()))
     said = _read(Path(settings))
-    _check_names(said, ("mute", "rules", "agents"), f"{settings}")
+    _check_names(said, ("mute", "rules", "agents", "quantities"), f"{settings}")
     for name, wanted in said.get("rules", {}).items():
         exact = [rule.name for rule in EXACT]
         _check_names({name: None}, (*rules, *exact), f"{settings}, [rules]")
@@ -89,9 +98,10 @@ def rule_book(settings: str | Path | None = None) -> RuleBook:
             del rules[name]
         else:
             rules[name] = rule
-    mute = [_pattern(one, settings) for one in said.get("mute", [])]
+    mute = [_pattern(one, f"{settings}: mute") for one in said.get("mute", [])]
     closer = _closer(said.get("agents", {}), f"{settings}, [agents]")
-    return RuleBook(rules=tuple(rules.values()), mute=mute, closer=closer)
+    bounds = _bounds(said.get("quantities", []), settings)
+    return RuleBook(rules=tuple(rules.values()), mute=mute, closer=closer, bounds=bounds)
 
 
 def installed() -> list[Rule]:
@@ -164,6 +174,44 @@ def _closer(wanted: Any, where: str) -> Closer:
     return Closer(severity=severity, steps=steps, ring=ring)
 
 
+def _bounds(wanted: Any, settings: str | Path) -> list[Bound]:
+    """The bounds of quantities; what is said of one and side takes the place of a built-in one."""
+    if not isinstance(wanted, list):
+        raise SettingError(f"{settings}: quantities are tables, as [[quantities]].")
+    bounds = {(one.quantity, one.side): one for one in BOUNDS}
+    said = set[tuple[str, Side]]()
+    for number, one in enumerate(cast("list[Any]", wanted), 1):
+        where = f"{settings}, [[quantities]] {number}"
+        bound = _bound(_table(one, where), where)
+        key = bound.quantity, bound.side
+        if key in said:
+            raise SettingError(f"{where}: {bound.quantity} has a bound {bound.side} it already.")
+        said.add(key)
+        bounds[key] = bound
+    return list(bounds.values())
+
+
+def _bound(said: Mapping[str, Any], where: str) -> Bound:
+    _check_names(said, ("quantity", "of", "above", "below", "severity", "records"), where)
+    quantity, records = said.get("quantity"), said.get("records", 1)
+    sides: list[Side] = [side for side in ("above", "below") if side in said]
+    if not isinstance(quantity, str) or len(sides) != 1:
+        raise SettingError(f"{where}: give quantity, and one of above and below.")
+    value = said[sides[0]]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingError(f"{where}: {sides[0]} is a number, got {value!r}.")
+    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
+        raise SettingError(f"{where}: records is at least 1, got {records!r}.")
+    return Bound(
+        quantity=quantity,
+        side=sides[0],
+        value=float(value),
+        of=_pattern(said.get("of", ""), f"{where}: of"),
+        severity=_severity(said.get("severity", "warning"), where),
+        records=records,
+    )
+
+
 def _table(wanted: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(wanted, dict):
         raise SettingError(f"{where}: expected a table of settings, got {wanted!r}.")
@@ -176,10 +224,8 @@ def _severity(said: Any, where: str) -> Severity:
     return said
 
 
-def _pattern(said: Any, settings: str | Path) -> re.Pattern[str]:
+def _pattern(said: Any, where: str) -> re.Pattern[str]:
     try:
         return re.compile(said)
     except (re.error, TypeError) as error:
-        raise SettingError(
-            f"{settings}: mute holds no regular expression {said!r}: {error}"
-        ) from error
+        raise SettingError(f"{where} holds no regular expression {said!r}: {error}") from error

@@ -48,7 +48,8 @@ def rules() -> None:
 @click.option("--rules", "file", metavar="FILE", help="Settings of the rules, TOML.")
 def list_rules(file: str | None) -> None:
     """List all rules: what each means, and what to try."""
-    for rule in (*EXACT, *rule_book(file).rules):
+    book = rule_book(file)
+    for rule in (*EXACT, *book.rules, *(bound.rule for bound in book.bounds)):
         click.echo(f"{rule.name} ({rule.severity})")
         click.echo(_indented(f"{rule.meaning} {rule.advice}"))
 

@@ -29,6 +29,9 @@ class Told:
     """Numbers behind it, by name."""
     since: int | None = None
     """The step in which it began, where the rule knows better than that it was wrong since then."""
+    value: float | None = None
+    threshold: float | None = None
+    """What people are shown, where it is not what was measured and the threshold of that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..store.record import Alert, Record, SiteInfo
+from ..store.record import Alert, QuantityInfo, Record, SiteInfo
 from ..store.selection import execution_order
 from .book import RuleBook
+from .bounds import sites_of_names
 from .rule import Memory, Rule, Verdict
 from .seen import Rows, Seen, Sites
 
@@ -156,6 +157,23 @@ class Watch:
             self.broken[rule.name] = f"{type(error).__name__}: {error}"
             return []
 
+    def judge_quantities(
+        self, record: Record, quantities: Sequence[QuantityInfo], sites: Sequence[SiteInfo]
+    ) -> list[Alert]:
+        """What begins and what ends with the derived quantities of a record.
+
+        Args:
+            quantities, sites: those of the run.
+        """
+        alerts = list[Alert]()
+        if not record.derived.numbers().values:
+            return alerts
+        place = sites_of_names(sites)
+        for bound in self.book.bounds:
+            verdict = bound.measure(record, quantities, place)
+            alerts += self._apply(bound.rule, verdict, record, patched=False)
+        return alerts
+
     def _apply(
         self, rule: Rule, verdict: Verdict | None, record: Record, *, patched: bool
     ) -> list[Alert]:
@@ -208,7 +226,10 @@ class Watch:
             full = len(told) >= MOST_AT_ONCE or self.told >= MOST_TOLD
             if full or self.book.is_muted(rule.name, label):
                 continue
-            said, threshold = verdict.tell(entry), verdict.threshold
+            said = verdict.tell(entry)
+            threshold = (
+                rule.threshold if verdict.threshold is None else float(verdict.threshold[entry])
+            )
             alert = Alert(
                 rule=rule.name,
                 severity=rule.severity,
@@ -218,8 +239,8 @@ class Watch:
                 first_step=int(since[site + 1]) if said.since is None else said.since,
                 last_step=None,
                 record=record.index,
-                value=float(verdict.value[entry]),
-                threshold=rule.threshold if threshold is None else float(threshold[entry]),
+                value=float(verdict.value[entry]) if said.value is None else said.value,
+                threshold=threshold if said.threshold is None else said.threshold,
                 text=said.text,
                 evidence=dict(said.evidence),
                 time_ns=record.time_ns,

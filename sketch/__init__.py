@@ -25,9 +25,11 @@ from .exact_counts import (
     exact_count_named,
 )
 from .formats import FORMATS, NumberFormat, number_format
+from .matrices import Form, Merge, Weighted, length_of, merged, square
 from .ranges import fit, overflow, quantile, subnormal, underflow
 from .reference import sketch_array
 from .scaling import best_shift
+from .spectra import Statistic, read, read_values, spectrum
 from .table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS, SketchTable
 from .tally import Bounded, Tally
 
@@ -49,7 +51,9 @@ __all__ = [
     "CastCounts",
     "ExactCount",
     "FineExponents",
+    "Form",
     "LogFrameError",
+    "Merge",
     "NotARunError",
     "NumberFormat",
     "ProtocolError",
@@ -57,18 +61,26 @@ __all__ = [
     "RankscopeError",
     "SettingError",
     "SketchTable",
+    "Statistic",
     "StoreError",
     "Tally",
+    "Weighted",
     "best_shift",
     "derive",
     "element_hash",
     "exact_count_named",
     "fit",
+    "length_of",
     "main_statistics",
+    "merged",
     "number_format",
     "overflow",
     "quantile",
+    "read",
+    "read_values",
     "sketch_array",
+    "spectrum",
+    "square",
     "subnormal",
     "underflow",
 ]

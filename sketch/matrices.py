@@ -20,10 +20,8 @@ Form = Literal["values", "covariance", "gram"]
 Merge = Literal["mean", "sum", "minimum", "maximum"]
 """How `values` of different samples become one."""
 
-MAX_FEATURES = 4096
-"""Of a matrix that travels: 64 MiB of float64."""
-MAX_VALUES = 4096
-"""Of a series of `values`."""
+MAX_SIZE = 4096
+"""Features of a matrix that travels, whose triangle takes 64 MiB then; or values of a series."""
 MAX_QUANTITY_NAME = 128
 
 

@@ -1,4 +1,4 @@
-"""What is read off the spectrum of a covariance or of a Gram matrix."""
+"""What is read off series: off the spectrum of a covariance or a Gram matrix, or off values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ Statistic = Literal[
     "condition50",
     "condition80",
     "spectrum",
+    "cosine",
+    "ratio",
+    "share_at_most",
 ]
-"""What is read off a series: its `values` themselves, or something of a matrix's spectrum."""
+"""What is read off a series: its `values` themselves, something of them, or of a spectrum."""
+OF_VALUES = frozenset({"values", "cosine", "ratio", "share_at_most"})
+LEAST_VALUES = {"cosine": 3, "ratio": 2}
+"""How many values these are read off."""
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 DEPTHS = {"condition20": 0.2, "condition50": 0.5, "condition80": 0.8}
@@ -50,6 +56,29 @@ def spectrum(form: Form, size: int, part: Weighted) -> tuple[Floats, str]:
         return unknown, f"the decomposition failed: {error}"
     found = np.maximum(found, 0)
     return (np.sqrt(found) if form == "gram" else found), ""
+
+
+def width_of(statistic: Statistic, size: int) -> int:
+    """How many numbers are read off a series of that size."""
+    return size if statistic in ("values", "spectrum") else 1
+
+
+def read_values(statistic: Statistic, values: Floats, bound: float) -> Floats:
+    """float64 [1], or [size] for the `values` themselves.
+
+    `cosine` is of two vectors by their products, v_0 / sqrt(v_1 v_2); `ratio` v_0 / v_1;
+    `share_at_most` the share of values that are at most `bound`, NaN where one is NaN.
+    """
+    match statistic:
+        case "cosine":
+            return values[:1] / np.sqrt(values[1:2]) / np.sqrt(values[2:3])
+        case "ratio":
+            return values[:1] / values[1:2]
+        case "share_at_most":
+            share = np.mean(values <= bound, keepdims=True)
+            return share if not np.isnan(values).any() else np.full(1, np.nan)
+        case _:
+            return values
 
 
 def read(statistic: Statistic, found: Floats, form: Form) -> Floats:

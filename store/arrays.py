@@ -97,6 +97,7 @@ class Arrays:
             "training": self.at("tail", "training").shape[2],
             "health": self.at("tail", "health").shape[2],
             "number": self.at("tail", "exact_counts").shape[1],
+            "value": self.at("tail", "quantities").shape[1],
             "group": self.at("tail", "groups").shape[1],
             "peers": self.at("tail", "distribution").shape[1],
         }

@@ -12,7 +12,8 @@ from threading import Lock
 
 from ..sketch.errors import StoreError
 from ..sketch.exact_counts import MAX_NUMBERS
-from .record import ExactCountInfo, RankInfo, Record, SiteInfo
+from ..wire.messages import MAX_READ
+from .record import ExactCountInfo, QuantityInfo, RankInfo, Record, SiteInfo
 from .state import Attempt, Meta
 
 MAX_SITES = 100_000
@@ -32,6 +33,7 @@ class Catalog:
         self._meta = meta
         self._lock = Lock()
         self._index = {site.label: index for index, site in enumerate(meta.sites)}
+        self._quantity_index = {_identity(info): at for at, info in enumerate(meta.quantities)}
         self._exact_count_index = {
             (info.site, info.name): index for index, info in enumerate(meta.exact_counts)
         }
@@ -130,6 +132,24 @@ class Catalog:
                 self._meta = replace(self._meta, exact_counts=exact_counts_now)
             return [self._exact_count_index.get(key) for key in exact_counts]
 
+    def add_quantities(self, quantities: Sequence[QuantityInfo]) -> list[int | None]:
+        """The index of each quantity, wherever it says that it begins; new ones are appended.
+
+        Returns:
+            None for those for which the run has no room: it holds `MAX_READ` numbers.
+        """
+        with self._lock:
+            new, start = list[QuantityInfo](), self._meta.values
+            for info in quantities:
+                fits = start + info.width <= MAX_READ
+                if _identity(info) not in self._quantity_index and fits:
+                    self._quantity_index[_identity(info)] = len(self._meta.quantities) + len(new)
+                    new.append(replace(info, start=start))
+                    start += info.width
+            if new:
+                self._meta = replace(self._meta, quantities=(*self._meta.quantities, *new))
+            return [self._quantity_index.get(_identity(info)) for info in quantities]
+
     def with_names(self, records: Sequence[Record]) -> Meta:
         """All of it with the names of numbers and groups that are new in these records."""
         with self._lock:
@@ -167,6 +187,10 @@ class Catalog:
             if latest != known:
                 changed[place] = latest
         return changed, new
+
+
+def _identity(info: QuantityInfo) -> tuple[str, str, str, int, bool]:
+    return info.name, info.of, info.part, info.width, info.is_vector
 
 
 def new_names(

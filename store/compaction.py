@@ -137,7 +137,7 @@ def groups(all_parts: Iterable[Part], array: zarr.Array[Any], records: int) -> I
 
 def parts(state: State, layout: Layout, array: zarr.Array[Any]) -> Iterator[Part]:
     """Selections after the record that together cover an array: of a large one chunk by chunk."""
-    if not {"site", "number"}.intersection(layout.axes):
+    if not {"site", "number", "value"}.intersection(layout.axes):
         yield ()
         return
     along = [

@@ -58,8 +58,11 @@ MAX_SITE_CHUNK, MIN_SITE_CHUNK = 512, 128
 NUMBER_CHUNK = 4096
 """Numbers of exact counts in a chunk: most runs have none, and then no chunk."""
 
+VALUE_CHUNK = 1024
+"""Numbers of quantities in a chunk."""
+
 Dims = Mapping[str, int]
-"""Sizes of the axes that grow: site, rank, column, training, health, number, group, peers."""
+"""Sizes of the axes that grow: those of `Arrays.dims`."""
 
 FIXED: Dims = {
     "count": len(COUNTS),
@@ -138,6 +141,8 @@ def limit(axis: str, sizes: Dims) -> int:
             return 1
         case "number":
             return NUMBER_CHUNK
+        case "value":
+            return VALUE_CHUNK
         case "training" | "health" | "column":
             return -(-size // 16) * 16
         case _:
@@ -217,6 +222,14 @@ ARRAYS: Mapping[str, Layout] = {
             fill=-1,
             axes=("number",),
             history=(64, NUMBER_CHUNK),
+            recent=False,
+        ),
+        Layout(
+            name="quantities",
+            dtype="float64",
+            fill=float("nan"),
+            axes=("value",),
+            history=(64, VALUE_CHUNK),
             recent=False,
         ),
         Layout(

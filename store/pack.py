@@ -41,6 +41,7 @@ def dims_for(meta: Meta, records: Iterable[Record]) -> dict[str, int]:
         "training": max(len(meta.training), 1),
         "health": max(len(meta.health), 1),
         "number": meta.numbers,
+        "value": meta.values,
         "group": len(meta.groups),
         "peers": max((len(record.distribution) for record in records), default=0),
     }
@@ -77,6 +78,9 @@ def pack(records: Sequence[Record], meta: Meta, dims: Dims, *, wide: bool) -> Bl
         pack_numbers(blocks["health"][row], record.health, meta.health)
         for index, counts in record.exact_counts.items():
             blocks["exact_counts"][row, meta.exact_counts[index].numbers] = counts.reshape(-1)
+        for index, values in record.derived.numbers().values.items():
+            told = np.where(np.isnan(values), TOLD_NAN, values)
+            blocks["quantities"][row, meta.quantities[index].numbers] = told
         start = stop
     return blocks
 

@@ -44,9 +44,10 @@ from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
 from .place import Place
 from .pooling import Heatmap, Pool
+from .quantities import quantities_frame, quantity_frame
 from .rank_ratios import RankRatios, rank_ratios
 from .reader import Reader, open_reader
-from .record import Alert, Record, SiteInfo
+from .record import Alert, QuantityInfo, Record, SiteInfo
 from .replay import replay
 from .scales import reductions_frame, without_scale
 from .selection import (
@@ -856,6 +857,46 @@ class Run:
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         return noise_frame(reader, chosen, places, batch=batch, half_life=half_life)
 
+    def quantities(self, of: str | None = None) -> pd.DataFrame:
+        """What was derived of modules and parameters: quantity, of, part, and how many numbers.
+
+        Those that every sketch tells are among them, see `store.quantities.SKETCHED`. A `part` says
+        that a quantity is of some ranks alone, as `tp=1`: where features are split over ranks.
+
+        Args:
+            of: only modules and parameters in whose name this regular expression is found.
+
+        Raises:
+            SettingError: `of` is no regular expression.
+        """
+        return quantities_frame(self._reader, of)
+
+    def quantity(
+        self,
+        name: str,
+        *,
+        of: str | None = None,
+        steps: Steps = None,
+        attempt: int | None = None,
+    ) -> pd.DataFrame:
+        """The numbers of a derived quantity: step, attempt, of, part, index and value.
+
+        One row a number, in the steps in which it was measured; `index` counts within vectors, as
+        spectra. A value is NaN where it was asked for and cannot be known: an event of the kind
+        `quantity-unknown` has the reason.
+
+        Args:
+            name: of the quantity, as `input_cov_max_eig`; docs/quantities.md has them all.
+            of: only modules and parameters in whose name this regular expression is found.
+            steps: which steps, both ends included.
+            attempt: only records of this attempt.
+
+        Raises:
+            SettingError: the run has no such quantity, or not of that; or no such attempt.
+        """
+        reader = self._reader
+        return quantity_frame(reader, name, of, reader.choose(steps=steps, attempt=attempt))
+
     def updates(
         self,
         *,
@@ -929,6 +970,11 @@ class Run:
     def alert_log(self) -> list[Alert]:
         """Every entry of the log of alerts: one when an alert begins, and one when it has ended."""
         return [alert_from_json(one) for one in self._reader.log("alerts")]
+
+    @property
+    def quantity_infos(self) -> Sequence[QuantityInfo]:
+        """All derived quantities, in the order of their indices."""
+        return self._reader.meta.quantities
 
     @property
     def site_infos(self) -> Sequence[SiteInfo]:

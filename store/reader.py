@@ -277,7 +277,8 @@ class Reader:
     def _empty(self, name: str, inner: tuple[Index | Indices, ...]) -> NDArray[Any]:
         """No record, in the shape that `read` would give."""
         layout = ARRAYS[name]
-        dims = dict.fromkeys(("column", "training", "health", "number", "group", "peers"), 0)
+        growing = "column", "training", "health", "number", "value", "group", "peers"
+        dims = dict.fromkeys(growing, 0)
         lengths = layout.shape(dims | {"site": len(self.meta.sites), "rank": self.ranks})
         inner = (*inner, *[slice(None)] * (len(lengths) - len(inner)))
         kept = [

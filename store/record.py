@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..merge.series import Derived
 from ..sketch.derive import MAIN, Statistics
 from ..sketch.distribution import RANKED, SUMMARY
 from ..sketch.exact_counts import ExactCount, exact_count_named
@@ -88,6 +89,32 @@ class ExactCountInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantityInfo:
+    """A quantity that was read off a series of one module or parameter."""
+
+    name: str
+    of: str
+    """The module or parameter, and `#n` for a later call within one forward."""
+    part: str = ""
+    """Of which ranks alone it is, as `tp=1`; empty where it is of all."""
+    width: int
+    """How many numbers it has."""
+    is_vector: bool = False
+    start: int
+    """Where its numbers begin on the axis `value`."""
+
+    @property
+    def numbers(self) -> slice:
+        """Its part of the axis `value`."""
+        return slice(self.start, self.start + self.width)
+
+    @property
+    def label(self) -> str:
+        """Its unique name within the run."""
+        return f"{self.name}:{self.of}" + (f"@{self.part}" if self.part else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
     """One rank of an attempt, as it introduced itself."""
 
@@ -145,6 +172,8 @@ class Record:
     )
     """float32 [peers, rows, len(RANKED), len(SUMMARY)] over the ranks at each coordinate of the
     mesh axis `tp`, see `sketch.distribution`; without peers where there are not several ranks."""
+    derived: Derived = field(default_factory=lambda: Derived({}))
+    """Series of which quantities are read off, by index into the run's quantities."""
     told: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(MAIN)), np.float32))
     """float32 [rows, len(MAIN)]: the main statistics of rows of `merged` that lack moments, as who
     counted told them; NaN where that is not known. Without rows where none lacks them."""
@@ -159,7 +188,7 @@ class Record:
         """What its arrays take of memory."""
         apart = (*self.by_rank.values(), *self.by_group.values(), *self.exact_counts.values())
         columns = *self.merged.columns(), self.spread, self.distribution, *apart
-        return sum(column.nbytes for column in columns)
+        return sum(column.nbytes for column in columns) + self.derived.size_bytes
 
 
 class RankFrame(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..merge.series import Derived
 from ..sketch.derive import MAIN
 from ..sketch.table import COUNT
 from .layout import COLUMNS
@@ -54,13 +55,14 @@ def _some(reader: Reader, records: Indices) -> Iterator[Record]:
     every, none = slice(None), len(places)
     foreign = table.lacks_moments() & (table.counts[:, COUNT] >= 0)
     main = reader.read("scalars", records, places, every) if foreign.any() else None
-    spread, by_rank, over, training, health = reader.read_all(
+    spread, by_rank, over, training, health, quantities = reader.read_all(
         [
             ("spread", records, (places, every, every)),
             ("ranks", records, (every, places, every)),
             ("distribution", records, (every, places, every, every)),
             ("training", records, (every, every)),
             ("health", records, (every, every)),
+            ("quantities", records, (every,)),
         ]
     )
     for at, row in enumerate(facts):
@@ -86,8 +88,15 @@ def _some(reader: Reader, records: Indices) -> Iterator[Record]:
             training=_named(training[at], reader.meta.training),
             health=_named(health[at], reader.meta.health),
             distribution=told[[not np.isnan(one).all() for one in told]],
+            derived=_derived(quantities[at], reader),
             told=np.empty((0, len(MAIN)), np.float32) if main is None else main[at, here],
         )
+
+
+def _derived(numbers: NDArray[np.float64], reader: Reader) -> Derived:
+    told = was_told(numbers)
+    every = enumerate(reader.meta.quantities)
+    return Derived.known({i: numbers[one.numbers] for i, one in every if told[one.start]})
 
 
 def _named(numbers: NDArray[np.float64], names: tuple[str, ...]) -> dict[int, dict[str, float]]:

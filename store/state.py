@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from .layout import ARRAYS, LOGS, RANK_FRAMES
-from .record import Alert, ExactCountInfo, RankInfo, Record, SiteInfo
+from .record import Alert, ExactCountInfo, QuantityInfo, RankInfo, Record, SiteInfo
 from .tiers import Bounds
 
 
@@ -114,6 +114,8 @@ class Meta:
     attempts: tuple[Attempt, ...] = ()
     exact_counts: tuple[ExactCountInfo, ...] = ()
     """In the order of the axis `number`."""
+    quantities: tuple[QuantityInfo, ...] = ()
+    """In the order of the axis `value`."""
     training: tuple[str, ...] = ()
     """Names along the last axis of the array `training`."""
     health: tuple[str, ...] = ()
@@ -127,6 +129,11 @@ class Meta:
         return self.exact_counts[-1].numbers.stop if self.exact_counts else 0
 
     @property
+    def values(self) -> int:
+        """How long the axis `value` is."""
+        return self.quantities[-1].numbers.stop if self.quantities else 0
+
+    @property
     def world_size(self) -> int:
         """The most ranks that an attempt had."""
         return max((attempt.world_size for attempt in self.attempts), default=0)
@@ -137,6 +144,7 @@ class Meta:
             "sites": [asdict(site) for site in self.sites],
             "attempts": [asdict(attempt) for attempt in self.attempts],
             "exact_counts": [asdict(one) for one in self.exact_counts],
+            "quantities": [asdict(one) for one in self.quantities],
             "training": list(self.training),
             "health": list(self.health),
             "groups": list(self.groups),
@@ -151,6 +159,10 @@ class Meta:
             exact_counts=tuple(
                 ExactCountInfo(**known_fields(ExactCountInfo, one))
                 for one in values.get("exact_counts", ())
+            ),
+            quantities=tuple(
+                QuantityInfo(**known_fields(QuantityInfo, one))
+                for one in values.get("quantities", ())
             ),
             training=tuple(values.get("training", ())),
             health=tuple(values.get("health", ())),

@@ -47,7 +47,12 @@ def problem_of(record: Record, meta: Meta) -> str | None:
         return f"needs its sites as one axis of integers, got {sites.dtype} {sites.shape}."
     if rows and (sites[0] < 0 or sites[-1] >= len(meta.sites) or np.any(np.diff(sites) <= 0)):
         return f"needs sites strictly increasing below {len(meta.sites)}, see `add_sites`."
-    return wrong_shape(record, rows) or wrong_exact_count(record, meta) or wrong_ranks(record)
+    return (
+        wrong_shape(record, rows)
+        or wrong_exact_count(record, meta)
+        or wrong_quantity(record, meta)
+        or wrong_ranks(record)
+    )
 
 
 def wrong_shape(record: Record, rows: int) -> str | None:
@@ -98,6 +103,17 @@ def wrong_exact_count(record: Record, meta: Meta) -> str | None:
             return f"needs {info.name} as {expected}, got {counts.dtype} {counts.shape}."
         if int(counts.min()) < 0:
             return f"has a negative count in {info.name}."
+    return None
+
+
+def wrong_quantity(record: Record, meta: Meta) -> str | None:
+    """Which numbers are of no quantity of the run, or more or fewer than it has."""
+    for index, values in record.derived.numbers().values.items():
+        if not 0 <= index < len(meta.quantities):
+            return f"needs quantities below {len(meta.quantities)}, got {index}."
+        info = meta.quantities[index]
+        if values.shape != (info.width,):
+            return f"needs {info.label} as float64 ({info.width},), got {values.shape}."
     return None
 
 

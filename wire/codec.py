@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.errors import ProtocolError
+from ..sketch.matrices import Weighted
 from ..sketch.table import BINS, COUNTS, MOMENTS, Ints, SketchTable
 from .counts import (
     MAX_COUNT,
@@ -39,9 +40,12 @@ from .messages import (
     Hello,
     Message,
     Schema,
+    Series,
+    SeriesValues,
     Site,
     SiteExactCount,
 )
+from .series import check_series, lengths_of
 
 MAX_HEADER_BYTES = 32 << 20
 MAX_BLOB_BYTES = 256 << 20
@@ -84,6 +88,8 @@ class Frame:
     """uint32 [rows]: index into the schema's sites, strictly increasing."""
     table: SketchTable
     """One row a site."""
+    series: dict[int, Weighted] = field(default_factory=dict[int, Weighted])
+    """By index into the schema's series: float64, as long as its form and size say."""
     exact_counts: dict[int, Ints] = field(default_factory=dict[int, Ints])
     """By index into the schema's exact counts, each in its shape."""
     training: dict[str, float] = field(default_factory=dict[str, float])
@@ -122,6 +128,8 @@ class PackedRows:
     """unsigned: the windows of all rows, back to back."""
     windows: tuple[NDArray[Any], ...] = ()
     """unsigned: the counts of each of the header's exact counts."""
+    series: tuple[NDArray[np.float64], ...] = ()
+    """float64: the array of each of the header's series."""
     size_bytes: int
     """Of the blob that this keeps alive."""
 
@@ -156,14 +164,20 @@ class PackedFrame(PackedRows):
     header: FrameHeader
 
 
-def make_schema(sites: Sequence[Site], exact_counts: Sequence[SiteExactCount] = ()) -> Schema:
-    """The schema of frames over these sites and exact counts; its hash is over all it says."""
-    body = _encoder.encode((COLUMNS, tuple(sites), tuple(exact_counts)))
+def make_schema(
+    sites: Sequence[Site],
+    exact_counts: Sequence[SiteExactCount] = (),
+    series: Sequence[Series] = (),
+) -> Schema:
+    """The schema of frames over these; its hash is over all it says."""
+    said = COLUMNS, tuple(sites), tuple(exact_counts), *([tuple(series)] if series else [])
+    body = _encoder.encode(said)
     return Schema(
         hash=blake2b(body, digest_size=16).digest(),
         columns=list(COLUMNS),
         sites=list(sites),
         exact_counts=list(exact_counts),
+        series=list(series),
     )
 
 
@@ -212,6 +226,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
     """
     first, width, bins = pack_windows(frame.table.histogram)
     windows, counted = count_windows(frame.exact_counts)
+    series = sorted(frame.series.items())
     blob = _joined(
         frame.sites.astype("<u4"),
         frame.table.counts.astype("<i8", copy=False),
@@ -221,6 +236,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
         width,
         bins,
         *counted,
+        *(one.array.astype("<f8", copy=False) for _, one in series),
     )
     header = FrameHeader(
         sequence=frame.sequence,
@@ -241,6 +257,7 @@ def pack_frame(frame: Frame, schema: bytes = b"") -> Packed:
         unmatched=frame.unmatched,
         kept=frame.kept,
         alarming=frame.alarming,
+        series=[SeriesValues(series=index, weight=one.weight) for index, one in series],
     )
     return header, blob
 
@@ -254,7 +271,8 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
     rows = header.rows
     bin_bytes = header.bins * np.dtype(header.bin_dtype).itemsize
     counted = sum(part.length * np.dtype(part.dtype).itemsize for part in header.exact_counts)
-    expected = rows * _ROW_BYTES + bin_bytes + counted
+    lengths = lengths_of(header.series, schema)
+    expected = rows * _ROW_BYTES + bin_bytes + counted + 8 * sum(lengths)
     if expected > MAX_BLOB_BYTES or len(blob) != expected:
         raise ProtocolError(
             f"A frame of {rows} rows, {header.bins} bins and {len(header.exact_counts)} exact "
@@ -263,7 +281,8 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
         )
     if crc32(blob) != header.crc32:
         raise ProtocolError("A frame's checksum does not match: it was damaged on the way.")
-    site, counts, moments, checksum, first, width, bins, *windows = _split(header, blob)
+    site, counts, moments, checksum, first, width, bins, *rest = _split(header, blob, lengths)
+    windows, series = rest[: len(header.exact_counts)], rest[len(header.exact_counts) :]
     _check_rows(site, counts, len(schema.sites))
     check_windows(first, width, bins)
     check_counted(header.exact_counts, windows, schema)
@@ -278,6 +297,7 @@ def open_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) ->
         bin_count=width,
         bins=bins,
         windows=tuple(windows),
+        series=tuple(series),
     )
 
 
@@ -292,6 +312,7 @@ def blob_of(frame: PackedFrame) -> bytes:
         frame.bin_count,
         frame.bins,
         *frame.windows,
+        *frame.series,
     )
 
 
@@ -321,6 +342,10 @@ def decode_frame(header: FrameHeader, blob: bytes | memoryview, schema: Schema) 
         unmatched=header.unmatched,
         kept=header.kept,
         alarming=header.alarming,
+        series={
+            one.series: Weighted(one.weight, array.astype(np.float64))
+            for one, array in zip(header.series, packed.series, strict=True)
+        },
     )
 
 
@@ -331,12 +356,16 @@ def _joined(*columns: NDArray[Any]) -> bytes:
     )
 
 
-def _split(header: FrameHeader, blob: bytes | memoryview) -> list[NDArray[Any]]:
+def _split(
+    header: FrameHeader, blob: bytes | memoryview, series: Sequence[int]
+) -> list[NDArray[Any]]:
     columns, offset = list[NDArray[Any]](), 0
     lengths = [*(header.rows * column.width for column in COLUMNS[:-1]), header.bins]
     lengths += [part.length for part in header.exact_counts]
     unsigned = [header.bin_dtype, *(part.dtype for part in header.exact_counts)]
-    dtypes = [*_DTYPES, *(np.dtype(f"<{name}") for name in unsigned)]
+    lengths += series
+    floats = [np.dtype("<f8")] * len(series)
+    dtypes = [*_DTYPES, *(np.dtype(f"<{name}") for name in unsigned), *floats]
     for length, dtype in zip(lengths, dtypes, strict=True):
         columns.append(np.frombuffer(blob, dtype, length, offset))
         offset += length * dtype.itemsize
@@ -387,5 +416,6 @@ def _check_schema(schema: Schema) -> None:
     if len(schema.sites) > MAX_SITES:
         raise ProtocolError(f"A schema of {len(schema.sites)} sites is above {MAX_SITES}.")
     check_exact_counts(schema)
-    if make_schema(schema.sites, schema.exact_counts).hash != schema.hash:
+    check_series(schema)
+    if make_schema(schema.sites, schema.exact_counts, schema.series).hash != schema.hash:
         raise ProtocolError("A schema's hash does not match its contents.")

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..sketch.exact_counts import MAX_NUMBERS
-from ..sketch.matrices import MAX_QUANTITY_NAME, MAX_VALUES, Form, Merge
+from ..sketch.matrices import MAX_QUANTITY_NAME, MAX_SIZE, Form, Merge
 from ..sketch.spectra import Statistic
 
 PROTOCOL = 5
@@ -29,6 +29,8 @@ MAX_EXACT_COUNTS = 4096
 """Of one rank, all sites together."""
 MAX_SERIES = 4096
 """Of one rank."""
+MAX_READ = 1 << 18
+"""Numbers that are read off all series of a rank, or of a run."""
 MAX_JOINED = 4096
 """Frames that one joined frame stands for."""
 MAX_JOINED_ROWS = 4_000_000
@@ -204,7 +206,8 @@ class Reading(Message, frozen=True):
 
     quantity: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_QUANTITY_NAME)]
     statistic: Statistic = "values"
-    """`values` are the series itself; all others are read off the spectrum of a matrix."""
+    bound: float = 0.0
+    """Of `share_at_most`."""
 
 
 class Series(Message, frozen=True):
@@ -213,7 +216,7 @@ class Series(Message, frozen=True):
     of: Name
     """The module or parameter, and `#n` for call n, from 1 on, within one forward of the root."""
     form: Form
-    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUES)]
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
     """Of `values` how many there are; of a covariance or Gram matrix how many features."""
     readings: Annotated[list[Reading], msgspec.Meta(min_length=1, max_length=64)]
     merge: Merge = "mean"

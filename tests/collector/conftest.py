@@ -15,6 +15,7 @@ from rankscope.wire import (
     Frame,
     MeshAxis,
     PackedFrame,
+    Series,
     Site,
     SiteExactCount,
     decode,
@@ -28,10 +29,11 @@ def pack(
     sites: Sequence[Site],
     table: SketchTable,
     counted: Sequence[SiteExactCount] = (),
+    series: Sequence[Series] = (),
     **fields: object,
 ) -> PackedFrame:
     """A frame over `sites` as it comes out of the wire."""
-    schema = make_schema(sites, counted)
+    schema = make_schema(sites, counted, series)
     rows = np.arange(len(sites), dtype=np.uint32)
     settings = {"sequence": 0, "step": 0, "time_ns": 1, **fields}
     header, blob = encode_frame(Frame(sites=rows, table=table, **settings), schema.hash)  # pyright: ignore[reportArgumentType]

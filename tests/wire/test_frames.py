@@ -150,7 +150,7 @@ def test_plain_msgpack_and_numpy_are_enough_to_read_a_frame() -> None:
     assert read["counts"][:, 0].tolist() == [9, 9, 9]
     end = offset + fields[6] * np.dtype(fields[7]).itemsize
     assert np.frombuffer(blob[offset:end], "<" + fields[7]).sum() == 9 * 3 - 1
-    [[exact_count, first, length, dtype]] = fields[-4]
+    [[exact_count, first, length, dtype]] = fields[-5]
     assert (exact_count, first, length) == (5, 0, 4)
     assert np.frombuffer(blob[end:], "<" + dtype).tolist() == [1, 2, 0, 3000]
 
