@@ -162,8 +162,17 @@ def table(
     )
 
 
-def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
-    """The ramp with its ends, and what the other colours mean."""
+def legend(
+    limits: colours.Limits, *, logarithmic: bool, view: str = "merged", undefined: str = ""
+) -> str:
+    """The ramp with its ends, and what the other colours mean.
+
+    Args:
+        limits: of what is shaded.
+        logarithmic: whether that is an exponent.
+        view: as the address says it.
+        undefined: what an observed cell without a number means; empty: it is not explained.
+    """
     write = words.power if logarithmic else words.number
     if view in RANK_VIEWS:
         write = _rank
@@ -172,7 +181,13 @@ def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
     marks = "".join(f"<span>{write(at)}</span>" for at in (limits.low, middle, limits.high))
     keys = "".join(
         f'<span class="key"><i class="{name}"></i>{text}</span>'
-        for name, text in (("bad", "non-finite"), ("zero", "zero"), ("none", "not observed"))
+        for name, text in (
+            ("bad", "non-finite"),
+            ("zero", "zero"),
+            ("undefined", undefined),
+            ("none", "not observed"),
+        )
+        if text
     )
     return (
         '<div class="legend"><span class="ramp">'

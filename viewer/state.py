@@ -35,6 +35,8 @@ KEYS: Mapping[str, str] = {
     "other": "with",
     "also": "also",
     "maps": "maps",
+    "quantity": "quantity",
+    "module": "module",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -88,6 +90,9 @@ class Choice(param.Parameterized):
     maps = param.Selector(
         default="", objects=["", "each"], doc="Whether runs are shown, or how far two are apart."
     )
+
+    quantity = param.String("", doc="Which derived quantity is shown; empty: the first.")
+    module = param.String("", doc="What a vector is of, as its menu says it; empty: the first.")
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.
