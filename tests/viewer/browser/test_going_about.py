@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.rules import why
 from rankscope.store import Alert, open_run
+from rankscope.viewer import words
 from rankscope.viewer.views import CONTENTS
 
 from .watching import COLOUR, SIZES
@@ -22,7 +23,8 @@ def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: 
     page.page.get_by_role("link", name="gpt-small").click()
 
     page.settle()
-    assert page.page.title() == "gpt-small – rankscope"
+    folder = words.place(broken_job.parent)
+    assert page.page.title() == f"gpt-small in {folder} – rankscope"
     page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
 
 
