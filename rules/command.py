@@ -122,6 +122,7 @@ def _stored_lines(one: Finding) -> Iterator[str]:
     if any(at.blamed_rms is not None for at in stored.moments):
         of_rank = f"rms, rank {one.ranks[0].rank}"
         columns[of_rank] = [_number(at.blamed_rms) for at in stored.moments]
+        columns["its peers"] = [_number(at.peers_rms) for at in stored.moments]
     columns["largest"] = [_number(at.abs_max) for at in stored.moments]
     columns["not finite"] = [_number(at.nonfinite) for at in stored.moments]
     for row in zip(*([name, *cells] for name, cells in columns.items()), strict=True):

@@ -32,6 +32,8 @@ class Moment:
     """How many elements are NaN or infinite."""
     blamed_rms: float | None
     """The rms of the first rank to blame, where it is kept."""
+    peers_rms: float | None
+    """The median rms of the ranks that hold the same part of the model and are not to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,29 +78,45 @@ def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:
     seen = shown.isel(step=np.flatnonzero(shown.notnull().any("statistic").values))
     at = seen["step"].values
     chosen = (at <= cause.first_step) | (at == told)
-    blamed = _rms_of_rank(run, cause, at)
+    blamed, peers = _rms_of_ranks(run, cause, at)
     return Evidence(
         moments=[
-            _moment(seen.isel(step=int(place)), blamed.get(int(at[place])))
+            _moment(
+                seen.isel(step=int(place)), blamed.get(int(at[place])), peers.get(int(at[place]))
+            )
             for place in np.flatnonzero(chosen)
         ],
         exponents=_exponents(run, cause.site, (first, told), cause.attempt),
     )
 
 
-def _rms_of_rank(run: Run, cause: Alert, steps: NDArray[np.int64]) -> dict[int, float]:
-    """By step the rms of the first rank to blame, where it is kept."""
+def _rms_of_ranks(
+    run: Run, cause: Alert, steps: NDArray[np.int64]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """By step the rms of the first rank to blame, and the median of its peers, where kept."""
     if not cause.ranks or not len(steps):
-        return {}
+        return {}, {}
     span = int(steps[0]), int(steps[-1])
     kept = run.ranks("rms", site=cause.site, steps=span, attempt=cause.attempt)
-    if cause.ranks[0] not in kept["rank"].values:
-        return {}
-    own = kept.sel(rank=cause.ranks[0]).dropna("step")
-    return dict(zip(own["step"].values.tolist(), own.values.tolist(), strict=True))
+    first = cause.ranks[0]
+    if first not in kept["rank"].values:
+        return {}, {}
+    found = run.rank_ratios("rms", site=cause.site, steps=span, attempt=cause.attempt)
+    group = dict(zip(found.ranks, found.group, strict=True))
+    others = [
+        rank
+        for rank in kept["rank"].values.tolist()
+        if group.get(rank, -1) == group.get(first) and rank not in cause.ranks
+    ]
+    rest = kept.sel(rank=others).dropna("step", how="all")
+    return _by_step(kept.sel(rank=first).dropna("step")), _by_step(rest.median("rank"))
 
 
-def _moment(row: xr.DataArray, blamed_rms: float | None) -> Moment:
+def _by_step(values: xr.DataArray) -> dict[int, float]:
+    return dict(zip(values["step"].values.tolist(), values.values.tolist(), strict=True))
+
+
+def _moment(row: xr.DataArray, blamed_rms: float | None, peers_rms: float | None) -> Moment:
     rms, abs_max, nonfinite = (None if np.isnan(one) else float(one) for one in row.values)
     return Moment(
         step=int(row["step"]),
@@ -106,6 +124,7 @@ def _moment(row: xr.DataArray, blamed_rms: float | None) -> Moment:
         abs_max=abs_max,
         nonfinite=nonfinite,
         blamed_rms=blamed_rms,
+        peers_rms=peers_rms,
     )
 
 

@@ -16,6 +16,7 @@ from panel.io.state import set_curdoc
 from .follow import Follower
 from .pages import Visited
 from .pages.folds import Folds, WithFolds
+from .pages.site_choice import WithSearch
 from .pages.twins import WithTwins
 from .session import Others, Session
 from .state import Choice
@@ -31,9 +32,17 @@ document.title = title;
 const ask = (what, value) => {
   asked.data = {what: [what], value: [value], count: [(asked.data.count[0] ?? 0) + 1]};
 };
+const isSearch = (one) => one.host?.classList.contains("search");
 window.addEventListener("keydown", (event) => {
   const at = event.composedPath()[0];
   const writes = /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
+  if (event.key === "Escape" && writes && event.composedPath().some(isSearch)) {
+    // What was sought is done with; a second Escape is of the page.
+    at.value = "";
+    at.dispatchEvent(new Event("input", {bubbles: true}));
+    at.blur();
+    event.stopPropagation();
+  }
   if (event.ctrlKey || event.altKey || event.metaKey || writes) return;
   // Up and down are of a tensor alone, and of what has the focus.
   const goes = /[?&]page=tensor/.test(window.location.search)
@@ -251,15 +260,20 @@ class App:
             with self.session.follower.lock:
                 does(page.folds)
 
+    def _escape(self) -> None:
+        page = self.visited.page
+        if not (isinstance(page, WithSearch) and page.sites.forget()):
+            self.session.back()
+
     def _listener(self) -> Div:
-        title = f"{self.session.run.name} – rankscope"
+        title = f"{self.session.title} – rankscope"
         self._address.js_on_change("data", CustomJS(args={"address": self._address}, code=WRITE))
         keys: dict[str, Callable[[], None]] = {
             "ArrowLeft": partial(self.session.move, -1),
             "ArrowRight": partial(self.session.move, 1),
             "ArrowUp": partial(self.session.move_site, -1),
             "ArrowDown": partial(self.session.move_site, 1),
-            "Escape": self.session.back,
+            "Escape": self._escape,
             "p": self.visited.pause_or_resume,
             "+": lambda: self._on_folds(Folds.unfold),
             "-": lambda: self._on_folds(Folds.fold),

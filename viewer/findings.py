@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from . import words
+from . import markup, words
 
 if TYPE_CHECKING:
     from ..rules import Finding, Why
@@ -27,6 +27,8 @@ class Card:
     """A sentence, as plain text."""
     facts: str
     """HTML: steps, site, ranks and the like."""
+    moments: str
+    """HTML: the tensor in the steps before, a row each; empty where it is of none."""
     advice: str
     """HTML: what it means and what to try, folded."""
     site: str
@@ -92,14 +94,15 @@ def _state(mood: str, text: str) -> str:
 
 def cards(found: Why, *, since: Since) -> list[Card]:
     """The findings, what goes on and is worst first; `since` is from where on it is called now."""
-    return [_card(one, since) for one in found.findings]
+    return [_card(one, since, first=not number) for number, one in enumerate(found.findings)]
 
 
-def _card(one: Finding, since: Since) -> Card:
+def _card(one: Finding, since: Since, *, first: bool) -> Card:
     return Card(
         severity=one.severity,
         text=one.what,
         facts=_facts(one, since),
+        moments=_moments(one, unfolded=first),
         advice=_advice(one),
         site=one.site,
         step=one.first_step,
@@ -155,6 +158,29 @@ def _advice(one: Finding) -> str:
     texts = [part for part in (one.meaning, one.advice, f"In numbers: {told}.") if part]
     body = "".join(f"<p>{escape(part)}</p>" for part in texts)
     return f"<details><summary>What it means, and what to try</summary>{body}</details>"
+
+
+def _moments(one: Finding, *, unfolded: bool) -> str:
+    """The tensor in the steps before, over all ranks, and on the blamed rank beside its peers."""
+    moments = one.stored.moments
+    if not moments:
+        return ""
+    heads = ["step", "rms"]
+    columns = [[str(at.step) for at in moments], [_seen(at.rms) for at in moments]]
+    if any(at.blamed_rms is not None for at in moments):
+        heads += [f"rms on rank {one.ranks[0].rank}", "median of its peers"]
+        columns += [[_seen(at.blamed_rms) for at in moments]]
+        columns += [[_seen(at.peers_rms) for at in moments]]
+    heads += ["largest", "not finite"]
+    columns += [[_seen(at.abs_max) for at in moments], [_seen(at.nonfinite) for at in moments]]
+    rows = list(zip(*columns, strict=True))
+    shown = markup.table(f"{one.site}, over all ranks", heads, rows, kind="rows moments")
+    fold = "<details open>" if unfolded else "<details>"
+    return f"{fold}<summary>The steps before, in numbers</summary>{shown}</details>"
+
+
+def _seen(value: float | None) -> str:
+    return "not seen" if value is None else _number(value)
 
 
 def _number(value: float) -> str:

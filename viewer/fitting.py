@@ -19,8 +19,10 @@ from . import words
 from .columns import between, span_of
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
+    from ..rules import Finding
     from ..store import Run
 
 AT_ONCE = 16384
@@ -112,6 +114,43 @@ def load_fitting(
         steps=(int(span.start), int(span.stop)),
         stretches=width or 0,
     )
+
+
+def healthy_step(records: pd.DataFrame, found: Sequence[Finding]) -> int | None:
+    """The newest step in which nearly all sites have histograms, and no error stood.
+
+    Args:
+        records: as `Run.records` gives them.
+        found: what rules found.
+    """
+    steps, attempts = records["step"].to_numpy(np.int64), records["attempt"].to_numpy(np.int64)
+    stood = np.zeros(len(steps), np.bool_)
+    for one in found:
+        if one.severity == "error":
+            last = np.inf if one.last_step is None else one.last_step
+            stood |= (attempts == one.attempt) & (steps >= one.first_step) & (steps <= last)
+    return fullest_step(records.loc[~stood])
+
+
+def why_not_known(found: Fitting) -> str:
+    """Why sites are not known in some formats, in sentences; empty where all are known."""
+    counts = {name: found.counts(name)[NOT_KNOWN] for name in found.formats}
+    by_block = [name for name in found.formats if name in BLOCK_FORMATS_BY_NAME and counts[name]]
+    plain = [name for name in found.formats if name not in BLOCK_FORMATS_BY_NAME and counts[name]]
+    told = list[str]()
+    if plain:
+        verdicts = found.table["verdict"].values[:, found.formats.index(plain[0])]
+        labels = map(str, found.table["site"].values[verdicts == NOT_KNOWN])
+        kinds = dict.fromkeys(label.partition(":")[0].replace("_", " ") for label in labels)
+        sites = words.count(counts[plain[0]], "site")
+        told.append(f"{sites} without a histogram there ({', '.join(kinds)})")
+    if by_block:
+        sites = words.count(max(counts[name] for name in by_block), "site")
+        told.append(
+            f"in formats with a scale by block ({', '.join(by_block)}) {sites} of which no blocks "
+            "were counted; `exact_counts` of the agent says of which they are"
+        )
+    return f"Not known: {'; '.join(told)}." if told else ""
 
 
 def counted_formats(run: Run) -> list[str]:

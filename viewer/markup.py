@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from ..store.runs import RunSummary
     from .modules import Bracket, Level
 
-ROW_PX, MODULE_PX = 11, 44
-"""Pixels that a sign needs in a row, and a module's name along its rows."""
+ROW_PX, SIGN_PX, LETTER_PX = 11, 14, 6.0
+"""Pixels that a sign needs in a row, and above a name; that a letter needs of a module's name."""
+SMALLEST_PX = 6.0
+"""Pixels of the letters of a sign in a thin row, above which it stands out a little."""
 
 LOGO = (
     '<svg class="logo" viewBox="0 0 28 22" aria-hidden="true">'
@@ -35,15 +37,16 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def header(run: str, *, index: bool) -> str:
-    """Which run this is, and where the list of runs is if there is one."""
+def header(run: str, *, folder: str, index: bool) -> str:
+    """Which run this is, in which folder of runs, and where the list of them is if there is one."""
     mark = f'{LOGO}<span class="mark">rankscope</span>'
     home = (
         f'<a class="home" href="?" title="All runs">{mark}</a>'
         if index
         else f'<span class="home">{mark}</span>'
     )
-    return f'<header>{home}<span class="run">{escape(run)}</span></header>'
+    where = f'<span class="where">in {escape(folder)}</span>'
+    return f'<header>{home}<span class="run">{escape(run)}{where}</span></header>'
 
 
 def links(pages: Sequence[tuple[str, str, str]], *, shown: str, other: tuple[str, str]) -> str:
@@ -144,8 +147,32 @@ def problem(text: str) -> str:
     return f'<p class="problem" role="alert">{escape(text)}</p>' if text else ""
 
 
-def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
-    """The ramp with its ends, and what the other colours mean."""
+def table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "rows"
+) -> str:
+    """Rows of cells that are HTML already; the first cell of each names the row."""
+    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for first, *cells in rows
+    )
+    return (
+        f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def legend(
+    limits: colours.Limits, *, logarithmic: bool, view: str = "merged", undefined: str = ""
+) -> str:
+    """The ramp with its ends, and what the other colours mean.
+
+    Args:
+        limits: of what is shaded.
+        logarithmic: whether that is an exponent.
+        view: as the address says it.
+        undefined: what an observed cell without a number means; empty: it is not explained.
+    """
     write = words.power if logarithmic else words.number
     if view in RANK_VIEWS:
         write = _rank
@@ -154,7 +181,13 @@ def legend(limits: colours.Limits, *, logarithmic: bool, view: str) -> str:
     marks = "".join(f"<span>{write(at)}</span>" for at in (limits.low, middle, limits.high))
     keys = "".join(
         f'<span class="key"><i class="{name}"></i>{text}</span>'
-        for name, text in (("bad", "non-finite"), ("zero", "zero"), ("none", "not observed"))
+        for name, text in (
+            ("bad", "non-finite"),
+            ("zero", "zero"),
+            ("undefined", undefined),
+            ("none", "not observed"),
+        )
+        if text
     )
     return (
         '<div class="legend"><span class="ramp">'
@@ -193,14 +226,17 @@ def _bracket(bracket: Bracket, levels: int, rows: int, height: int) -> str:
     above, _, word = bracket.path.rpartition(".")
     short = f"{above.rpartition('.')[2]}.{word}" if word.isdecimal() and above else word
     sign = "▸" if bracket.folded else "▾"
-    text = sign if bracket.folded or tall < MODULE_PX else f"{sign} {short}"
-    text = escape(text) if tall >= ROW_PX else ""
+    names = [one for one in (short, word) if SIGN_PX + LETTER_PX * len(one) <= tall]
+    text = escape(f"{sign} {names[0]}") if names and not bracket.folded else sign
+    text = text if bracket.folded or tall >= ROW_PX else ""
+    small = "" if tall >= ROW_PX else f";font-size:{max(SMALLEST_PX, tall):.3g}px"
     told = f"{bracket.path}: {words.count(bracket.sites, 'site')}"
     does = "unfold" if bracket.folded else "fold"
     place = ";".join(
         f"{side}:{100 * part:.5g}%"
         for side, part in (("left", left), ("top", top), ("width", width), ("height", share))
     )
+    place += small
     # What is too thin to be read is passed over by the Tab key; + and − reach it.
     skipped = ' tabindex="-1"' if tall < ROW_PX else ""
     return (

@@ -39,6 +39,8 @@ NEAR, NEAR_ONCE = 3.0, 12.0
 """Scores below these, of all steps and of one among many, are what chance makes."""
 FAR = 0.5
 """In log2: 1.4 times the median; what is nearer is not worth a sentence."""
+FURTHEST = 3.0
+"""In log2: 8 times the median; what is further has no deeper shade, so that its onset is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -108,10 +108,9 @@ class Session:
         """
         self._tell_options()
         choice, kinds, names = self.choice, self.options.kinds, self.options.names
-        if not choice.site and choice.step is None and not choice.kind:
-            found = next((one for one in self.cards() if one.site), None)
-            if found is not None:
-                choice.param.update(site=found.site, step=found.step)
+        is_open = not choice.site and choice.step is None and not choice.kind
+        if is_open and (found := self.proposed()) is not None:
+            choice.param.update(site=found[0], step=found[1])
         if choice.site and not choice.kind:
             choice.kind = choice.site.partition(":")[0]
         if not choice.kind and kinds:
@@ -132,6 +131,11 @@ class Session:
     def run(self) -> Run:
         """The run, as of the snapshot that is shown."""
         return self.follower.run
+
+    @property
+    def title(self) -> str:
+        """The run's name, and the folder of runs that it lies in: two stores may have one name."""
+        return f"{self.run.name} in {words.place(self.run.path.parent)}"
 
     def tell_others(self) -> None:
         """Tell which runs there are to compare with."""
@@ -192,6 +196,10 @@ class Session:
         if self._cards is None or self._cards[0] != snapshot:
             self._cards = snapshot, findings.cards(self.follower.why(), since=self.since())
         return self._cards[1]
+
+    def proposed(self) -> tuple[str, int] | None:
+        """Site and step of the first finding in a site, which is where one lands."""
+        return next(((one.site, one.step) for one in self.cards() if one.site), None)
 
     def training(self) -> series.Lines:
         """The chosen training statistic; the rank to look at is the first that is blamed."""

@@ -11,7 +11,7 @@ from html import escape
 from . import words
 from .choosing import Suggestion
 from .figures import colours
-from .figures.compared import colour_of
+from .figures.compared import Looks, colour_of
 from .tables import name_of as button_of
 
 DASHES = {"solid": "", "dashed": "5 3", "dotted": "1.5 2.5", "dashdot": "6 2.5 1.5 2.5"}
@@ -54,6 +54,27 @@ def legend(site: str, others: Sequence[str], *, theme: colours.Theme) -> str:
 def runs(names: Sequence[str], *, theme: colours.Theme) -> str:
     """Which line is of which run, the first of that which is looked at."""
     return _lines([escape(words.shorten(name, 40)) for name in names], theme=theme)
+
+
+def parts(rows: Sequence[tuple[str, str]], *, looks: Sequence[Looks]) -> str:
+    """Which line is of which module or parameter: each selects its site where there is one.
+
+    Args:
+        rows: names, and labels of their sites or nothing.
+        looks: of the lines, in the same order.
+    """
+    items = "".join(
+        f"<li>{_line(colour, dash)}{_part(name, site)}</li>"
+        for (colour, dash, _), (name, site) in zip(looks, rows, strict=False)
+    )
+    return f'<ul class="sites near" aria-label="Lines">{items}</ul>'
+
+
+def _part(name: str, site: str) -> str:
+    text = escape(words.shorten(name, 60))
+    if not site:
+        return text
+    return f'<button class="pick" data-site="{escape(site)}">{text}</button>'
 
 
 def _lines(rows: Sequence[str], *, theme: colours.Theme) -> str:

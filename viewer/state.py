@@ -35,6 +35,8 @@ KEYS: Mapping[str, str] = {
     "other": "with",
     "also": "also",
     "maps": "maps",
+    "quantity": "quantity",
+    "module": "module",
 }
 """Attribute of `Choice` to its key in the address."""
 
@@ -76,7 +78,9 @@ class Choice(param.Parameterized):
     training = param.String("", doc="Which training statistic is drawn.")
     of = param.String("", doc="Which kind of site formats are asked for; empty: all.")
     over = param.Selector(
-        default="", objects=["", "steps"], doc="Whether the worst of the visible steps counts."
+        default="",
+        objects=["", "step", "steps"],
+        doc="The steps that formats are asked of: empty: a healthy one, unless another was chosen.",
     )
     formats = param.String("", doc="Names of formats, apart by commas; empty: the usual ones.")
     times = param.String("", doc="By which power of two tensors are multiplied, see `fitting`.")
@@ -86,6 +90,9 @@ class Choice(param.Parameterized):
     maps = param.Selector(
         default="", objects=["", "each"], doc="Whether runs are shown, or how far two are apart."
     )
+
+    quantity = param.String("", doc="Which derived quantity is shown; empty: the first.")
+    module = param.String("", doc="What a vector is of, as its menu says it; empty: the first.")
 
     def query(self, **other: str) -> dict[str, str]:
         """What differs from the defaults, by the keys of the address.

@@ -16,6 +16,7 @@ from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN
 from . import words
 from .figures import colours
 from .fitting import Fitting, when
+from .markup import table
 from .rank_map import NEAR_ONCE, Agreement, AtStep, Outlier
 
 if TYPE_CHECKING:
@@ -32,21 +33,6 @@ def name_of(site: str, *, step: int | None = None) -> str:
     return (
         f'<button class="pick" data-site="{escape(site)}"{at}>{escape(name)} '
         f"<i>{escape(kind.replace('_', ' '))}</i></button>"
-    )
-
-
-def table(
-    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "rows"
-) -> str:
-    """Rows of cells that are HTML already; the first cell of each names the row."""
-    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    return (
-        f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
     )
 
 
@@ -217,11 +203,14 @@ def fitting(found: Fitting, *, first: int, rows: int, chosen: str) -> str:
         )
         for row, label in enumerate(map(str, labels[some]))
     )
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in found.formats)
+    # A name may break after its family: many formats stand side by side.
+    heads = "".join(
+        f'<th scope="col">{escape(name).replace("_", "_<wbr>")}</th>' for name in found.formats
+    )
     total = len(found.order)
     caption = (
         f"Sites {first + 1}–{first + len(some)} of {words.thousands(total)}, what breaks first. "
-        "↑ overflows, ↓ becomes zero; ≈ is an estimate, whose bounds the mouse shows"
+        "↑ overflows, ↓ becomes zero; ≈ is an estimate, whose bounds the mouse shows; ?: not known"
     )
     return (
         f'<table class="fitting"><caption>{escape(caption)}</caption><thead><tr>'
@@ -249,7 +238,7 @@ def _fitting_cell(cell: Mapping[str, Any], stretches: int) -> str:
         for mark, question in (("↑", "overflow"), ("↓", "underflow"))
     )
     scale = f'<span class="times">×{words.power(cell["shift"])}</span>' if cell["shift"] else ""
-    text = told or ("not known" if verdict == NOT_KNOWN else "fits")
+    text = told or ("?" if verdict == NOT_KNOWN else "fits")
     # Most cells lose nothing: each step of a live run sends them all.
     title = f' title="{escape(_title(cell, stretches))}"' if told else ""
     return f'<td class="{CLASSES[verdict]}"{title}>{text}{scale}</td>'
@@ -259,7 +248,7 @@ def _loss(mark: str, value: float, low: float, high: float) -> str:
     """What is lost, in short; nothing where nothing is."""
     if not high > 0:  # nor of NaN
         return ""
-    return f"{mark} {'' if low == high else '≈'}{words.share(value)} "
+    return f"<span>{mark} {'' if low == high else '≈'}{words.share(value)}</span> "
 
 
 def _title(cell: Mapping[str, Any], stretches: int) -> str:
@@ -284,6 +273,7 @@ def ratio_legend(
     middle: str = "the median",
     alone: str = "no peer",
     crosses: bool = False,
+    beyond: bool = False,
 ) -> str:
     """The ramp of ratios with its ends, and what the other colours mean.
 
@@ -292,9 +282,11 @@ def ratio_legend(
         middle: what a ratio of 1 means.
         alone: what an observed cell without a ratio means.
         crosses: whether alerts stand on the picture.
+        beyond: whether the ends stand for what is further, too.
     """
     stops = ",".join(limits.palette[:: len(limits.palette) // 16])
-    ends = f"÷{words.number(2.0**limits.high)}", middle, f"×{words.number(2.0**limits.high)}"
+    reach, more = words.number(2.0**limits.high), " and more" if beyond else ""
+    ends = f"÷{reach}{more}", middle, f"×{reach}{more}"
     marks = "".join(f"<span>{escape(one)}</span>" for one in ends)
     keys = "".join(
         f'<span class="key"><i class="{name}"></i>{text}</span>'

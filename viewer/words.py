@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, isfinite, isinf, isnan, log2
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store.place import Place
 
 VIEWS: Mapping[str, str] = {
     "merged": "merged over ranks",
@@ -135,3 +140,9 @@ def span(first: int, last: int, end: int) -> str:
 def shorten(name: str, length: int) -> str:
     """The end of a name, which tells it from its neighbours, within `length` characters."""
     return name if len(name) <= length else "…" + name[-(length - 1) :]
+
+
+def place(folder: Place) -> str:
+    """Where runs lie, by its last two names: enough to tell one store from another."""
+    text = str(folder.absolute() if isinstance(folder, Path) else folder)
+    return shorten("/".join(text.split("/")[-2:]), 40)

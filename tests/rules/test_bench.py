@@ -266,6 +266,8 @@ def test_why_is_told_to_programs(paths: dict[str, Path]) -> None:
     before, since = stored["moments"][0], stored["moments"][-1]
     assert before["blamed_rms"] == pytest.approx(before["rms"], rel=0.2)
     assert since["blamed_rms"] > 1.5 * since["rms"]
+    assert since["blamed_rms"] > 1.5 * since["peers_rms"]
+    assert before["peers_rms"] == pytest.approx(before["blamed_rms"], rel=0.2)
     exponents = stored["exponents"]
     assert sum(exponents["counts"].values()) + exponents["zero"] == exponents["total"]
 

@@ -7,12 +7,14 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
+from rankscope.merge import Derived
 from rankscope.rules import Watch, rule_book
 from rankscope.sketch import COUNTS, SketchTable, main_statistics, sketch_array
 from rankscope.sketch.derive import MAIN
@@ -21,6 +23,7 @@ from rankscope.sketch.reference import glance_at
 from rankscope.store import (
     Alert,
     Event,
+    QuantityInfo,
     RankFrame,
     RankFrames,
     RankInfo,
@@ -322,3 +325,39 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def derived_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 30 steps with quantities of modules every other step: numbers, and a spectrum.
+
+    Of `blocks.1.mlp.act` the dead neurons rise, and a bound on them is passed in step 20; in step
+    10 its spectrum could not be known.
+    """
+    path = tmp_path_factory.mktemp("runs") / "derived"
+    job = Job(path, bad_step=None)
+    act, up = "blocks.1.mlp.act", "blocks.1.mlp.up"
+    infos = [
+        QuantityInfo(name="dead_neurons", of=act, width=1, start=0),
+        QuantityInfo(name="dead_neurons", of=up, part="tp=0", width=1, start=1),
+        QuantityInfo(name="input_cov_spectrum", of=act, width=6, is_vector=True, start=2),
+    ]
+    indices = job.writer.catalog.add_quantities(infos)
+    assert indices == [0, 1, 2]
+    text = f"dead_neurons of {act} is 0.95, above 0.9."
+    alert = Alert(
+        rule="dead_neurons above", attempt=0, site=job.site(act), ranks=(), first_step=20,
+        last_step=None, value=0.95, threshold=0.9, text=text, time_ns=1,
+    )  # fmt: skip
+    records = [job.record(step, step, without=(), spike={}) for step in range(30)]
+    for step in range(0, 30, 2):
+        spectrum = 4.0 ** -np.arange(6) * (1 + step)
+        told: dict[int, np.ndarray] = {
+            0: np.array([0.45 + step / 40]),
+            1: np.array([0.25]),
+            2: np.full(6, np.nan) if step == 10 else spectrum,
+        }
+        records[step] = replace(records[step], derived=Derived.known(told))
+    job.writer.commit(records, streams={}, alerts=[alert])
+    job.close()
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import numpy as np
@@ -9,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.viewer import modules
+from rankscope.viewer import markup, modules
 from rankscope.viewer.grid import Grid
-from rankscope.viewer.modules import Folding, Module, brackets_of, levels_of, rows_of, tree_of
+from rankscope.viewer.modules import (
+    Bracket,
+    Folding,
+    Module,
+    brackets_of,
+    levels_of,
+    rows_of,
+    tree_of,
+)
 
 GPT = [
     "embed",
@@ -165,6 +174,18 @@ def test_brackets_span_the_rows_of_their_modules() -> None:
     assert (found["layers.1.attn"].folded, found["layers.1.attn"].level) == (True, 2)
     assert found["layers.1.attn"].stop - found["layers.1.attn"].first == 1
     assert "layers.0.attn" not in found
+
+
+def test_a_folded_module_has_its_sign_however_thin_its_row() -> None:
+    thin = Bracket(path="blocks.1", level=0, first=3, stop=4, sites=5, folded=True)
+    open_ = Bracket(path="blocks.2", level=0, first=4, stop=14, sites=10, folded=False)
+
+    told = markup.modules([thin, open_], rows=60, height=360)
+
+    first, second = re.findall("<button.*?</button>", told)
+    assert first.endswith(">▸</button>")
+    assert "font-size:6px" in first
+    assert second.endswith(">▾ 2</button>")  # 60 pixels are too few for "blocks.2"
 
 
 def test_rows_that_the_store_takes_together_are_named_after_the_first() -> None:

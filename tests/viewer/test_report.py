@@ -55,6 +55,17 @@ def test_each_finding_comes_with_its_evidence(judged_job: Path, tmp_path: Path) 
     assert "float8_e4m3fn" in text_of(tmp_path / "report.html")
 
 
+def test_it_can_be_dark_all_over(judged_job: Path, tmp_path: Path) -> None:
+    told = write_report(open_run(judged_job), tmp_path / "report.html", theme="dark").read_text()
+
+    assert "--surface: #161c23;" in told
+    grounds = set(re.findall(r'"background_fill_color":"(#\w+)"', told))
+    assert grounds == {"#161c23"}
+    assert "background: #f" not in told
+    with pytest.raises(SettingError, match="`theme` must be one of light, dark, got 'blue'"):
+        write_report(open_run(judged_job), tmp_path / "report.html", theme="blue")
+
+
 def test_a_tensor_and_a_step_can_be_asked_for(broken_job: Path, tmp_path: Path) -> None:
     run = open_run(broken_job)
 

@@ -10,6 +10,7 @@ from .facets import FacetsFigure
 from .heatmap import HeatmapFigure
 from .life import LifeFigure
 from .lines import LinesFigure
+from .quantities import QuantityFigure, VectorFigure, looks_of
 from .ranks import RankMapFigure
 
 __all__ = [
@@ -21,5 +22,8 @@ __all__ = [
     "HeatmapFigure",
     "LifeFigure",
     "LinesFigure",
+    "QuantityFigure",
     "RankMapFigure",
+    "VectorFigure",
+    "looks_of",
 ]

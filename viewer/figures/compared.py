@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from .exponents import NOTHING, Drawing, ExponentsFigure
 from .heatmap import LABEL_WIDTH
 from .lines import update
 
+Looks = tuple[str, str, float]
+"""Of a line: colour, dash and width in pixels."""
 PLACES = range(4)
 """Of those that stand beside: each has its colour, dash and marker."""
 
@@ -113,7 +115,16 @@ class CurvesFigure:
         pinned: Span,
         theme: colours.Theme = colours.LIGHT,
         height: int = 180,
+        looks: Sequence[Looks] = (),
     ) -> None:
+        """Make the figure.
+
+        Args:
+            name: what to call it.
+            steps, crosshair, pinned, theme: as all figures of a session have them.
+            height: in pixels.
+            looks: of each line there may be; none: of a site and those beside it.
+        """
         values = DataRange1d(range_padding=0.15, only_visible=True)
         fig = look.plot(name, theme=theme, x_range=steps, y_range=values, height=height)
         fig.xgrid.visible = False
@@ -124,7 +135,7 @@ class CurvesFigure:
         self.plain, self.powers = fig.yaxis[0].formatter, look.powers()
         empty: look.Data = {"step": [], "value": []}
         # First the site itself, in the colour and manner of its bars.
-        looks = [(colours.NORMAL, "solid", 2.6), *(
+        looks = looks or [(colours.NORMAL, "solid", 2.6), *(
             (colour_of(place, theme), colours.DASHES[place], 1.8) for place in PLACES
         )]  # fmt: skip
         self.lines, self.bad = ([ColumnDataSource(empty) for _ in looks] for _ in range(2))

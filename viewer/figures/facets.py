@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
 
 from ..series import Scalar, thin
 from . import colours, look
-from .lines import update
+from .lines import lonely, update
 
 HEIGHT, BORDER = 120, 62
 """Pixels: of one, and of its left border, so that their steps line up."""
@@ -32,6 +32,7 @@ class FacetsFigure:
         self.theme = theme
         self.sources = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
         self.bad = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
+        self.alone = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
         self.figures = {name: self._build(name, steps, crosshair, pinned) for name in names}
         self.plain = {name: fig.yaxis[0].formatter for name, fig in self.figures.items()}
         self.powers = look.powers()
@@ -49,11 +50,12 @@ class FacetsFigure:
         fig.yaxis.ticker.desired_num_ticks = 3
         fig.min_border_left = BORDER
         line = fig.line("step", "value", source=self.sources[name], color=colours.NORMAL)
+        dots = fig.scatter("step", "value", source=self.alone[name], size=5, color=colours.NORMAL)
         fig.scatter(
             "step", "value", source=self.bad[name], marker="diamond", size=7,
             color=self.theme.nonfinite,
         )  # fmt: skip
-        fig.add_tools(HoverTool(renderers=[line], tooltips="step @step: @value{0.[0000]}"))
+        fig.add_tools(HoverTool(renderers=[line, dots], tooltips="step @step: @value{0.[0000]}"))
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         return fig
 
@@ -65,10 +67,13 @@ class FacetsFigure:
             if axis.formatter is not formatter:
                 axis.formatter = formatter
             keep = thin(one.steps, [one.values], 4 * look.frame(self.figures[one.name])[0])
-            update(self.sources[one.name], {"step": one.steps[keep], "value": one.values[keep]})
+            steps, values = one.steps[keep], one.values[keep]
+            update(self.sources[one.name], {"step": steps, "value": values})
+            at = lonely(values)
+            update(self.alone[one.name], {"step": steps[at], "value": values[at]})
             height = one.values[np.isfinite(one.values)]
-            at = float(height[-1]) if height.size else 0.0
-            update(self.bad[one.name], {"step": one.bad, "value": np.full(len(one.bad), at)})
+            level = float(height[-1]) if height.size else 0.0
+            update(self.bad[one.name], {"step": one.bad, "value": np.full(len(one.bad), level)})
 
     # `Any`: what bokeh's figures take.
     def on_step(self, chosen: Callable[[float], Any]) -> None:

@@ -15,6 +15,39 @@ from . import colours, look
 from .heatmap import LABEL_WIDTH
 
 
+class FootMarks:
+    """Triangles at the foot of a figure, at steps in which something began."""
+
+    def __init__(self, fig: look.Figure, theme: colours.Theme) -> None:
+        # On an axis of their own, so that they stand at the frame's foot whatever the values are.
+        fig.extra_y_ranges = {"foot": Range1d(start=0, end=1)}
+        self.events = ColumnDataSource({"step": [], "y": [], "text": [], "fill": []})
+        self.began = fig.scatter(
+            "step",
+            "y",
+            source=self.events,
+            y_range_name="foot",
+            marker="triangle",
+            size=11,
+            line_color=theme.ink,
+            fill_color=theme.ink,
+            fill_alpha="fill",
+        )
+        told = HoverTool(renderers=[self.began], tooltips="step @step: @text", mode="mouse")
+        fig.add_tools(told)
+
+    def show(self, marks: Sequence[Mark]) -> None:
+        """Show these: filled where they are severe."""
+        data: look.Data = {
+            "step": [one.step for one in marks],
+            "y": [0.06] * len(marks),
+            "text": [one.text for one in marks],
+            "fill": [1.0 if one.severe else 0.0 for one in marks],
+        }
+        if dict(self.events.data) != data:
+            self.events.data = data
+
+
 class LinesFigure:
     """One source with a column a rank, streamed as long as new steps only follow the old."""
 
@@ -49,20 +82,8 @@ class LinesFigure:
             "step", "y", source=self.bad, marker="diamond", size=8, color=theme.nonfinite
         )
         self.dots = fig.scatter("step", "y", source=self.alone, size=5, color="colour")
-        # On an axis of their own, so that they stand at the frame's foot whatever the values are.
-        fig.extra_y_ranges = {"foot": Range1d(start=0, end=1)}
-        self.events = ColumnDataSource({"step": [], "y": [], "text": [], "fill": []})
-        self.began = fig.scatter(
-            "step",
-            "y",
-            source=self.events,
-            y_range_name="foot",
-            marker="triangle",
-            size=11,
-            line_color=theme.ink,
-            fill_color=theme.ink,
-            fill_alpha="fill",
-        )
+        self.foot = FootMarks(fig, theme)
+        self.events, self.began = self.foot.events, self.foot.began
         self.label = Label(
             x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,
             text_font_size="12px", text_font_style="bold", text_align="right", visible=False,
@@ -71,22 +92,14 @@ class LinesFigure:
         self.hover: Any = HoverTool(
             renderers=[], tooltips="$name · step @step · @$name{0.[0000]}", mode="mouse"
         )
-        told = HoverTool(renderers=[self.began], tooltips="step @step: @text", mode="mouse")
-        fig.add_tools(self.hover, told)
+        fig.add_tools(self.hover)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         self.plain = fig.yaxis[0].formatter
         self.powers = look.powers()
 
     def mark(self, marks: Sequence[Mark]) -> None:
         """Show where something began: filled where it is severe."""
-        data: look.Data = {
-            "step": [one.step for one in marks],
-            "y": [0.06] * len(marks),
-            "text": [one.text for one in marks],
-            "fill": [1.0 if one.severe else 0.0 for one in marks],
-        }
-        if dict(self.events.data) != data:
-            self.events.data = data
+        self.foot.show(marks)
 
     def show(self, lines: Lines, *, logarithmic: bool = False) -> None:
         """Draw the lines, sending no more than the new steps where that is enough."""
@@ -143,8 +156,7 @@ class LinesFigure:
         steps, heights, looks = list[int](), list[float](), list[str]()
         for rank in lines.drawn:
             line = data[lines.label(rank)]
-            there = np.pad(np.isfinite(line), 1)
-            at = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
+            at = lonely(line)
             steps += data["step"][at].tolist()
             heights += line[at].tolist()
             looks += [colours.WORST if rank == lines.worst else colours.RANK] * len(at)
@@ -153,16 +165,17 @@ class LinesFigure:
             self.alone.data = dots
 
     def _mark(self, lines: Lines, data: Mapping[str, NDArray]) -> None:
-        """A diamond where a rank is not finite, at the height of its nearest number."""
-        heights = []
+        """A diamond where a rank is not finite, at the height of its last number until then."""
+        heights = list[float]()
         for step, rank in lines.bad:
             line = data.get(lines.label(rank), data["high"])
             finite = np.flatnonzero(np.isfinite(line))
             if not finite.size:
                 heights.append(0.0)
                 continue
-            nearest = finite[np.abs(data["step"][finite] - step).argmin()]
-            heights.append(float(line[nearest]))
+            # A stretch without a number is one level: that at which the line broke off.
+            before = int(np.searchsorted(data["step"][finite], step, "right")) - 1
+            heights.append(float(line[finite[max(before, 0)]]))
         bad = {
             "step": np.array([step for step, _ in lines.bad], np.int64),
             "y": np.array(heights),
@@ -199,6 +212,12 @@ class LinesFigure:
                 chosen(event.x)
 
         self.figure.on_event(Tap, tapped)
+
+
+def lonely(line: NDArray) -> NDArray[np.intp]:
+    """intp: where a line has a number without neighbours, of which nothing would be drawn."""
+    there = np.pad(np.isfinite(line), 1)
+    return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
 
 
 def update(source: ColumnDataSource, data: Mapping[str, NDArray]) -> None:

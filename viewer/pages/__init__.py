@@ -7,6 +7,7 @@ from .compare import Compare
 from .formats import Formats
 from .map import Map
 from .page import Drawn, Page
+from .quantities import Quantities
 from .ranks import Ranks
 from .tensor import Tensor
 from .triage import Triage
@@ -19,6 +20,7 @@ __all__ = [
     "Map",
     "Page",
     "Pages",
+    "Quantities",
     "Ranks",
     "Tensor",
     "Triage",

@@ -75,6 +75,8 @@ class Compare:
             "compare_site": self._curves_twin("compare_site", "The site in all"),
         })  # fmt: skip
         self._drawn = Drawn()
+        self._looked = set[Follower]()
+        """The others that were looked at."""
         self._found: Comparison | None = None
         """Of the first of the others."""
         self._frame = Fitted(session, self, self.heatmap)
@@ -99,14 +101,16 @@ class Compare:
         before = [other.version for other in others]
         for other in others:
             other.look()
+        self._looked.update(others)
         return before != [other.version for other in others]
 
     def show(self) -> None:
         """Bring everything up to date."""
         self.session.tell_others()
         self.session.follow()
-        self.look()
         others = self.session.others()
+        if not self._looked.issuperset(others):
+            self.look()
         if not others:
             quiet = dict.fromkeys(("answer", "runs", "title", "sites", "summary"), "")
             self.told.param.update(problem=ALONE, **quiet)

@@ -27,6 +27,7 @@ class Told(param.Parameterized):
 
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
     answer = param.String(doc="By format how many sites would break.")
+    reasons = param.String(doc="Why this step, and why sites are not known.")
     table = param.String()
     summary = param.String()
     first = param.Integer(0, doc="How many sites come before those that are shown.")
@@ -79,9 +80,10 @@ class Formats:
         self.twins.show()
         self.session.follow()
         # Of the worst of several steps the selected one says nothing, nor the zoom of a single one.
-        when = choice.zoom if choice.over else choice.step
+        when = choice.zoom if choice.over == "steps" else choice.step
         # A step that was asked for does not change with each new record.
-        of = version if choice.over or choice.step is None else self.session.record_of(choice.step)
+        is_chosen = choice.step is not None and choice.over != "steps" and not self._is_open()
+        of = self.session.record_of(choice.step) if is_chosen else version
         asked = (choice.of, choice.pattern, choice.over, choice.formats, choice.times, choice.most)
         if self._drawn.due("table", of, when, *asked):
             self.told.first = 0
@@ -89,15 +91,38 @@ class Formats:
         if self._drawn.due("rows", of, when, choice.site, *asked):
             self._tell_table()
 
+    def _is_open(self) -> bool:
+        """Whether the reader left the step open, or at what the first finding proposed."""
+        choice = self.session.choice
+        return not choice.over and (
+            choice.step is None or (choice.site, choice.step) == self.session.proposed()
+        )
+
+    def _step(self) -> tuple[int | None, str]:
+        """At which step to look, and why in a sentence; None: in that of the store's choice."""
+        session, selected = self.session, self.session.choice.step
+        if not self._is_open():
+            return selected, ""
+        findings = session.follower.why().findings
+        step = fitting.healthy_step(session.follower.records(), findings)
+        if step is None:
+            return None, "In all steps with histograms an error stood: this is the newest."
+        why = f"Step {step} is the newest in which nearly all sites have histograms"
+        why += " and no error stood" if any(one.severity == "error" for one in findings) else ""
+        if selected not in (None, step):
+            why += f"; “the selected step” shows {selected}, where the first finding began"
+        return step, f"{why}."
+
     def _load(self) -> None:
         choice, self.found = self.session.choice, None
-        quiet = {"answer": "", "table": "", "summary": "", "total": 0}
+        quiet = {"answer": "", "table": "", "summary": "", "reasons": "", "total": 0}
+        step, why = self._step()
         try:
             most = fitting.read_most(choice.most)
             re.compile(choice.pattern)
             self.found = fitting.load_fitting(
                 self.session.run,
-                step=choice.step,
+                step=step,
                 steps=self.session.zoom,
                 over_steps=choice.over == "steps",
                 kind=choice.of,
@@ -120,6 +145,7 @@ class Formats:
         self.told.param.update(
             problem="",
             answer=tables.answer(self.found, most=most),
+            reasons=markup.summary(f"{why} {fitting.why_not_known(self.found)}".strip()),
             summary=markup.summary(fitting.describe(self.found)),
             total=len(self.found.order),
         )

@@ -33,7 +33,7 @@ class WithOthers(Protocol):
     """A page that shows other runs, too."""
 
     def look(self) -> bool:
-        """Look at them; whether one of them has moved."""
+        """Look at them, as once a tick; whether one of them has moved."""
         ...
 
 

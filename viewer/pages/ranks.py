@@ -159,15 +159,17 @@ class Ranks:
         self.told.param.update(
             problem="",
             title=markup.title(name, f"{markup.kind_name(kind)}, {what}"),
-            legend=tables.ratio_legend(limits, crosses=bool(marks)),
+            legend=tables.ratio_legend(
+                limits, crosses=bool(marks), beyond=limits.high >= rank_map.FURTHEST
+            ),
             summary=markup.summary(told),
         )
 
     def _stick(self, site: str, found: rank_map.RankMap) -> colours.Limits:
-        """Limits that stay while the same thing is looked at, and do not magnify noise."""
+        """Limits that stay while one thing is looked at; neither noise nor a blow-up sets them."""
         shown = found.grid.shade[np.isfinite(found.grid.shade)]
         new = colours.limits(shown, diverging=True, theme=self.session.theme)
-        reach = max(new.high, rank_map.FAR)
+        reach = float(np.clip(new.high, rank_map.FAR, rank_map.FURTHEST))
         new = replace(new, low=-reach, high=reach)
         key = (site, self.session.choice.statistic)
         old = self._limits[1] if self._limits is not None and self._limits[0] == key else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import param
 
 from .. import choosing, site_lists
@@ -14,6 +16,16 @@ class Told(param.Parameterized):
 
     found = param.String(doc="HTML: what was found; empty while nothing is sought.")
     suggested = param.String(doc="HTML: what is often put beside the selected site.")
+
+
+@runtime_checkable
+class WithSearch(Protocol):
+    """A page on which a site is sought."""
+
+    @property
+    def sites(self) -> SiteChoice:
+        """What seeks."""
+        ...
 
 
 class SiteChoice:
@@ -29,6 +41,12 @@ class SiteChoice:
         """Tell which sites have these words in their labels."""
         self.text = text
         self.show()
+
+    def forget(self) -> bool:
+        """Seek nothing; whether something was sought."""
+        sought, self.text = bool(self.text), ""
+        self.show()
+        return sought
 
     def take_first(self) -> None:
         """Select the first site that was found."""

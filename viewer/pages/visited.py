@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import param
 
 from ...sketch.errors import RankscopeError
-from .. import markup
+from .. import markup, words
 from ..pipeline import is_late
 from ..session import Session
 from .page import Page, WithOthers
@@ -59,11 +59,12 @@ class Visited:
     def tick(self) -> None:
         """Show what is new; the age of the last step in any case."""
         with self.session.follower.lock:
+            others_moved = isinstance(page := self.page, WithOthers) and page.look()
             if self._version != self.session.follower.version:
                 self._version = self.session.follower.version
                 self.session.defaults()
                 self._show()
-            elif isinstance(page := self.page, WithOthers) and page.look():
+            elif others_moved:
                 self._show()
             self._tell_header()
 
@@ -114,7 +115,9 @@ class Visited:
         finished = bool(session.live.run.finished)
         pause = "Go on" if session.paused else "" if finished else "Pause"
         self.told.pause = pause
-        self.told.header = markup.header(session.run.name, index=session.index)
+        self.told.header = markup.header(
+            session.run.name, folder=words.place(session.run.path.parent), index=session.index
+        )
         self.told.chips = markup.chips(
             attempt=attempts - 1 if last is None else int(last["attempt"]),
             finished=finished,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ...store.query import open_run
+from ..figures.colours import THEMES
 from .writing import write_report
 
 
@@ -16,11 +17,15 @@ from .writing import write_report
 )  # fmt: skip
 @click.option("--site", default="", metavar="LABEL", help="Show this tensor, whatever was found.")
 @click.option("--step", type=int, default=None, help="Show tensors at this step.")
-def report(run: str, output: str, site: str, step: int | None) -> None:
+@click.option(
+    "--theme", type=click.Choice(list(THEMES)), default="light", show_default=True,
+    help="Its colours.",
+)  # fmt: skip
+def report(run: str, output: str, site: str, step: int | None, theme: str) -> None:
     """Write what is known of RUN (a folder or a URL) as one HTML file that opens offline.
 
     What is wrong and where it began, each finding with its evidence, the training curves, and what
     was not observed.
     """
-    path = write_report(open_run(run), output, site=site, step=step)
+    path = write_report(open_run(run), output, site=site, step=step, theme=theme)
     click.echo(f"Wrote {path}, {path.stat().st_size / 1e6:.1f} MB.")

@@ -31,11 +31,11 @@ Figures = dict[str, Any]
 class Drawing:
     """Makes figures that share their steps, and keeps them by name."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, *, theme: colours.Theme = colours.LIGHT) -> None:
+        self.run, self.theme = run, theme
         self.figures: Figures = {}
         self.steps = Range1d(start=0, end=1)
-        self.crosshair = Crosshair()
+        self.crosshair = Crosshair(theme)
         recorded = run.records()["step"].to_numpy(np.int64)
         if len(recorded):
             left, right = float(recorded.min()) - 0.5, float(recorded.max()) + 0.5
@@ -65,7 +65,7 @@ class Drawing:
         found = grid.load_grid(self.run, statistic=STATISTIC, kind=kind, width=WIDTH, height=HEIGHT)
         step = None if marked is None else marked.step
         figure = HeatmapFigure(**self._shared(step))
-        limits = colours.limits(found.usual(), diverging=found.signed)
+        limits = colours.limits(found.usual(), diverging=found.signed, theme=self.theme)
         figure.figure.height = int(np.clip(len(found.names) * 16, 160, 400)) + 46
         figure.show(found, limits, statistic=STATISTIC)
         self.crosshair.follow(figure.figure)
@@ -82,7 +82,7 @@ class Drawing:
             return "", series.why_no_sketch(self.run, site=one.site, step=one.step), ""
         own = str(self.run.sites().loc[one.site, "dtype"])
         target = spectrum.site_format(own)
-        figure = ExponentsFigure()
+        figure = ExponentsFigure(theme=self.theme)
         figure.show(held, target)
         fit = spectrum.load_fit(self.run, site=one.site, step=one.step)
         blocks = spectrum.load_block_fit(self.run, site=one.site, step=one.step)
@@ -106,10 +106,15 @@ class Drawing:
         return name, lines.why, series.describe(lines)
 
     def _shared(self, step: int | None) -> dict[str, Any]:
-        pinned = look.pinned()
+        pinned = look.pinned(self.theme)
         if step is not None:
             pinned.update(location=step, visible=True)
-        return {"steps": self.steps, "crosshair": self.crosshair.line, "pinned": pinned}
+        return {
+            "steps": self.steps,
+            "crosshair": self.crosshair.line,
+            "pinned": pinned,
+            "theme": self.theme,
+        }
 
     def _keep(self, name: str, figure: Any) -> str:  # `Any`: a Bokeh model
         self.figures[name] = figure

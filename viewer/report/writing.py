@@ -14,8 +14,9 @@ from uuid import uuid4
 
 from bokeh.embed import components
 
+from ...sketch.errors import SettingError
 from .. import findings, markup, words
-from ..figures.colours import LIGHT
+from ..figures.colours import THEMES
 from ..offline import scripts
 from ..views.themes import root_css
 from .contents import Contents, Evidence, gather
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ...store.query import Run
+    from ..figures.colours import Theme
 
 CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")
 PAGE = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
@@ -32,7 +34,9 @@ MOST_LINES = 20
 """Of gaps, and of events."""
 
 
-def write_report(run: Run, path: str | Path, *, site: str = "", step: int | None = None) -> Path:
+def write_report(
+    run: Run, path: str | Path, *, site: str = "", step: int | None = None, theme: str = "light"
+) -> Path:
     """Write what is known of a run's health as one HTML file that opens offline.
 
     It holds what `rankscope why` says, each finding with its evidence: the heatmap of its kind, the
@@ -44,12 +48,15 @@ def write_report(run: Run, path: str | Path, *, site: str = "", step: int | None
         path: where to; a file that is there is replaced.
         site: show this tensor, whatever was found.
         step: at this step.
+        theme: its colours, `light` or `dark`.
 
     Raises:
-        SettingError: there is no such site, or the step was not recorded.
+        SettingError: there is no such site or theme, or the step was not recorded.
     """
     path = Path(path)
-    text = render(run, site=site, step=step, now=datetime.now(UTC))
+    if theme not in THEMES:
+        raise SettingError(f"`theme` must be one of {', '.join(THEMES)}, got {theme!r}.")
+    text = render(run, site=site, step=step, theme=THEMES[theme], now=datetime.now(UTC))
     half = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         half.write_text(text, encoding="utf-8")
@@ -59,9 +66,9 @@ def write_report(run: Run, path: str | Path, *, site: str = "", step: int | None
     return path
 
 
-def render(run: Run, *, site: str, step: int | None, now: datetime) -> str:
+def render(run: Run, *, site: str, step: int | None, theme: Theme, now: datetime) -> str:
     """The report as HTML."""
-    contents, drawing = gather(run, site=site, step=step), Drawing(run)
+    contents, drawing = gather(run, site=site, step=step), Drawing(run, theme=theme)
     sections = [
         *_findings(contents),
         *_training(drawing, contents),
@@ -73,7 +80,7 @@ def render(run: Run, *, site: str, step: int | None, now: datetime) -> str:
     script, places = components(drawing.figures) if drawing.figures else ("", {})
     return PAGE.substitute(
         title=escape(f"{run.name} – rankscope report"),
-        css=root_css(LIGHT) + CSS,
+        css=root_css(theme) + CSS,
         bokeh=scripts(drawing.figures.values()),
         header=_header(run, contents, now),
         body="\n".join(_placed(sections, places)),
@@ -112,7 +119,7 @@ def _findings(contents: Contents) -> Iterator[str]:
         mood = card.severity if card.severity in ("error", "warning") else "notice"
         yield (
             f'<article class="finding {mood}"><h3>{escape(card.text)}</h3>{card.facts}'
-            f"{card.advice}</article>"
+            f"{card.moments}{card.advice}</article>"
         )
     yield findings.grounds(contents.why)
     yield "</section>"

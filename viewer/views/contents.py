@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from panel.viewable import Viewable
 
-from ..pages import Compare, Formats, Map, Page, Ranks, Tensor, Triage
+from ..pages import Compare, Formats, Map, Page, Quantities, Ranks, Tensor, Triage
 from ..session import Session
 from .compare import compare_view
 from .formats import formats_view
 from .map import map_view
+from .quantities import quantities_view
 from .ranks import ranks_view
 from .tensor import tensor_view
 from .triage import triage_view
@@ -38,6 +39,7 @@ CONTENTS: tuple[Entry, ...] = (
     entry(Tensor, tensor_view),
     entry(Ranks, ranks_view),
     entry(Formats, formats_view),
+    entry(Quantities, quantities_view),
     entry(Compare, compare_view),
 )
 """A new page is one more line here. One lands on the first."""

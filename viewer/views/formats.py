@@ -24,6 +24,7 @@ def formats_view(page: Formats) -> pn.Column:
             _question(page),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
             text(told.param.answer, margin=(10, 0, 0, 0)),
+            text(told.param.reasons, margin=(4, 0, 0, 0)),
             _downloads(page),
             sizing_mode="stretch_width",
             margin=(10, 0, 0, 0),
@@ -44,13 +45,17 @@ def _question(page: Formats) -> pn.FlexBox:
     every = kinds.rx.pipe(
         lambda known: {"all kinds": ""} | {markup.kind_name(kind): kind for kind in known}
     )
-    steps = {"at the step": "", "worst of the visible steps": "steps"}
+    steps = {
+        "healthy or chosen step": "",
+        "the selected step": "step",
+        "worst of the visible steps": "steps",
+    }
     return pn.FlexBox(
         select(session, "of", every, label="Kind", width=140),
-        _entry(session, "pattern", "Name matches", "regular expression", 130),
-        select(session, "over", steps, label="When", width=190),
-        _entry(session, "formats", "Formats", "e2m1,e4m3,e5m2,fp16,bf16", 195),
-        _entry(session, "times", "Times a power of two", "4, weight=4, site or kind", 160),
+        _entry(session, "pattern", "Name matches", "regular expression", 160),
+        select(session, "over", steps, label="When", width=205),
+        _entry(session, "formats", "Formats", "e2m1,e4m3,e5m2,fp16,bf16", 225),
+        _entry(session, "times", "Times a power of two", "4, weight=4, site or kind", 205),
         button("Best by site", lambda: _times(session, "site")),
         button("Best by kind", lambda: _times(session, "kind")),
         button("As it is", lambda: _times(session, "")),

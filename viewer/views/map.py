@@ -51,11 +51,11 @@ def _controls(page: Map) -> pn.FlexBox:
     return pn.FlexBox(
         select(session, "kind", options.kinds, label="Kind", width=130, words=markup.kind_name),
         select(session, "statistic", session.statistics, label="Statistic", width=105),
-        select(session, "view", options.views, label="View", width=158, words=words.view_name),
-        select(session, "scale", scales, label="Shading", width=110),
+        select(session, "view", options.views, label="View", width=185, words=words.view_name),
+        select(session, "scale", scales, label="Shading", width=125),
         _levels(page.folds),
         text_input(
-            session, "pattern", label="Name matches", placeholder="regular expression", width=125
+            session, "pattern", label="Name matches", placeholder="regular expression", width=160
         ),
         gap="10px",
     )
@@ -68,7 +68,7 @@ def _levels(folds: Folds) -> pn.widgets.Select:
         label="Modules",
         options=told.levels,
         value=told.level,
-        width=160,
+        width=190,
         margin=0,
         stylesheets=[WIDGET_CSS],
     )

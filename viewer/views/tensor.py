@@ -100,6 +100,7 @@ def _site(page: Tensor) -> pn.Column:
         width=210,
         margin=0,
         stylesheets=[WIDGET_CSS],
+        css_classes=["search"],
     )
     words_of.param.watch(lambda event: sites.look_for(str(event.new)), ["value_input"])
     # Panel tells of Enter without the document's lock, under which figures change (panel 1.9.4).

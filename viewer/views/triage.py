@@ -88,10 +88,12 @@ class FindingPlace:
         self.button = pn.widgets.Button(stylesheets=[GO_CSS], sizing_mode="stretch_width", margin=0)
         self.button.on_click(lambda *_: page.select_finding(number))
         self.facts = text("", margin=(0, 14, 0, 18))
+        self.moments = text("", margin=(2, 14, 0, 18))
         self.advice = text("", margin=(2, 14, 7, 18))
         self.view = column(
             self.button,
             self.facts,
+            self.moments,
             self.advice,
             margin=(6, 0, 0, 0),
             stylesheets=[FINDING_CSS],
@@ -102,4 +104,5 @@ class FindingPlace:
         mood = card.severity if card.severity in ("error", "warning") else "notice"
         self.button.param.update(label=card.text, css_classes=["go", mood])
         self.facts.object, self.advice.object = card.facts, card.advice
+        self.moments.param.update(object=card.moments, visible=bool(card.moments))
         self.view.css_classes = [mood]

@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.rules import why
 from rankscope.store import Alert, open_run
+from rankscope.viewer import words
 from rankscope.viewer.views import CONTENTS
 
 from .watching import COLOUR, SIZES
@@ -22,7 +23,8 @@ def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: 
     page.page.get_by_role("link", name="gpt-small").click()
 
     page.settle()
-    assert page.page.title() == "gpt-small – rankscope"
+    folder = words.place(broken_job.parent)
+    assert page.page.title() == f"gpt-small in {folder} – rankscope"
     page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
 
 
@@ -126,4 +128,19 @@ def test_a_right_click_leads_from_a_tensor_back_to_the_map(visit: Callable) -> N
 
     page.page.mouse.click(*page.at("life", 12, 5.5), button="right")
 
+    page.page.wait_for_url("**/?page=map&*step=40*")
+
+
+def test_escape_ends_a_search_before_it_leaves_the_tensor(visit: Callable) -> None:
+    page = visit()
+    page.open("?page=tensor&site=activation:blocks.2.mlp.act&step=40")
+    box = page.page.get_by_placeholder("words of its name")
+    box.press_sequentially("blocks.1 up")
+    page.sees("+ beside")
+
+    box.press("Escape")
+
+    page.page.get_by_text("+ beside").first.wait_for(state="detached")
+    assert (box.input_value(), "page=tensor" in page.page.url) == ("", True)
+    page.page.keyboard.press("Escape")
     page.page.wait_for_url("**/?page=map&*step=40*")

@@ -84,3 +84,21 @@ def test_runs_of_a_folder_are_compared(
     page.settle()
     page.page.get_by_role("button", name="Open the tensor").click()
     page.sees("activation · step 7 · float16")
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_quantities_are_lines_and_vectors_maps(
+    visit: Callable, start: Callable, derived_job: Path, size: tuple[int, int]
+) -> None:
+    page = visit(start(derived_job).address, size)
+    page.open("?page=quantities")
+    page.sees("▲ step 20: dead_neurons of blocks.1.mlp.act is 0.95, above 0.9.")
+    page.page.get_by_label("Quantity", exact=True).select_option("input_cov_spectrum")
+    page.page.wait_for_url("**quantity=input_cov_spectrum*")
+    page.settle()
+    page.page.mouse.click(*page.at("quantity_map", 6, 2.5))
+    page.page.wait_for_url("**step=6*")
+    page.sees("at step 6 from 0.006836 to 7.")
+    page.page.get_by_role("button", name="blocks.1.mlp.act").click()
+    page.page.get_by_role("button", name="Open the tensor").click()
+    page.sees("activation · step 6 · float16")

@@ -138,6 +138,22 @@ def test_it_follows_the_run_that_it_is_compared_with(
     assert list(pages.page.training.lines[1].data["step"]) == list(range(11))
 
 
+def test_the_others_are_looked_at_once_a_tick(
+    two_jobs: tuple[Path, Path], open_pages: Callable
+) -> None:
+    pages = open_pages(two_jobs[0], beside=two_jobs[1], page="compare", site=SITE)
+    [other] = pages.session.others()
+    looks = list[int]()
+    other.listen(lambda: looks.append(1))()  # as another page does, that has left
+    leave = other.listen(lambda: looks.append(1))
+    other.interval_s = 1e9
+
+    pages.tick()
+    leave()
+
+    assert len(looks) == 1
+
+
 def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable) -> None:
     job = new_job(bad_step=None)
     job.commit(range(3))

@@ -142,6 +142,46 @@ def test_without_a_step_it_is_the_last_with_most_histograms(
     assert "step 10:" in open_formats(job.path, step=14).told.answer
 
 
+def test_where_an_error_stands_it_is_the_last_healthy_step_and_says_why(
+    open_formats: Callable[..., Formats], judged_job: Path
+) -> None:
+    page = open_formats(judged_job, formats="e4m3,mxfp8_e4m3")
+
+    choice = page.session.choice
+    began = choice.step
+    assert page.found is not None
+    assert began is not None
+    assert page.found.steps == (began - 1, began - 1)
+    why = plain(page.told.reasons)
+    assert why.startswith(
+        f"Step {began - 1} is the newest in which nearly all sites have histograms and no error "
+        f"stood; “the selected step” shows {began}, where the first finding began."
+    )
+    assert "(mxfp8_e4m3) 36 sites of which no blocks were counted" in why
+
+    choice.over = "step"
+    assert page.found.steps == (began, began)
+    choice.param.update(over="", step=began + 3)
+    assert page.found.steps == (began + 3, began + 3)
+
+
+def test_what_has_no_histogram_is_named(
+    open_formats: Callable[..., Formats], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None, every=2)
+    job.commit(range(1, 2))
+    job.sites = [one for one in job.sites if one.kind == "activation"]
+    job.index = job.index[: len(job.sites)]
+    job.commit(range(2, 3))
+
+    told = plain(open_formats(job.path, formats="e4m3").told.reasons)
+
+    assert told == (
+        "Step 2 is the newest in which nearly all sites have histograms. "
+        "Not known: 12 sites without a histogram there (weight gradient)."
+    )
+
+
 def test_what_may_be_lost_decides_what_fits(
     open_formats: Callable[..., Formats], broken_job: Path
 ) -> None:

@@ -93,6 +93,19 @@ def test_noise_is_not_magnified(open_ranks: Callable[..., Ranks], new_job: Calla
     assert "NaN" not in page.told.summary
 
 
+def test_the_onset_of_a_blow_up_is_seen_beside_its_end(
+    open_ranks: Callable[..., Ranks], broken_job: Path
+) -> None:
+    page = open_ranks(broken_job, site=SITE, statistic="rms")
+
+    shown = page.heatmap.grid
+    assert shown is not None
+    assert np.nanmax(shown.shade) > 8  # 256 times the median, and more
+    colours = page.heatmap.mapper
+    assert (colours.low, colours.high) == (-3.0, 3.0)
+    assert "×8 and more" in plain(page.told.legend)
+
+
 def test_without_a_selected_site_it_shows_where_ranks_differ_most(
     open_ranks: Callable[..., Ranks], tmp_path: Path, new_job: Callable
 ) -> None:

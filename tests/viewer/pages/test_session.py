@@ -40,9 +40,24 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Ca
 
     told = open_pages(job.path).told
 
-    assert plain(told.header) == "rankscope gpt-small"
+    assert plain(told.header).startswith("rankscope gpt-small in ")
     assert plain(told.chips).startswith("live attempt 0 ▲ late: step 4 , 1 min ago")
     assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
+
+
+def test_runs_of_one_name_are_told_apart_by_where_they_lie(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    pages = [open_pages(new_job(f"{store}/runs/job").path) for store in ("here", "there")]
+
+    assert [plain(one.told.header) for one in pages] == [
+        "rankscope gpt-small in here/runs",
+        "rankscope gpt-small in there/runs",
+    ]
+    assert [one.session.title for one in pages] == [
+        "gpt-small in here/runs",
+        "gpt-small in there/runs",
+    ]
 
 
 def test_a_run_whose_records_come_rarely_is_not_late(

@@ -110,6 +110,30 @@ def test_all_statistics_are_drawn_once_they_are_asked_for(
     assert page.facets.bad["rms"].data["step"].tolist() == list(range(40, 60))
 
 
+def test_of_one_step_the_statistics_are_dots(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(7, 8))
+
+    page = open_page(job.path, page="tensor", site=ORIGIN, step=7, more="scalars")
+
+    for name in ("rms", "mean", "zero_share"):
+        dots = page.facets.alone[name].data
+        assert list(dots["step"]) == [7]
+        assert dots["value"][0] == page.facets.sources[name].data["value"][0]
+
+
+def test_what_is_sought_is_forgotten_before_the_page_is_left(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20)
+    page.sites.look_for("blocks.1 up")
+    assert page.sites.told.found
+
+    assert page.sites.forget()
+    assert page.sites.told.found == ""
+    assert not page.sites.forget()
+
+
 def test_alerts_can_be_gone_through(judged_job: Path, open_page: Callable) -> None:
     page = open_page(judged_job, page="tensor", site=ORIGIN, step=20)
     steps = page.session.alert_steps().tolist()

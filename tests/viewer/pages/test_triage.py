@@ -54,6 +54,30 @@ def test_a_finding_says_what_where_when_on_which_rank_and_what_to_try(
     assert f"In numbers: value {found.value:.4g}, at most {found.threshold:g}, " in advice
 
 
+def test_the_steps_before_stand_in_numbers_beside_those_of_the_peers(
+    judged_job: Path, open_page: Callable
+) -> None:
+    page = open_page(judged_job, page="triage")
+
+    [found] = why(open_run(judged_job)).findings
+    [card] = page.told.cards
+    told = card.moments
+    assert told.startswith("<details open><summary>The steps before, in numbers</summary>")
+    assert (
+        f"{ORIGIN}, over all ranks step rms rms on rank 2 median of its peers largest not finite "
+        in plain(told)
+    )
+    rows = [plain(row).split() for row in re.findall("<tr>(.*?)</tr>", told)[1:]]
+    assert [int(row[0]) for row in rows] == [at.step for at in found.stored.moments]
+    before, begun = rows[0], next(row for row in rows if int(row[0]) == found.first_step)
+    assert float(before[2]) < 1.2 * float(before[3])
+    assert float(begun[2]) > 1.5 * float(begun[3])
+
+    kept = open_run(judged_job).ranks("rms", site=ORIGIN, steps=found.first_step)
+    others = np.median(kept.sel(rank=[0, 1, 3]).values)
+    assert float(begun[3]) == float(f"{others:.4g}")
+
+
 def test_what_was_checked_and_what_was_not_observed_is_told(
     judged_job: Path, open_page: Callable
 ) -> None:
@@ -308,10 +332,15 @@ def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Call
 def test_where_the_loss_was_nan_its_line_is_marked(new_job: Callable, open_page: Callable) -> None:
     job = new_job(bad_step=None, watched=True)
     lost = {(step, 1) for step in range(3, 6)} | {(7, 0)}
-    job.training = lambda step, rank: {"loss": np.nan if (step, rank) in lost else 2.0}
+    job.training = lambda step, rank: {
+        "loss": np.nan if (step, rank) in lost else 2.0 + (step >= 6)
+    }
     job.commit(range(8))
     page = open_page(job.path)
 
     assert page.training.shown is not None
     assert set(page.training.shown.bad) == lost
-    assert "at step 7: 2; not finite on ranks 0–1 from step 3" in page.training.told.summary
+    bad = page.training.lines.bad.data
+    on_one = np.asarray(bad["y"])[np.asarray(bad["rank"]) == 1]
+    assert on_one.tolist() == [2.0] * 3
+    assert "at step 7: 3; not finite on ranks 0–1 from step 3" in page.training.told.summary

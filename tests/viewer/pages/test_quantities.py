@@ -1,0 +1,113 @@
+"""The Quantities page without a browser: lines, a vector, marks, and what is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.events import Tap
+
+from rankscope.store import open_run
+from rankscope.viewer.columns import NUMBER, UNDEFINED
+from rankscope.viewer.pages import Quantities
+
+ACT = "blocks.1.mlp.act"
+
+
+@pytest.fixture
+def open_quantities(open_page: Callable[..., Any]) -> Callable[..., Quantities]:
+    def open_(path: Path, **chosen: object) -> Quantities:
+        return open_page(path, page="quantities", **chosen)
+
+    return open_
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+
+
+def test_a_number_is_a_line_for_each_module_and_part(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    page = open_quantities(derived_job)
+
+    asked = open_run(derived_job).quantity("dead_neurons", of=ACT)
+    assert page.told.shown == "lines"
+    assert list(page.lines.lines[0].data["step"]) == asked["step"].tolist()
+    np.testing.assert_array_equal(page.lines.lines[0].data["value"], asked["value"])
+    assert list(page.lines.lines[1].data["value"]) == [0.25] * 15
+    assert plain(page.told.legend) == f"{ACT} blocks.1.mlp.up (tp=0)"
+    assert f'data-site="activation:{ACT}"' in page.told.legend
+    assert f"{ACT} 0.45 to 1.15" in page.told.summary
+    assert list(page.twins.tables["quantity"].frame().columns) == [ACT, "blocks.1.mlp.up (tp=0)"]
+
+
+def test_where_a_bound_was_passed_is_marked(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    page = open_quantities(derived_job)
+
+    assert list(page.lines.foot.events.data["step"]) == [20]
+    assert f"▲ step 20: dead_neurons of {ACT} is 0.95, above 0.9." in page.told.summary
+
+
+def test_what_was_asked_for_comes_before_what_sketches_tell(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    page = open_quantities(derived_job)
+    assert page.told.names[:2] == ["", "input_cov_spectrum"]
+    assert "output_norm" in page.told.names
+
+    page.session.choice.quantity = "output_norm"
+    assert "12 of 24 parts" in plain(page.told.title)
+    assert "12 more not drawn" in page.told.summary
+    page.session.choice.pattern = "mlp.act"
+    assert "4 of 4 parts" in plain(page.told.title)
+
+
+def test_a_vector_is_a_map_by_index_and_its_numbers_at_the_step(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    page = open_quantities(derived_job, quantity="input_cov_spectrum", step=8)
+
+    shown = page.heatmap.grid
+    assert page.told.shown == "vector"
+    assert shown is not None
+    column = shown.column(8)
+    expected = np.log2(9.0) - 2 * np.arange(6)
+    np.testing.assert_allclose(shown.shade[:, column], expected, rtol=1e-6)
+    assert (shown.state[:, column] == NUMBER).all()
+    assert (shown.state[:, shown.column(10)] == UNDEFINED).all()
+    np.testing.assert_allclose(page.vector.source.data["value"], 2.0**expected)
+    assert "6 numbers in 15 steps; at step 8 from 0.008789 to 9." in page.told.summary
+
+    figure = page.heatmap.figure
+    figure._trigger_event(Tap(figure, x=10, y=0.5))
+    assert page.session.choice.step == 10
+    assert "could not be known: see the events" in page.told.summary
+
+
+def test_a_run_without_quantities_says_how_to_ask(
+    open_quantities: Callable[..., Quantities], new_job: Callable
+) -> None:
+    page = open_quantities(new_job().path)
+
+    assert "`observe(…, quantities=" in page.told.problem
+    assert page.told.shown == ""
+
+
+def test_what_there_is_not_is_told(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    page = open_quantities(derived_job, quantity="dead_neurons", pattern="nowhere")
+    assert page.told.problem.startswith("No dead_neurons of 'nowhere' was derived.")
+
+    page.session.choice.pattern = "("
+    assert page.told.problem.startswith("The name filter is no regular expression")
+
+    page.session.choice.pattern = ""
+    assert (page.told.problem, page.told.shown) == ("", "lines")
