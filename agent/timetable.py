@@ -103,14 +103,19 @@ class Timetable:
         """
         self._detail = range(from_step, from_step + steps)
 
+    def stretch_at(self, step: int) -> int:
+        """How many times as rarely as was asked for it is measured from a step on."""
+        times, from_step = self._next_stretch
+        return times if step >= from_step else self.stretch
+
     def is_in_full(self, step: int) -> bool:
         """Whether all is sketched and sent in a step, whatever was asked."""
         return step in self._detail
 
     def begin(self, step: int) -> bool:
         """Turn to a step; whether anything is due in it."""
-        times, from_step = self._next_stretch
-        if times != self.stretch and step >= from_step:
+        times = self.stretch_at(step)
+        if times != self.stretch:
             self._change_stretch(times)
         in_full = self._ring or step in self._detail
         self._step, self._in_turn = step, not in_full

@@ -417,9 +417,13 @@ class Scope(Block):
             self._delivery.send(step, {**told, **training}, taken)
 
     def _quantities_begin(self) -> bool:
-        in_full = self._timetable.is_in_full(self._step)
+        timetable = self._timetable
         try:
-            return self._quantities.begins(self._step, in_full=in_full)
+            return self._quantities.begins(
+                self._step,
+                in_full=timetable.is_in_full(self._step),
+                stretch=timetable.stretch_at(self._step),
+            )
         except Exception as error:  # never into the training loop: told in the run
             self._recorder.report("Quantities could not be begun", error)
             return False

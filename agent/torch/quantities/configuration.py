@@ -73,13 +73,14 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
         for key, asked in entries:
             if _is_name(key, names) is not by_name:
                 continue
+            modules, parameter = _meant(key, names, is_part=is_part)
             for text, schedule in _entries(key, asked):
                 kind = kind_of(text)
                 if kind is not None:
                     kinds.setdefault(kind, []).append(schedule)
                     continue
                 quantity = named(text) if isinstance(text, str) else text
-                for order in _orders(key, names, quantity, schedule, is_part=is_part):
+                for order in _orders(key, modules, parameter, quantity, schedule):
                     found[order.name, quantity.label] = order
     return Orders(
         list(found.values()), {kind: _any_of(schedules) for kind, schedules in kinds.items()}
@@ -130,25 +131,40 @@ def _is_name(key: Any, names: Names) -> bool:
     return isinstance(key, str) and key in _named_things(names)
 
 
-def _orders(
-    key: Any, names: Names, quantity: Quantity, schedule: Schedule, *, is_part: bool
-) -> Iterator[Order]:
+def _meant(
+    key: Any, names: Names, *, is_part: bool
+) -> tuple[dict[str, torch.nn.Module], torch.nn.Parameter | None]:
+    """The modules that a key chooses, by name, or the parameter.
+
+    Raises:
+        SettingError: there is nothing of that name or class.
+    """
     modules, parameters = dict(names.modules()), _parameters(names)
     if isinstance(key, str) and key in modules:
-        chosen = {key: modules[key]}
-    elif isinstance(key, str) and key in parameters:
-        if not quantity.is_of_parameters:
-            raise SettingError(
-                f"{quantity.label} is of modules, and {key!r} is a parameter; name its module."
-            )
-        yield Order(key, None, parameters[key], quantity, schedule)
-        return
-    else:
-        is_of = _tells(key)
-        chosen = {name: module for name, module in modules.items() if is_of(module)}
-        if not chosen:
-            _not_found(key, names, is_part=is_part)
-    for name, module in chosen.items():
+        return {key: modules[key]}, None
+    if isinstance(key, str) and key in parameters:
+        return {}, parameters[key]
+    is_of = _tells(key)
+    chosen = {name: module for name, module in modules.items() if is_of(module)}
+    if not chosen:
+        _not_found(key, names, is_part=is_part)
+    return chosen, None
+
+
+def _orders(
+    key: Any,
+    modules: Mapping[str, torch.nn.Module],
+    parameter: torch.nn.Parameter | None,
+    quantity: Quantity,
+    schedule: Schedule,
+) -> Iterator[Order]:
+    if parameter is not None and not quantity.is_of_parameters:
+        raise SettingError(
+            f"{quantity.label} is of modules, and {key!r} is a parameter; name its module."
+        )
+    if parameter is not None:
+        yield Order(key, None, parameter, quantity, schedule)
+    for name, module in modules.items():
         weight = dict(module.named_parameters(recurse=False)).get("weight")
         yield Order(name, module, weight, quantity, schedule)
 

@@ -11,6 +11,7 @@ SKETCHED = {
     "weight_norm": ("weight", "WeightNorm"),
     "weight_grad_norm": ("weight_gradient", "WeightGradNorm"),
     "update_norm": ("update", "UpdateNorm"),
+    "gradient_flow": ("weight_gradient", "GradientFlow"),
 }
 """By name: the kind of tensor, and what Taiyi calls it, or would."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -16,7 +16,7 @@ from .parameters import ParameterTasks
 from .placing import Places
 from .quantity import PREVIOUS
 from .room import Room
-from .task import Fails, Taken, Task
+from .task import Fails, Plan, Taken, Task
 from .watch import Watch
 
 Report = Callable[..., None]
@@ -40,7 +40,7 @@ class Quantities:
         self._told: set[object] = set()
         self._room = Room()
         self._orders = _grouped(orders, self._fails)
-        self._schedules = list(dict.fromkeys(order.schedule for order in orders))
+        self._stretch = 1
         self._gathers = any(task.gathers for task in self._orders)
         self._step: int | None = None
         self._in_full = False
@@ -99,16 +99,22 @@ class Quantities:
             ParameterTasks(of_parameters, optimizers, stopwatch),
         )
 
-    def begins(self, step: int, *, in_full: bool = False) -> bool:
+    def begins(self, step: int, *, in_full: bool = False, stretch: int = 1) -> bool:
         """Turn to a step, and put on the hooks that it needs; whether anything is due in it.
 
         Args:
             in_full: whether everything is, whatever the schedules say.
+            stretch: how many times as rarely as they say it is to be.
         """
         self.remove()
+        if stretch != self._stretch:
+            self._stretch = stretch
+            for plan in self._plans():
+                plan.stretch(stretch)
         self._step, self._in_full = step, in_full
-        due = in_full or any(schedule.due(step) for schedule in self._schedules)
-        next_due = any(schedule.due(step + 1) for schedule in self._schedules)
+        schedules = {plan.stretched for plan in self._plans()}
+        due = in_full or any(schedule.due(step) for schedule in schedules)
+        next_due = any(schedule.due(step + 1) for schedule in schedules)
         if self._attached is None or not (due or next_due or self._gathers):
             self._step = None
             return False
@@ -166,6 +172,9 @@ class Quantities:
             task.drop()
         if self._attached is not None:
             self._attached[1].forget()
+
+    def _plans(self) -> Iterator[Plan]:
+        return (plan for task in self._orders for plan in task.plans)
 
     def _fails(self, task: Task, error: Exception) -> None:
         """Tell of the first module of which a quantity cannot be computed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -42,9 +42,19 @@ class Plan:
     schedule: Schedule
     readings: list[Reading] = field(default_factory=list[Reading])
 
+    stretched: Schedule = field(init=False)
+    """The schedule, so many times as rarely as was asked for last."""
+
+    def __post_init__(self) -> None:
+        self.stretched = self.schedule
+
+    def stretch(self, times: int) -> None:
+        """From now on measure so many times as rarely as was asked for."""
+        self.stretched = replace(self.schedule, every=self.schedule.every * times)
+
     def due(self, step: int, name: str) -> bool:
         """Whether it is in that step."""
-        return self.schedule.due(step) and self.schedule.is_turn_of(name, step)
+        return self.stretched.due(step) and self.stretched.is_turn_of(name, step)
 
 
 class Task:

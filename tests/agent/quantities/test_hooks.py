@@ -39,6 +39,18 @@ def test_there_are_no_hooks_but_in_steps_in_which_something_is_due(
     assert [vars(module).keys() for module in model.modules()] == before
 
 
+def test_a_job_that_is_to_measure_more_rarely_does(watch: Callable[..., Any]) -> None:
+    model = torch.nn.Linear(2, 2)
+    quantities = watch(model, {"Linear": [["output_cov_trace", "linear(2, 1)"]]}).quantities
+
+    assert [quantities.begins(step, stretch=3) for step in range(9)] == [
+        step in (1, 7) for step in range(9)
+    ]
+    assert quantities.begins(2, in_full=True, stretch=3)
+    assert [quantities.begins(step) for step in range(4)] == [False, True, False, True]
+    quantities.remove()
+
+
 def test_hooks_go_when_the_block_ends_in_the_middle_of_a_step(watch: Callable[..., Any]) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())

@@ -141,3 +141,11 @@ def test_a_quantity_that_makes_no_sense_is_refused(how: Any, sentence: str) -> N
 def test_options_are_part_of_the_name() -> None:
     assert named("LinearDeadNeuronNum").label == "dead_neurons(threshold=-2)"
     assert named("rank_me(limit=2048)").limit == 2048
+
+
+def test_what_sketches_tell_is_asked_of_modules_that_there_are(watch: Callable[..., Any]) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(SettingError, match=r"is 'Linaer' in .*; did you mean Linear"):
+        watch(model, {"Linaer": "input_norm"})
+
+    assert watch(model, {"Linear": "gradient_flow"}).quantities.kinds.keys() == {"weight_gradient"}
