@@ -38,7 +38,8 @@ def spectrum(form: Form, size: int, part: Weighted) -> tuple[Floats, str]:
     """The spectrum of a matrix, largest first, and why it is not known, or nothing.
 
     Of a covariance the eigenvalues of the unbiased estimate (divided by n - 1); of a Gram matrix
-    the singular values of what it was made of. What is negative by rounding is zero.
+    the singular values of what it was made of. Eigenvalues that are below the rounding of the
+    largest, size * 2^-52 times that, are zero.
 
     Returns:
         float64 [size]; all NaN where there is a reason.
@@ -54,7 +55,7 @@ def spectrum(form: Form, size: int, part: Weighted) -> tuple[Floats, str]:
         found = np.linalg.eigvalsh(square(triangle, size))[::-1]
     except np.linalg.LinAlgError as error:
         return unknown, f"the decomposition failed: {error}"
-    found = np.maximum(found, 0)
+    found = np.where(found > size * np.finfo(np.float64).eps * found[0], found, 0.0)
     return (np.sqrt(found) if form == "gram" else found), ""
 
 
@@ -88,8 +89,8 @@ def read(statistic: Statistic, found: Floats, form: Form) -> Floats:
     the trace over s_0, of a Gram matrix over s_0^2 (Rudelson and Vershynin 2007);
     `effective_rank` exp(-sum(p log p)) with p = s / sum(s) (Roy and Vetterli 2007; RankMe, Garrido
     et al. 2023); `condition` s_0 over the last, `conditionP` over the one at P % of the spectrum.
-    What is below the rounding of s_0 counts as zero: the condition is infinite then. All of it is
-    NaN where s_0 is zero, but for the trace and s_0.
+    The condition is infinite where that is zero. All of it is NaN where s_0 is zero, but for the
+    trace and s_0.
     """
     powers = found**2 if form == "gram" else found
     match statistic:
@@ -107,13 +108,10 @@ def read(statistic: Statistic, found: Floats, form: Form) -> Floats:
             share = found[found > 0] / found.sum()
             return np.exp(-(share * np.log(share)).sum(keepdims=True))
         case _:
-            return _condition(statistic, found, form)
+            return _condition(statistic, found)
 
 
-def _condition(statistic: Statistic, found: Floats, form: Form) -> Floats:
+def _condition(statistic: Statistic, found: Floats) -> Floats:
     depth = DEPTHS.get(statistic)
     place = len(found) - 1 if depth is None else int(depth * len(found))
-    rounding = len(found) * np.finfo(np.float64).eps
-    least = np.sqrt(rounding) if form == "gram" else rounding
-    below = found[place] <= least * found[0]
-    return np.full(1, np.inf) if below else found[:1] / found[place]
+    return found[:1] / found[place] if found[place] > 0 else np.full(1, np.inf)

@@ -437,7 +437,8 @@ class Recorder(Telling):
         if not refused and self.book.refused_exact_counts:
             self.report(
                 f"There is no room for all exact counts, and {self.book.first_refused} is the "
-                f"first site of which some are not counted: a rank has room for {MAX_NUMBERS}"
+                "first site of which some are not counted: a rank has room for "
+                f"{MAX_NUMBERS} counts"
             )
         return row
 

@@ -36,6 +36,12 @@ AXES = {
 """Of the mesh, by mode; each is of two ranks."""
 SEQUENCE_PARALLEL = ("sp", "hsdp-sp")
 """The modes in which ranks along `tp` have parts of the sequences between the linear layers."""
+QUANTITIES = {
+    "up": [
+        *("input_cov_spectrum", "output_cov_max_eig", "rank_me", "input_channel_mean"),
+        *("weight_spectral_norm", "weight_gradient_cosine", "update_cosine"),
+    ]
+}
 
 PLAN: dict[str, ParallelStyle] = {
     "tokens": RowwiseParallel(input_layouts=Replicate()),
@@ -150,7 +156,13 @@ def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> Non
     told = {"fsdp": 2} if mode == "fsdp" else mesh
     optimizer = make_optimizer(model)
     scope = observe(
-        model, optimizer, run=run, directory=directory, mesh=told, schedules={"update": 1}
+        model,
+        optimizer,
+        run=run,
+        directory=directory,
+        mesh=told,
+        schedules={"update": 1},
+        quantities=QUANTITIES,
     )
     with scope:
         for step in range(STEPS):

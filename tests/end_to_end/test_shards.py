@@ -170,6 +170,47 @@ def test_where_each_piece_lies_is_told(run: Run) -> None:
     assert set(found["whole"]) <= {tuple(whole.shape)}
 
 
+def eigenvalues_of(samples: torch.Tensor) -> np.ndarray:
+    """Of the covariance of the last axis over all others, the largest first."""
+    rows = samples.flatten(0, -2).double().numpy()
+    return np.linalg.eigvalsh(np.cov(rows.T))[::-1]
+
+
+def effective_rank_of(samples: torch.Tensor) -> float:
+    levels = np.linalg.svd(samples.flatten(0, -2).double().numpy(), compute_uv=False)
+    share = levels[levels > 0] / levels.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def test_quantities_are_those_of_one_process(run: Run) -> None:
+    mode, dtype = mode_and_dtype(run)
+    close = partial(np.testing.assert_allclose, rtol=1e-8 if dtype == torch.float64 else 2e-3)
+    whole, parts = expected_of(run), 2 if "tp" in AXES[mode] else 1
+    for step in range(SCRIPT["STEPS"]):
+        of_up = partial(run.quantity, of="^up$", steps=step)
+        entering, leaving = (whole[step][f"activation:{name}"] for name in ("norm", "up"))
+        close(of_up("input_cov_spectrum")["value"][:8], eigenvalues_of(entering)[:8])
+        means = entering.flatten(0, -2).double().mean(0).numpy()
+        np.testing.assert_allclose(of_up("input_channel_mean")["value"], means, atol=1e-5)
+
+        pieces = leaving.chunk(parts, -1)
+        largest = of_up("output_cov_max_eig")
+        assert largest["part"].tolist() == (["tp=0", "tp=1"] if parts > 1 else [""])
+        close(largest["value"], [eigenvalues_of(piece)[0] for piece in pieces])
+        close(of_up("rank_me")["value"], [effective_rank_of(piece) for piece in pieces])
+
+        weight = whole[step]["weight:up.weight"].double().numpy()
+        close(of_up("weight_spectral_norm")["value"], [np.linalg.norm(weight, 2)])
+    for quantity, kind in (
+        ("weight_gradient_cosine", "weight_gradient"),
+        ("update_cosine", "update"),
+    ):
+        before, after = (whole[step][f"{kind}:up.weight"].double().flatten() for step in (0, 1))
+        found = run.quantity(quantity)
+        assert found["step"].tolist() == [1]
+        close(found["value"], [torch.cosine_similarity(before, after, 0).item()])
+
+
 def test_nothing_is_found_wrong(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
     for counter in ("tensors_unsupported", "tensors_stale", "hook_errors", "steps_dropped"):
