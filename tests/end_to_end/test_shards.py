@@ -186,12 +186,17 @@ def test_quantities_are_those_of_one_process(run: Run) -> None:
     mode, dtype = mode_and_dtype(run)
     close = partial(np.testing.assert_allclose, rtol=1e-8 if dtype == torch.float64 else 2e-3)
     whole, parts = expected_of(run), 2 if "tp" in AXES[mode] else 1
+    texts = run.events()["text"].tolist()
+    # FSDP hands on an input that a collective has not filled; that is told, and not waited for.
+    sees_inputs = mode != "hsdp-sp"
+    assert any("it is still on its way from other ranks" in text for text in texts) != sees_inputs
     for step in range(SCRIPT["STEPS"]):
         of_up = partial(run.quantity, of="^up$", steps=step)
         entering, leaving = (whole[step][f"activation:{name}"] for name in ("norm", "up"))
-        close(of_up("input_cov_spectrum")["value"][:8], eigenvalues_of(entering)[:8])
-        means = entering.flatten(0, -2).double().mean(0).numpy()
-        np.testing.assert_allclose(of_up("input_channel_mean")["value"], means, atol=1e-5)
+        if sees_inputs:
+            close(of_up("input_cov_spectrum")["value"][:8], eigenvalues_of(entering)[:8])
+            means = entering.flatten(0, -2).double().mean(0).numpy()
+            np.testing.assert_allclose(of_up("input_channel_mean")["value"], means, atol=1e-5)
 
         pieces = leaving.chunk(parts, -1)
         largest = of_up("output_cov_max_eig")
