@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,33 +12,13 @@ import pandas as pd
 from ..sketch.derive import MAIN
 from ..sketch.errors import SettingError
 from ..sketch.labels import site_label
+from ..sketch.quantities import SKETCHED
 from .pack import was_told
 from .reader import Reader
 from .record import QuantityInfo
 from .selection import Chosen, compiled
 
 COLUMNS = ["step", "attempt", "of", "part", "index", "value"]
-
-
-class Sketched(NamedTuple):
-    """A quantity that is read off sketches: which statistic of which kind of sites."""
-
-    kind: str
-    statistic: str
-
-
-SKETCHED = {
-    "input_norm": Sketched("input", "l2"),
-    "input_mean": Sketched("input", "mean"),
-    "input_std": Sketched("input", "std"),
-    "output_norm": Sketched("activation", "l2"),
-    "output_grad_norm": Sketched("activation_gradient", "l2"),
-    "weight_norm": Sketched("weight", "l2"),
-    "weight_grad_norm": Sketched("weight_gradient", "l2"),
-    "update_norm": Sketched("update", "l2"),
-    "gradient_flow": Sketched("weight_gradient", "mean_abs"),
-}
-"""By name: what every sketch tells at no further cost."""
 
 
 def quantities_frame(reader: Reader, of: str | None) -> pd.DataFrame:

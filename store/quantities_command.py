@@ -11,7 +11,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from .quantities import SKETCHED
+from ..sketch.quantities import SKETCHED
 from .query import open_run
 from .selection import steps_from
 

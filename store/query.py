@@ -860,8 +860,8 @@ class Run:
     def quantities(self, of: str | None = None) -> pd.DataFrame:
         """What was derived of modules and parameters: quantity, of, part, and how many numbers.
 
-        Those that every sketch tells are among them, see `store.quantities.SKETCHED`. A `part` says
-        that a quantity is of some ranks alone, as `tp=1`: where features are split over ranks.
+        Those that every sketch tells are among them, see `sketch.quantities.SKETCHED`. A `part`
+        says that a quantity is of some ranks alone, as `tp=1`: where features are split over ranks.
 
         Args:
             of: only modules and parameters in whose name this regular expression is found.

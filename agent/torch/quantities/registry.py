@@ -12,9 +12,9 @@ import torch
 
 from ....sketch.errors import SettingError
 from ....sketch.matrices import Form, Merge
+from ....sketch.quantities import SKETCHED
 from ....sketch.spectra import Statistic
 from .quantity import Quantity, checked
-from .sketched import SKETCHED
 
 _quantities: dict[str, Quantity] = {}
 _aliases: dict[str, str] = {}

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-SKETCHED = {
-    "input_norm": ("input", "InputSndNorm"),
-    "input_mean": ("input", "InputMean"),
-    "input_std": ("input", "InputStd"),
-    "output_norm": ("activation", "OutputSndNorm"),
-    "output_grad_norm": ("activation_gradient", "OutputGradSndNorm"),
-    "weight_norm": ("weight", "WeightNorm"),
-    "weight_grad_norm": ("weight_gradient", "WeightGradNorm"),
-    "update_norm": ("update", "UpdateNorm"),
-    "gradient_flow": ("weight_gradient", "GradientFlow"),
-}
-"""By name: the kind of tensor, and what Taiyi calls it, or would."""
+from ....sketch.quantities import SKETCHED
 
-_KINDS = {name: kind for name, (kind, _) in SKETCHED.items()} | {
-    taiyi: kind for kind, taiyi in SKETCHED.values()
+TAIYI = {
+    "InputSndNorm": "input_norm",
+    "InputMean": "input_mean",
+    "InputStd": "input_std",
+    "OutputSndNorm": "output_norm",
+    "OutputGradSndNorm": "output_grad_norm",
+    "WeightNorm": "weight_norm",
+    "WeightGradNorm": "weight_grad_norm",
+    "UpdateNorm": "update_norm",
+    "GradientFlow": "gradient_flow",
 }
+"""By what Taiyi calls them, or would."""
 
 
 def kind_of(asked: object) -> str | None:
     """The kind of tensor whose sketches say what is asked for; None if something is computed."""
-    return _KINDS.get(asked) if isinstance(asked, str) else None
+    name = TAIYI.get(asked, asked) if isinstance(asked, str) else ""
+    return SKETCHED[name].kind if name in SKETCHED else None

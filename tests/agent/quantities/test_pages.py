@@ -10,7 +10,7 @@ import torch
 
 from rankscope.agent.torch import observe
 from rankscope.agent.torch.quantities import known_aliases, known_quantities, named
-from rankscope.store.quantities import SKETCHED
+from rankscope.sketch.quantities import SKETCHED
 
 DOCS = Path(__file__).parents[3] / "docs"
 INDEX = (DOCS / "quantities.md").read_text(encoding="utf-8")
