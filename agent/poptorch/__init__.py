@@ -1,0 +1,8 @@
+"""The agent for PopTorch: `observe(model, options, optimizer, run="x")`, then `training_model`."""
+
+from ...wire.messages import AlertSummary
+from ..schedule import Schedule
+from .observing import observe
+from .scope import Scope, TrainingModel
+
+__all__ = ["AlertSummary", "Schedule", "Scope", "TrainingModel", "observe"]

@@ -1,0 +1,362 @@
+"""An open observation of a PopTorch model, which is a `with` block."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...sketch.errors import SettingError
+from ...sketch.labels import site_label
+from ...wire.messages import PROTOCOL, Hello, MeshAxis
+from ..block import Block
+from ..kernel import warm
+from ..lifetime import OpenBlocks
+from ..outbox import Outbox, OutboxStatistics
+from ..own_collector import Meeting, collector_of
+from ..sitebook import UNMEASURED, SiteBook
+from ..steptable import StepTable
+from ..stopwatch import Stopwatch
+from ..telling import Telling
+from ..worker import Worker
+from .compiling import LASTING, Compiled, Taken, compiled, poptorch_of
+from .delivery import Delivery, Parcel
+from .names import numbers_of
+from .settings import Settings
+from .sketching import CODES, Part
+
+if TYPE_CHECKING:
+    from .on_device import Statistics
+
+_scopes = OpenBlocks["Scope"]()
+
+
+class TrainingModel:
+    """A `poptorch.PoplarExecutor` whose anchored tensors are read after each call.
+
+    All else is the executor's own: `model.setOptimizer(optimizer)`, `model.save(path)`.
+    """
+
+    def __init__(self, scope: Scope, compiled: Compiled, statistics: Statistics | None) -> None:
+        self._scope, self._compiled, self._statistics = scope, compiled, statistics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_compiled"].executor, name)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """What the model returns."""
+        returned = self._compiled.executor(*inputs, **named)
+        told = None
+        if self._statistics is not None:
+            returned, *told = returned
+        self._scope.called(self._compiled, self._statistics, told)
+        return returned
+
+    def setOptimizer(self, optimizer: Any) -> None:
+        """As of PoplarExecutor; its hyper-parameters are recorded from now on."""
+        self._compiled.executor.setOptimizer(optimizer)
+        self._scope.optimizer = optimizer
+
+
+class Scope(Block):
+    """The open observation of one loop; made by `observe`."""
+
+    _open_blocks = _scopes
+
+    def __init__(self, settings: Settings, model: Any, options: Any, optimizer: Any) -> None:
+        super().__init__(settings.run, settings.directory, settings.start)
+        self._settings, self._model, self._options = settings, model, options
+        self.optimizer = optimizer
+        """Whose hyper-parameters are recorded."""
+        self._compiled: Compiled | None = None
+        self._shapes = dict[str, tuple[int, ...]]()
+        self._parts = dict[int, list[Part]]()
+        """Of the open step, by row."""
+        self._weights = dict[int, list[Part]]()
+        """As the open step leaves them: those that the next one uses."""
+        self._glances = list[StepTable]()
+        """What the device told of the open step."""
+        self._telling, self._stopwatch = Telling(), Stopwatch()
+        self._begun = time.monotonic()
+        self._untold = set[str]()
+        """Of which it was not told yet that it cannot be read."""
+        self._book = SiteBook(lambda _: True, leaves_unchecked=settings.unchecked.leaves)
+
+    def training_model(self, *inputs: Any, **named: Any) -> TrainingModel:
+        """Compile the model for such inputs: in place of `poptorch.trainingModel`.
+
+        It is compiled twice, the first time for the names of its tensors, unless `observe` was
+        given these. Call it in the block, before the first step.
+
+        Args:
+            inputs, named: as the model will be called with.
+
+        Raises:
+            SettingError: it was called outside of the block, or for a second time, or what is to be
+                observed is not there.
+            Exception: PopTorch cannot compile the model; what it says.
+        """
+        if self._state != "open" or self._compiled is not None:
+            raise SettingError(
+                "scope.training_model() must be called once, in its block: "
+                "`with observe(…) as scope: model = scope.training_model(x, y)`."
+            )
+        settings = self._settings
+        weights = {name: one.detach() for name, one in self._model.named_parameters()}
+        self._shapes = {name: tuple(one.shape) for name, one in weights.items()}
+        statistics = self._device_statistics()
+        if statistics is None:
+            made = compiled(settings, self._model, self._options, self.optimizer, inputs, named)
+        else:
+            with statistics:
+                made = compiled(settings, self._model, self._options, self.optimizer, inputs, named)
+            statistics.check(made.returned)
+        self._compiled = made
+        self._note_first(weights)
+        return TrainingModel(self, made, statistics)
+
+    def called(self, made: Compiled, statistics: Statistics | None, told: Any) -> None:
+        """A model has run: read what it has made. Called by `TrainingModel`."""
+        if self._state != "open":
+            return
+        with self._stopwatch:
+            try:
+                for taken in made.taken:
+                    self._read_guarded(made, taken)
+                if statistics is not None and self._is_due("activation", self._step):
+                    self._glances.append(statistics.read(self._step, told, self._book))
+            except Exception as error:  # never into the training loop: told in the run
+                self._fail("What a call has made could not be read", error)
+
+    def step(self, **training: Any) -> None:
+        """Close the step that is open and begin the next; to be called after the model.
+
+        Args:
+            training: numbers to keep with the step, as `loss=loss`; of a tensor of several
+                elements, as one of each replica, the mean is kept.
+
+        Raises:
+            SettingError: called outside the `with` block.
+        """
+        self._end_step_by(lambda: self._end_step(training))
+
+    def health(self) -> dict[str, float]:
+        """Counters: what was dropped or unreadable; and seconds in the agent."""
+        return {
+            **{name: float(count) for name, count in self._telling.counters.items()},
+            "tensors_stale": 0.0,
+            "sites_refused": float(self._book.refused),
+            "stretch": 1.0,
+            "wall_seconds": time.monotonic() - self._begun,
+            "hook_seconds": self._stopwatch.seconds,
+        }
+
+    def _device_statistics(self) -> Statistics | None:
+        if not self._settings.on_device:
+            return None
+        from .on_device import Statistics  # it imports torch
+
+        return Statistics(self._model, self._settings.selection.chooses)
+
+    def _is_due(self, kind: str, step: int) -> bool:
+        schedule = self._settings.schedules.get(kind)
+        return schedule is not None and schedule.due(step)
+
+    def _note_first(self, weights: Mapping[str, Any]) -> None:
+        """The weights of the first step, as they are on the host."""
+        assert self._compiled is not None
+        for taken in self._compiled.taken:
+            if taken.anchor.key[0] == "weight" and self._is_due("weight", self._step):
+                name = taken.anchor.key[1]
+                tensor = weights[name].clone().contiguous()
+                row = self._row(taken, tensor)
+                if row != UNMEASURED:
+                    self._parts[row] = [Part(row, tensor, 0, tensor.numel())]
+
+    def _read_guarded(self, made: Compiled, taken: Taken) -> None:
+        kind, step = taken.anchor.key[0], self._step
+        if not self._is_due(kind, step + (kind == "weight")):
+            return
+        try:
+            parts = self._read(made, taken)
+        except Exception as error:
+            label = site_label(*taken.anchor.key)
+            self._telling.counters["hook_errors"] += 1
+            if label not in self._untold:
+                self._untold.add(label)
+                self._telling.report(f"{label} could not be read", error)
+            return
+        if parts:
+            row, into = parts[0].row, self._weights if kind == "weight" else self._parts
+            into[row] = parts if kind in LASTING else into.get(row, []) + parts
+
+    def _read(self, made: Compiled, taken: Taken) -> list[Part]:
+        """The parts of what came back for an anchor.
+
+        Raises:
+            AssertionError: nothing did; PopTorch's words.
+            ValueError: it has not the size of its parameter.
+        """
+        returned = made.returned
+        tensor = made.executor.getAnchoredTensor(taken.anchor.short_name).detach()
+        own, rest = divmod(tensor.numel(), returned.repeats)
+        shape = self._shapes.get(taken.anchor.key[1])
+        if rest or (shape is not None and own != math.prod(shape)):
+            raise ValueError(
+                f"{tuple(tensor.shape)} came back for {returned.repeats} times {shape or 'it'}"
+            )
+        if taken.is_summed:
+            tensor = tensor.float().reshape(returned.groups, -1).sum(0)
+        row = self._row(taken, tensor)
+        if row == UNMEASURED:
+            return []
+        flat, replicas = tensor.contiguous(), range(returned.replicas)
+        groups = [0] if taken.is_summed else taken.groups
+        places = [group * returned.replicas + replica for group in groups for replica in replicas]
+        is_lasting = taken.anchor.key[0] in LASTING
+        return [
+            Part(row, flat, place * own, own, place % returned.replicas if is_lasting else 0)
+            for place in places
+        ]
+
+    def _row(self, taken: Taken, tensor: Any) -> int:
+        key = taken.anchor.key
+        row = self._book.row(key)
+        if row is not None:
+            return row
+        dtype = str(tensor.dtype)
+        if dtype not in CODES:
+            self._telling.counters["tensors_unsupported"] += 1
+            self._telling.report(f"{site_label(*key)} is not read, for it is of {dtype}")
+            self._book.disable(key)
+            return UNMEASURED
+        shape = self._shapes.get(key[1], tuple(tensor.shape))
+        return self._book.add(key, dtype=dtype.removeprefix("torch."), shape=shape, placement={})
+
+    def _end_step(self, training: Mapping[str, Any]) -> None:
+        parts, self._parts, self._weights = self._parts, self._weights, {}
+        glances, self._glances = self._glances, []
+        if any(self._is_due(kind, self._step) for kind in self._settings.schedules):
+            numbers = {**self._hyperparameters(), **self._numbers(training)}
+            self._delivery.send(
+                Parcel(step=self._step, parts=_all_of(parts), glances=glances, numbers=numbers)
+            )
+
+    def _numbers(self, training: Mapping[str, Any]) -> dict[str, float]:
+        numbers = dict[str, float]()
+        for name, value in training.items():
+            try:
+                one = value.detach().double().mean() if hasattr(value, "detach") else value
+                numbers[name] = float(one)
+            except Exception as error:  # it alone is left out
+                self._fail(f"`{name}` of scope.step() is no number", error)
+        return numbers
+
+    def _hyperparameters(self) -> dict[str, float]:
+        """From the optimizer's state, where it is PopTorch's own."""
+        if self.optimizer is None or not self._settings.hyperparameters.due(self._step):
+            return {}
+        try:
+            return numbers_of(self.optimizer.state_dict().get("ipu_param") or {})
+        except Exception as error:
+            self._fail("The optimizer's hyper-parameters could not be read", error)
+            return {}
+
+    def _fail(self, sentence: str, error: Exception) -> None:
+        self._telling.counters["hook_errors"] += 1
+        if sentence not in self._untold:
+            self._untold.add(sentence)
+            self._telling.report(sentence, error)
+
+    def _enter(self) -> None:
+        settings, host = self._settings, socket.gethostname()
+        to, keys = settings.to, settings.keys
+        if to is None:
+            meeting = Meeting(host=host, is_on_one_host=True, address="")
+            to, keys = collector_of(
+                meeting, lambda _, make: make(), settings.run, settings.directory
+            )
+        poptorch: Any = poptorch_of(self._options)
+        hello = Hello(
+            protocol_min=PROTOCOL,
+            protocol_max=PROTOCOL,
+            run=settings.run,
+            launch=uuid.uuid4().hex,
+            stream=uuid.uuid4().hex,
+            rank=0,
+            world_size=1,
+            mesh=[MeshAxis(name="dp", size=1, coordinate=0)],
+            host=host,
+            process=os.getpid(),
+            device="ipu",
+            facts={
+                "poptorch": str(getattr(poptorch, "__version__", "")),
+                "model": type(self._model).__name__,
+                "replicas": str(self._options.replication_factor),
+            },
+        )
+        self._outbox = Outbox(to, hello, keys=keys)
+        self._worker = Worker(self._outbox, self._idle, self._job_failed)
+        self._delivery = Delivery(
+            self._book, self._outbox, self._telling, self._worker.submit, self.health
+        )
+        self._worker.start()
+        warm()
+        self._begun = time.monotonic()
+
+    def _begin(self) -> None:
+        """What is due is asked where it is read."""
+
+    def _send_rest(self, *, partial: bool) -> None:
+        """What a step has that is cut off; else the weights that the last one left."""
+        if partial:
+            parts, glances = _all_of(self._parts), self._glances
+            self._delivery.send(Parcel(step=self._step, parts=parts, glances=glances, partial=True))
+        elif self._compiled is not None and "weight" in self._settings.schedules:
+            made, final = self._compiled, list[Part]()
+            for taken in made.taken if self._step > self._settings.start else ():
+                if taken.anchor.key[0] == "weight":
+                    final += self._read(made, taken)
+            if final:
+                self._delivery.send(Parcel(step=self._step, parts=final, final=True))
+
+    def _finish(self, timeout_s: float) -> None:
+        self._delivery.finish()
+
+    def _detach(self) -> None:
+        """The model is the user's own: it holds nothing of ours."""
+
+    def _forget(self) -> None:
+        """What was read stays with the parent."""
+
+    def _report(self, sentence: str, error: BaseException | None = None) -> None:
+        self._telling.report(sentence, error)
+
+    def _transport(self) -> OutboxStatistics:
+        return self._outbox.statistics()
+
+    def _never_made(self) -> int:
+        return self._delivery.lost
+
+    def _warn_of_settings(self) -> None:
+        if self._compiled is not None:
+            self._settings.selection.warn_of_strays(
+                [*self._shapes, *(site.name for site in self._book.sites)]
+            )
+            self._settings.unchecked.warn_of_strays(self._book.labels())
+
+    def _idle(self, now: float) -> None:
+        for alerts in self._outbox.take_alerts():
+            untold = self._callbacks.hear(alerts.alerts, alerts.more)
+            self._telling.counters["alerts_untold"] += untold
+        self._outbox.beat(
+            now, step=self._step, site="", tensors=len(self._book.sites), health=self.health()
+        )
+
+
+def _all_of(parts: Mapping[int, Sequence[Part]]) -> list[Part]:
+    return [part for some in parts.values() for part in some]
