@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -18,6 +18,8 @@ class LazyCommand:
     """What stands in the brackets of `pip install 'rankscope[...]'`; empty: nothing does."""
     summary: str
     """The line in `rankscope --help`."""
+    by_option: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By an option that makes it another command, of another room, that command's target."""
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
@@ -40,6 +42,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
         target="collector.doctor:doctor",
         extra="collector",
         summary="Check versions, network, clocks, store and speed; say what to do.",
+        by_option={"--poptorch": "agent.poptorch.doctor:doctor"},
     ),
     "keygen": LazyCommand(
         target="wire.command:keygen",
@@ -128,6 +131,15 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             self.name_the_extra(error, cmd_name)
             raise
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.table.get(args[0])
+        for option, target in known.by_option.items() if known else ():
+            if option in args:
+                return args[0], load(target), args[1:]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own version loads every command to read its help.

@@ -71,7 +71,7 @@ def doctor(to: str | None, keys: str | None, store: str | None) -> None:
     """Check what a collector and its agents need; a line each, and what to do.
 
     Without options: this installation, and whether a collector could listen here. The exit code is
-    1 if something is bad.
+    1 if something is bad. `rankscope doctor --poptorch` checks PopTorch instead, by itself.
     """
     checks: list[Callable[[], Check]] = [check_versions]
     checks.append((lambda: check_network(to, keys)) if to else (lambda: check_port(keys)))
