@@ -2,7 +2,7 @@
 
 The one rule of this room: training comes first. Nothing here blocks the step, talks to another
 rank, raises into the training loop or grows without bound; what is lost is counted. Each framework
-has a sub-folder (`rankscope.agent.torch`, `rankscope.agent.jax`) that is imported only by those who
+has a sub-folder (`rankscope.agent.torch`, `.jax`, `.poptorch`) that is imported only by those who
 use it.
 """
 

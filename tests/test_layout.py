@@ -148,6 +148,12 @@ def test_the_agent_for_jax_loads_jax_and_no_other_framework(tmp_path: Path) -> N
     assert loaded & {"equinox", "flax", "jax", "optax", "torch", "triton"} == {"jax"}
 
 
+def test_the_agent_for_poptorch_loads_no_framework_that_is_not_there(tmp_path: Path) -> None:
+    loaded = modules_loaded_by("import rankscope.agent.poptorch", tmp_path)
+
+    assert loaded & {"jax", "poptorch", "torch", "triton"} == set()
+
+
 def test_every_room_is_known_here() -> None:
     assert set(ROOMS) - MAY_IMPORT.keys() == set()
 
