@@ -3,6 +3,7 @@
 from ...wire.messages import AlertSummary
 from ..schedule import Schedule
 from .observing import observe
-from .scope import Scope, TrainingModel
+from .scope import Scope
+from .training_model import TrainingModel
 
 __all__ = ["AlertSummary", "Schedule", "Scope", "TrainingModel", "observe"]

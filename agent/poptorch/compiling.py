@@ -96,7 +96,14 @@ def _names_of(
 
     An executable from a cache does not know those of the backward, so that none is used here.
     """
-    model, optimizer = copy.deepcopy((model, optimizer))
+    try:
+        model, optimizer = copy.deepcopy((model, optimizer))
+    except Exception as error:
+        raise SettingError(
+            f"The model cannot be copied ({error}), which is compiled for the names of its "
+            "tensors: pass them, observe(…, names=…), as getTensorNames() of a compiled model has "
+            "them."
+        ) from error
     options = copy.deepcopy(options)
     options.enableExecutableCaching(None)
     executor = poptorch.trainingModel(model, options=options, optimizer=optimizer)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 import time
-import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ...sketch.errors import SettingError
 from ...sketch.labels import site_label
-from ...wire.messages import PROTOCOL, Hello, MeshAxis
 from ..block import Block
 from ..kernel import warm
 from ..lifetime import OpenBlocks
@@ -23,43 +20,21 @@ from ..steptable import StepTable
 from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..worker import Worker
-from .compiling import LASTING, Compiled, Taken, compiled, poptorch_of
+from .compiling import LASTING, Compiled, Taken, compiled
 from .delivery import Delivery, Parcel
+from .identity import hello_of
 from .names import numbers_of
 from .settings import Settings
 from .sketching import CODES, Part
+from .training_model import TrainingModel
 
 if TYPE_CHECKING:
     from .on_device import Statistics
 
+MOST_CALLS = 16
+"""Calls of the model in one step whose tensors are kept until it ends."""
+
 _scopes = OpenBlocks["Scope"]()
-
-
-class TrainingModel:
-    """A `poptorch.PoplarExecutor` whose anchored tensors are read after each call.
-
-    All else is the executor's own: `model.setOptimizer(optimizer)`, `model.save(path)`.
-    """
-
-    def __init__(self, scope: Scope, compiled: Compiled, statistics: Statistics | None) -> None:
-        self._scope, self._compiled, self._statistics = scope, compiled, statistics
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_compiled"].executor, name)
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """What the model returns."""
-        returned = self._compiled.executor(*inputs, **named)
-        told = None
-        if self._statistics is not None:
-            returned, *told = returned
-        self._scope.called(self._compiled, self._statistics, told)
-        return returned
-
-    def setOptimizer(self, optimizer: Any) -> None:
-        """As of PoplarExecutor; its hyper-parameters are recorded from now on."""
-        self._compiled.executor.setOptimizer(optimizer)
-        self._scope.optimizer = optimizer
 
 
 class Scope(Block):
@@ -70,9 +45,12 @@ class Scope(Block):
     def __init__(self, settings: Settings, model: Any, options: Any, optimizer: Any) -> None:
         super().__init__(settings.run, settings.directory, settings.start)
         self._settings, self._model, self._options = settings, model, options
-        self.optimizer = optimizer
+        self._optimizer = optimizer
         """Whose hyper-parameters are recorded."""
         self._compiled: Compiled | None = None
+        self._device_statistics: Statistics | None = None
+        self._calls = 0
+        """Of the model, in the open step."""
         self._shapes = dict[str, tuple[int, ...]]()
         self._parts = dict[int, list[Part]]()
         """Of the open step, by row."""
@@ -108,29 +86,13 @@ class Scope(Block):
         settings = self._settings
         weights = {name: one.detach() for name, one in self._model.named_parameters()}
         self._shapes = {name: tuple(one.shape) for name, one in weights.items()}
-        statistics = self._device_statistics()
-        if statistics is None:
-            made = compiled(settings, self._model, self._options, self.optimizer, inputs, named)
-        else:
-            with statistics:
-                made = compiled(settings, self._model, self._options, self.optimizer, inputs, named)
-            statistics.check(made.returned)
+        with self._on_device():
+            made = compiled(settings, self._model, self._options, self._optimizer, inputs, named)
+        if self._device_statistics is not None:
+            self._device_statistics.check(made.returned)
         self._compiled = made
         self._note_first(weights)
-        return TrainingModel(self, made, statistics)
-
-    def called(self, made: Compiled, statistics: Statistics | None, told: Any) -> None:
-        """A model has run: read what it has made. Called by `TrainingModel`."""
-        if self._state != "open":
-            return
-        with self._stopwatch:
-            try:
-                for taken in made.taken:
-                    self._read_guarded(made, taken)
-                if statistics is not None and self._is_due("activation", self._step):
-                    self._glances.append(statistics.read(self._step, told, self._book))
-            except Exception as error:  # never into the training loop: told in the run
-                self._fail("What a call has made could not be read", error)
+        return TrainingModel(made.executor, self._ran, self._took)
 
     def step(self, **training: Any) -> None:
         """Close the step that is open and begin the next; to be called after the model.
@@ -155,12 +117,45 @@ class Scope(Block):
             "hook_seconds": self._stopwatch.seconds,
         }
 
-    def _device_statistics(self) -> Statistics | None:
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Where a model is compiled: in it, its modules tell of their outputs, if they are to."""
         if not self._settings.on_device:
-            return None
+            return nullcontext()
         from .on_device import Statistics  # it imports torch
 
-        return Statistics(self._model, self._settings.selection.chooses)
+        self._device_statistics = Statistics(self._model, self._settings.selection.chooses)
+        return self._device_statistics
+
+    def _took(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def _ran(self, returned: Any) -> Any:
+        """The model has run: read what it has made, and return what is the user's."""
+        told = None
+        if self._device_statistics is not None:
+            returned, *told = returned
+        if self._state == "open":
+            with self._stopwatch:
+                try:
+                    self._read_call(told)
+                except Exception as error:  # never into the training loop: told in the run
+                    self._fail("What a call has made could not be read", error)
+        return returned
+
+    def _read_call(self, told: Sequence[Any] | None) -> None:
+        made, self._calls = self._compiled, self._calls + 1
+        is_kept = self._calls <= MOST_CALLS
+        if self._calls == MOST_CALLS + 1:
+            self._telling.report(
+                f"Step {self._step} has more than {MOST_CALLS} calls of the model: of the further "
+                "ones only weights and optimizer state are read"
+            )
+        for taken in made.taken if made is not None else ():
+            if is_kept or taken.anchor.key[0] in LASTING:
+                self._read_guarded(taken)
+        is_due = is_kept and self._is_due("activation", self._step)
+        if self._device_statistics is not None and told and is_due:
+            self._glances.append(self._device_statistics.read(self._step, told, self._book))
 
     def _is_due(self, kind: str, step: int) -> bool:
         schedule = self._settings.schedules.get(kind)
@@ -177,32 +172,29 @@ class Scope(Block):
                 if row != UNMEASURED:
                     self._parts[row] = [Part(row, tensor, 0, tensor.numel())]
 
-    def _read_guarded(self, made: Compiled, taken: Taken) -> None:
+    def _read_guarded(self, taken: Taken) -> None:
         kind, step = taken.anchor.key[0], self._step
         if not self._is_due(kind, step + (kind == "weight")):
             return
         try:
-            parts = self._read(made, taken)
+            parts = self._read(taken)
         except Exception as error:
-            label = site_label(*taken.anchor.key)
-            self._telling.counters["hook_errors"] += 1
-            if label not in self._untold:
-                self._untold.add(label)
-                self._telling.report(f"{label} could not be read", error)
+            self._fail(f"{site_label(*taken.anchor.key)} could not be read", error)
             return
         if parts:
             row, into = parts[0].row, self._weights if kind == "weight" else self._parts
             into[row] = parts if kind in LASTING else into.get(row, []) + parts
 
-    def _read(self, made: Compiled, taken: Taken) -> list[Part]:
+    def _read(self, taken: Taken) -> list[Part]:
         """The parts of what came back for an anchor.
 
         Raises:
             AssertionError: nothing did; PopTorch's words.
             ValueError: it has not the size of its parameter.
         """
-        returned = made.returned
-        tensor = made.executor.getAnchoredTensor(taken.anchor.short_name).detach()
+        assert self._compiled is not None
+        returned, executor = self._compiled.returned, self._compiled.executor
+        tensor = executor.getAnchoredTensor(taken.anchor.short_name).detach()
         own, rest = divmod(tensor.numel(), returned.repeats)
         shape = self._shapes.get(taken.anchor.key[1])
         if rest or (shape is not None and own != math.prod(shape)):
@@ -239,7 +231,7 @@ class Scope(Block):
 
     def _end_step(self, training: Mapping[str, Any]) -> None:
         parts, self._parts, self._weights = self._parts, self._weights, {}
-        glances, self._glances = self._glances, []
+        glances, self._glances, self._calls = self._glances, [], 0
         if any(self._is_due(kind, self._step) for kind in self._settings.schedules):
             numbers = {**self._hyperparameters(), **self._numbers(training)}
             self._delivery.send(
@@ -258,10 +250,10 @@ class Scope(Block):
 
     def _hyperparameters(self) -> dict[str, float]:
         """From the optimizer's state, where it is PopTorch's own."""
-        if self.optimizer is None or not self._settings.hyperparameters.due(self._step):
+        if self._optimizer is None or not self._settings.hyperparameters.due(self._step):
             return {}
         try:
-            return numbers_of(self.optimizer.state_dict().get("ipu_param") or {})
+            return numbers_of(self._optimizer.state_dict().get("ipu_param") or {})
         except Exception as error:
             self._fail("The optimizer's hyper-parameters could not be read", error)
             return {}
@@ -273,32 +265,16 @@ class Scope(Block):
             self._telling.report(sentence, error)
 
     def _enter(self) -> None:
-        settings, host = self._settings, socket.gethostname()
+        settings = self._settings
         to, keys = settings.to, settings.keys
+        hello = hello_of(settings.run, self._model, self._options)
         if to is None:
-            meeting = Meeting(host=host, is_on_one_host=True, address="")
             to, keys = collector_of(
-                meeting, lambda _, make: make(), settings.run, settings.directory
+                Meeting(host=hello.host, is_on_one_host=True, address=""),
+                lambda _, make: make(),
+                settings.run,
+                settings.directory,
             )
-        poptorch: Any = poptorch_of(self._options)
-        hello = Hello(
-            protocol_min=PROTOCOL,
-            protocol_max=PROTOCOL,
-            run=settings.run,
-            launch=uuid.uuid4().hex,
-            stream=uuid.uuid4().hex,
-            rank=0,
-            world_size=1,
-            mesh=[MeshAxis(name="dp", size=1, coordinate=0)],
-            host=host,
-            process=os.getpid(),
-            device="ipu",
-            facts={
-                "poptorch": str(getattr(poptorch, "__version__", "")),
-                "model": type(self._model).__name__,
-                "replicas": str(self._options.replication_factor),
-            },
-        )
         self._outbox = Outbox(to, hello, keys=keys)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         self._delivery = Delivery(
@@ -316,13 +292,21 @@ class Scope(Block):
         if partial:
             parts, glances = _all_of(self._parts), self._glances
             self._delivery.send(Parcel(step=self._step, parts=parts, glances=glances, partial=True))
-        elif self._compiled is not None and "weight" in self._settings.schedules:
-            made, final = self._compiled, list[Part]()
-            for taken in made.taken if self._step > self._settings.start else ():
-                if taken.anchor.key[0] == "weight":
-                    final += self._read(made, taken)
-            if final:
-                self._delivery.send(Parcel(step=self._step, parts=final, final=True))
+        elif (
+            self._compiled is not None
+            and self._step > self._settings.start
+            and "weight" in self._settings.schedules
+        ):
+            try:
+                parts = self._last_weights()
+                self._delivery.send(Parcel(step=self._step, parts=parts, final=True))
+            except Exception as error:
+                self._fail("The last weights could not be read", error)
+
+    def _last_weights(self) -> list[Part]:
+        taken = self._compiled.taken if self._compiled is not None else ()
+        weights = [one for one in taken if one.anchor.key[0] == "weight"]
+        return [part for one in weights for part in self._read(one)]
 
     def _finish(self, timeout_s: float) -> None:
         self._delivery.finish()

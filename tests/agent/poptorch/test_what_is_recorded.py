@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -349,6 +350,28 @@ def test_an_anchor_that_gives_nothing_is_told_and_the_rest_is_kept(
     assert observed.labels() == ["weight_gradient:fc2.weight"]
     assert observed.reports().count("could not be read: AssertionError: No tensor with name") == 1
     assert open_run(observed.path).records()["step"].tolist() == [0, 1, 2]
+
+
+def test_a_step_of_many_calls_keeps_the_first_of_them_and_says_so(
+    model: torch.nn.Module, observed: Observed, watch: Watch
+) -> None:
+    with watch(model, kinds="weight_gradient", include="fc2.bias") as scope:
+        training_model = scope.training_model(*batch())
+        for _ in range(18):
+            training_model(*batch())
+        scope.step()
+    assert observed.sketches(0)["weight_gradient:fc2.bias"].counts[0, COUNT] == 16 * 3
+    assert "Step 0 has more than 16 calls of the model" in observed.reports()
+
+
+def test_a_model_that_cannot_be_copied_asks_for_names(watch: Watch) -> None:
+    model = torch.nn.Linear(1, 1)
+    model.__dict__["lock"] = threading.Lock()
+    with (
+        watch(model) as scope,
+        pytest.raises(SettingError, match=r"^The model cannot be copied \(cannot pickle .* pass"),
+    ):
+        scope.training_model(torch.ones(1, 1))
 
 
 def test_an_error_of_training_leaves_what_there_was(
