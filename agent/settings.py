@@ -1,4 +1,4 @@
-"""What all agents are told alike: the name of the run, and the keys for its collector."""
+"""What all agents are told alike: the name of the run, its collector, and the keys for that."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def run_name(run: str | None) -> str:
     if not RUN_NAME.fullmatch(name):
         raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
     return name
+
+
+def destination_of(to: str | None) -> str | None:
+    """The address of the collector or relay, or that of the environment; None: there is none."""
+    return to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO") or None
 
 
 def keys_of(folder: str | os.PathLike[str] | None, to: str | None) -> AgentKeys | None:

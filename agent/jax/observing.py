@@ -14,7 +14,7 @@ from ...wire.messages import Placement
 from ..embedded import folder_of
 from ..schedule import Schedule, Scheduled, never, schedules_by_kind
 from ..selection import Counting, Placing, Selection, Unchecked
-from ..settings import keys_of, run_name
+from ..settings import destination_of, keys_of, run_name
 from .meshes import check_axes
 from .scope import Scope
 from .settings import Settings
@@ -104,7 +104,7 @@ def observe(
                 "alert: it would never be sketched."
             )
     check_axes(mesh, axes or {})
-    address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
+    address = destination_of(to)
     if address:
         parse_destination(address)
     settings = Settings(

@@ -11,7 +11,7 @@ from ...wire.address import parse_destination
 from ..embedded import folder_of
 from ..schedule import Schedule, Scheduled, never, schedule_of, schedules_by_kind
 from ..selection import Selection, Unchecked
-from ..settings import keys_of, run_name
+from ..settings import destination_of, keys_of, run_name
 from .compiling import poptorch_of
 from .returned import Mode
 from .scope import Scope
@@ -96,7 +96,7 @@ def observe(
                 f"The schedule of {kind!r} is staggered or on_alert, which the agent for PopTorch "
                 "does not know: give `every`, or another schedule."
             )
-    address = to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
+    address = destination_of(to)
     if address:
         parse_destination(address)
     by_pattern = {"": output_modes} if isinstance(output_modes, str) else output_modes or {}

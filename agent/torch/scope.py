@@ -22,7 +22,7 @@ from ..own_collector import collector_of
 from ..ring import Ring
 from ..schedule import Schedule, Scheduled, schedules_by_kind
 from ..selection import Counting, Placing, Selection, Unchecked
-from ..settings import keys_of, run_name
+from ..settings import destination_of, keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
@@ -194,7 +194,7 @@ def observe(
     return Scope(
         optimizers,
         run=run_name(run),
-        to=(address := to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")),
+        to=(address := destination_of(to)),
         keys=keys_of(keys, address),
         directory=folder_of(directory),
         timetable=timetable_of(
