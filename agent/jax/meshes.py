@@ -139,7 +139,7 @@ def check_axes(mesh: Mesh | None, axes: Mapping[str, str]) -> None:
 
 def _spread(ranks: Ranks, sharding: Sharding, shape: tuple[int, ...]) -> Spread:
     held = {
-        device: _bounds(index, shape)
+        device: bounds_of(index, shape)
         for device, index in sharding.devices_indices_map(shape).items()
     }
     whole = all(bounds == _whole(shape) for bounds in held.values())
@@ -150,13 +150,14 @@ def _spread(ranks: Ranks, sharding: Sharding, shape: tuple[int, ...]) -> Spread:
             placement[name] = "shard"
             steps += [(dim, -step, name) for dim, step in along.items()]
     cuts = [(name, dim) for dim, _, name in sorted(steps)]
-    regions = {device: _regions(bounds, shape) for device, bounds in held.items()}
+    regions = {device: regions_in(bounds, shape) for device, bounds in held.items()}
     follows = _follows(ranks, cuts, held, shape)
     piece = sharding.shard_shape(shape)
     return Spread(placement, cuts if follows else [], piece, held, regions)
 
 
-def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+def bounds_of(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    """Where a piece lies in a whole of that shape."""
     cut = [piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True)]
     return tuple(cut)
 
@@ -196,7 +197,8 @@ def _follows(
     return True
 
 
-def _regions(bounds: Bounds, shape: Sequence[int]) -> Sequence[Region | None]:
+def regions_in(bounds: Bounds, shape: Sequence[int]) -> Sequence[Region | None]:
+    """Where equal parts of a piece lie in a whole of that shape; of the whole None alone."""
     if bounds == _whole(shape):
         return [None]
     sizes, offsets = [end - start for start, end in bounds], [start for start, _ in bounds]

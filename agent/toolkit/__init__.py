@@ -1,6 +1,7 @@
 """The framework-free half of the hands-on toolkit: what follows from sketches of named tensors.
 
-`rankscope.agent.torch.tensors` takes the tensors, and gives its numbers as these.
+`rankscope.agent.torch.tensors` and `rankscope.agent.jax.tensors` take the tensors, and give their
+numbers as these.
 """
 
 from .columns import GROUPS, NNSTAT

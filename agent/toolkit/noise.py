@@ -7,8 +7,9 @@ expected gradient and Σ the covariance of that of one sample; B_simple = tr(Σ)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,46 @@ class NoiseScale:
     """And the standard error of that mean."""
     batches: tuple[int, ...]
     """How many there were of each size."""
+
+
+def measured(
+    norm: Callable[[int], float],
+    *,
+    batch_size: int,
+    reduction: Literal["mean", "sum"],
+    sizes: Sequence[int],
+    rounds: int,
+) -> NoiseScale:
+    """The noise scale from gradients that are drawn for it.
+
+    Args:
+        norm: ‖g‖ of the sum of the gradients of so many fresh calls of a closure.
+        batch_size: samples a call.
+        reduction: whether a call's gradient is the mean over its samples, or their sum.
+        sizes: of batches, in calls.
+        rounds: how many batches there are of the largest size.
+
+    Raises:
+        SettingError: a number is not positive, or there are fewer than two sizes.
+    """
+    counts = sorted(set(sizes))
+    if len(counts) < 2 or counts[0] < 1:
+        raise SettingError(
+            f"`sizes` must be two or more different numbers of calls, got {tuple(sizes)}."
+        )
+    if batch_size < 1 or rounds < 1 or reduction not in ("mean", "sum"):
+        raise SettingError(
+            "`batch_size` and `rounds` must be at least 1 and `reduction` 'mean' or 'sum'; got "
+            f"{batch_size}, {rounds}, {reduction!r}."
+        )
+    samples_a_call = 1 if reduction == "mean" else batch_size
+    squares: dict[int, list[float]] = {}
+    for calls in counts:
+        batches = rounds * max(round((counts[-1] / calls) ** 0.5), 1)
+        squares[calls * batch_size] = [
+            (norm(calls) / (calls * samples_a_call)) ** 2 for _ in range(batches)
+        ]
+    return noise_scale_of(squares)
 
 
 def noise_scale_of(squares: Mapping[int, Sequence[float]]) -> NoiseScale:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from io import BytesIO
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...merge.merging import merge_contributions
@@ -17,6 +20,8 @@ from ...wire.codec import Frame, PackedFrame, make_schema, open_frame, pack_fram
 from ...wire.messages import MeshAxis, Placement, Site
 from ..selection import RankscopeWarning
 from .sketches import Sketches
+
+COLUMNS = tuple(field.name for field in fields(SketchTable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +107,44 @@ def _frame(sites: Sequence[Site], table: SketchTable) -> PackedFrame:
     rows = np.arange(len(sites), dtype=np.uint32)
     header, blob = pack_frame(Frame(step=0, time_ns=0, sites=rows, table=table), schema.hash)
     return open_frame(header, blob, schema)
+
+
+def packed(parts: Mapping[int, RankPart]) -> bytes:
+    """What ranks say as bytes, for `unpacked`: NumPy's file format, without objects."""
+    file, arrays = BytesIO(), dict[str, Any]()
+    for rank, part in parts.items():
+        said = _Said(
+            part.sketches.names,
+            part.sketches.dtypes,
+            tuple((dict(one.placement), one.mesh, one.shape) for one in part.held),
+        )
+        arrays[f"{rank} said"] = np.frombuffer(msgspec.msgpack.encode(said), np.uint8)
+        for column in COLUMNS:
+            arrays[f"{rank} {column}"] = getattr(part.sketches.table, column)
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> dict[int, RankPart]:
+    """By rank: what `packed` was given; shapes are those of `Held`."""
+    found = dict[int, RankPart]()
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        for rank in sorted({int(key.split()[0]) for key in arrays}):
+            said = msgspec.msgpack.decode(arrays[f"{rank} said"].tobytes(), type=_Said)
+            table = SketchTable(*(arrays[f"{rank} {column}"] for column in COLUMNS))
+            found[rank] = RankPart(
+                sketches=Sketches(names=said.names, table=table, dtypes=said.dtypes),
+                held=tuple(
+                    Held(placement=placement, mesh=mesh, shape=shape)
+                    for placement, mesh, shape in said.held
+                ),
+            )
+    return found
+
+
+class _Said(msgspec.Struct, array_like=True):
+    """What is said of a rank's sketches beside their numbers."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    held: tuple[tuple[dict[str, Placement], tuple[MeshAxis, ...], tuple[int, ...]], ...]

@@ -50,6 +50,17 @@ class Sketches:
         """
         return dict(zip(self.names, derive(self.table, name).tolist(), strict=True))
 
+    def in_order(self, names: Sequence[str]) -> Sketches:
+        """The same, those of these names first, in their order."""
+        index = {name: row for row, name in enumerate(self.names)}
+        rows = [index[name] for name in dict.fromkeys([*names, *self.names]) if name in index]
+        return Sketches(
+            names=tuple(self.names[row] for row in rows),
+            table=self.table.take(rows),
+            shapes=tuple(self.shapes[row] for row in rows),
+            dtypes=tuple(self.dtypes[row] for row in rows),
+        )
+
     def united(self, by: Callable[[str], str]) -> Sketches:
         """The sketches of the unions of all tensors whose names a function calls alike.
 

@@ -13,6 +13,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "toolkit.md"
 def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
 
     exec("\n".join(blocks), {})

@@ -8,14 +8,14 @@ It needs neither a collector nor a store. Nothing here talks to another rank unl
 is given as `across`.
 """
 
-from .drawing import ecdf, heatmap, hist
+from ...toolkit.drawing import ecdf, heatmap, hist
+from ...toolkit.updates import adam_update, trust_ratio, update
 from .files import load, save
 from .named import NamedTensors
 from .noise import noise_scale
 from .overview import compute_stats
 from .passing import Activations
 from .snapshots import gradients, learning_rates, optimizer_state, snapshot, weights
-from .updates import adam_update, trust_ratio, update
 
 __all__ = [
     "Activations",

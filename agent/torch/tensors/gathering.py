@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.distributed as dist
 
+from ...toolkit.named import Group
 from ...toolkit.ranks import RankPart, merge_ranks
 from ...toolkit.sketches import Sketches
-
-Group = Any
-"""A torch ProcessGroup. `Any`: where torch has no torch.distributed, there is no such type."""
 
 
 def merged_across(part: RankPart, group: Group) -> Sketches:

@@ -10,10 +10,10 @@ import torch
 
 from ....sketch.errors import SettingError
 from ...selection import Selection
-from ...toolkit.noise import NoiseScale, noise_scale_of
+from ...toolkit.arithmetic import Patterns
+from ...toolkit.named import Group
+from ...toolkit.noise import NoiseScale, measured
 from ..names import Names, Observable, stages_of
-from .arithmetic import Patterns
-from .gathering import Group
 from .named import NamedTensors
 from .places import Place
 from .snapshots import Parameters
@@ -61,26 +61,11 @@ def noise_scale(
         SettingError: a number is not positive, there are fewer than two sizes, the closure gives no
             gradient, or gradients are pieces and `across` is not given.
     """
-    counts = sorted(set(sizes))
-    if len(counts) < 2 or counts[0] < 1:
-        raise SettingError(
-            f"`sizes` must be two or more different numbers of calls, got {tuple(sizes)}."
-        )
-    if batch_size < 1 or rounds < 1 or reduction not in ("mean", "sum"):
-        raise SettingError(
-            "`batch_size` and `rounds` must be at least 1 and `reduction` 'mean' or 'sum'; got "
-            f"{batch_size}, {rounds}, {reduction!r}."
-        )
-    samples_a_call = 1 if reduction == "mean" else batch_size
-    squares: dict[int, list[float]] = {}
     with _as_before(model):
         gradient = _Gradient(model, closure, Selection.of(include, exclude), across)
-        for calls in counts:
-            batches = rounds * max(round((counts[-1] / calls) ** 0.5), 1)
-            squares[calls * batch_size] = [
-                (gradient.norm(calls) / (calls * samples_a_call)) ** 2 for _ in range(batches)
-            ]
-    return noise_scale_of(squares)
+        return measured(
+            gradient.norm, batch_size=batch_size, reduction=reduction, sizes=sizes, rounds=rounds
+        )
 
 
 class _Gradient:

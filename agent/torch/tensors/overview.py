@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...selection import Selection
+from ...toolkit.arithmetic import Patterns
 from ...toolkit.columns import Wanted
-from ...toolkit.extras import imported
+from ...toolkit.named import Group
+from ...toolkit.overview import of_kinds
 from ...toolkit.sketches import By
 from ..local import gradient_of
 from ..names import Observable
-from .arithmetic import Patterns
-from .gathering import Group
 from .named import NamedTensors
 from .snapshots import Own, Parameters, state_of
 
@@ -53,7 +53,6 @@ def compute_stats(
         SettingError: there is no such column or slot, or a pattern is no regular expression.
         ImportError: pandas is not installed.
     """
-    pandas = imported("pandas", "A table of statistics")
     selection, parameters = Selection.of(include, exclude), Parameters(model)
     selection.warn_of_strays(parameters.names())
     owned: dict[str, Own] = {"weight": lambda parameter: parameter, "weight_gradient": gradient_of}
@@ -65,21 +64,4 @@ def compute_stats(
         for kind, own in owned.items()
         for name, tensor, place in parameters.pieces(own, selection)
     ]
-    table = NamedTensors.of(pieces, "").describe(groups, by=_within_kinds(by), across=across)
-    labels = [tuple(label.split(":", 1)) for label in table.index]
-    table.index = pandas.MultiIndex.from_tuples(labels, names=["kind", "tensor"])
-    return table
-
-
-def _within_kinds(by: By) -> By:
-    """The same rows, but of each kind its own."""
-    if by == "whole":
-        return lambda label: f"{label.partition(':')[0]}:{label.partition(':')[0]}"
-    if not callable(by):
-        return by
-
-    def group(label: str) -> str:
-        kind, _, name = label.partition(":")
-        return f"{kind}:{by(name)}"
-
-    return group
+    return of_kinds(NamedTensors.of(pieces, ""), groups, by, across)

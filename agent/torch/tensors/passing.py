@@ -16,12 +16,12 @@ from ....sketch.errors import SettingError
 from ....sketch.labels import site_label
 from ....wire.messages import MeshAxis, Placement
 from ...selection import Selection
+from ...toolkit.arithmetic import Patterns
 from ..hooks import Hook, recomputing
 from ..identity import data_axes, identify
 from ..names import Names, Observable, stages_of
 from ..nested import tensors_in
 from ..placements import ModulePlacements
-from .arithmetic import Patterns
 from .named import NamedTensors
 from .places import Piece, pieces_of
 from .snapshots import Device

@@ -13,10 +13,10 @@ import torch
 
 from ....sketch.errors import SettingError
 from ...selection import Selection
+from ...toolkit.arithmetic import Patterns
 from ..identity import identify
 from ..local import gradient_of, parameter_placement
 from ..names import Names, Observable, stages_of
-from .arithmetic import Patterns
 from .named import NamedTensors
 from .places import Piece, pieces_of
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rankscope.agent.jax import observe
+from rankscope.agent.jax.tensors import NamedArrays, save
+from rankscope.sketch import SettingError
 
 P = PartitionSpec
 STEPS = 3
@@ -36,6 +41,19 @@ def train(run: str, directory: str) -> None:
 
         for _ in range(STEPS):
             scope.step(step(weights, batch))
+    look(Path(directory), mesh, NamedArrays({"w": weights, "batch": batch}))
+
+
+def look(directory: Path, mesh: Mesh, arrays: NamedArrays) -> None:
+    """Write what a process finds by hand, of all processes' elements and of its own."""
+    with pytest.raises(SettingError, match="batch lies on devices of several processes"):
+        save(arrays.filter("batch"), directory / "arrays")
+    found = {
+        "across": arrays.statistic("l1", by="tensor", across=mesh),
+        "own": arrays.statistic("count", by="tensor"),
+    }
+    path = directory / f"found{jax.process_index()}.json"
+    path.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from rankscope.agent import RankscopeWarning
 from rankscope.agent.jax import AlertSummary, observe
-from rankscope.sketch import AddressError, SettingError, sketch_array
+from rankscope.sketch import AddressError, SettingError, derive, sketch_array
 from rankscope.store import open_run
 
 from ..conftest import Observed
@@ -120,3 +121,9 @@ def test_two_processes_send_their_own_devices(tmp_path: Path) -> None:
     assert run.ranks("l2", site="weight:w", steps=2).sizes["rank"] == 8
     assert run.records()["complete"].tolist() == [True] * 3
     assert run.alerts()["text"].tolist() == []
+    one, other = (json.loads((tmp_path / f"found{number}.json").read_text()) for number in range(2))
+    assert one == other
+    assert one["own"] == {"w": 128, "batch": 64}
+    samples = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32)
+    expected = {"w": derive(exact, "l1")[0], "batch": derive(sketch_array(samples), "l1")[0]}
+    assert one["across"] == pytest.approx(expected, rel=1e-12)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from ....sketch.errors import SettingError
-from .arithmetic import Number
-from .gathering import Group
-from .named import NamedTensors
+from ...sketch.errors import SettingError
+from .named import Group, Named
+
+Tensors = TypeVar("Tensors", bound=Named[Any])
+Numbers = Mapping[str, Any] | Any
+"""One number, or one by name; it may be an array without axes."""
 
 
-def update(
-    before: NamedTensors, after: NamedTensors, lr: Mapping[str, Number] | Number = 1.0
-) -> NamedTensors:
+def update(before: Tensors, after: Tensors, lr: Numbers = 1.0) -> Tensors:
     """(after - before) / lr: what a step changed, by weight.
 
     Args:
@@ -29,20 +30,20 @@ def update(
 
 
 def adam_update(
-    first: NamedTensors,
-    second: NamedTensors,
+    first: Tensors,
+    second: Tensors,
     *,
-    steps: Mapping[str, Number] | Number | None = None,
+    steps: Numbers | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-) -> NamedTensors:
+) -> Tensors:
     """Adam's direction, m / (√v + ε): the learning rate times it is subtracted from a weight.
 
     Kingma and Ba 2015, "Adam", algorithm 1; with ε outside of the root, as torch has it.
 
     Args:
-        first: m, the state `exp_avg`.
-        second: v, the state `exp_avg_sq`.
+        first: m, the state `exp_avg`; optax calls it `mu`.
+        second: v, the state `exp_avg_sq`; optax calls it `nu`.
         steps: how many updates went into both, one number or by name (the state `step`): with it
             both are corrected for their bias towards 0; without, as nnstat has it, they are not.
         betas: of the optimizer; they matter with `steps` alone.
@@ -62,8 +63,8 @@ def adam_update(
 
 
 def trust_ratio(
-    before: NamedTensors,
-    after: NamedTensors,
+    before: Tensors,
+    after: Tensors,
     lr: Mapping[str, float] | float = 1.0,
     *,
     across: Group | None = None,
@@ -78,7 +79,7 @@ def trust_ratio(
         before: weights.
         after: the same, after the update.
         lr: one, or by name, as `learning_rates` gives them.
-        across: as of `NamedTensors.sketches`: ratios of whole weights.
+        across: as of `Named.sketches`: ratios of whole weights.
 
     Raises:
         SettingError: the names are not the same, or `lr` lacks one.
@@ -92,11 +93,9 @@ def trust_ratio(
     return {name: rates[name] * _ratio(size, changes[name]) for name, size in sizes.items()}
 
 
-def _bias(
-    beta: float, steps: Mapping[str, Number] | Number, like: NamedTensors
-) -> dict[str, float]:
+def _bias(beta: float, steps: Numbers, like: Named[Any]) -> dict[str, float]:
     """By name: which part of its mean the moving average has reached."""
-    every = steps if isinstance(steps, Mapping) else dict.fromkeys(like, steps)
+    every: Any = steps if isinstance(steps, Mapping) else dict.fromkeys(like, steps)
     return {name: 1 - beta ** float(number) for name, number in every.items()}
 
 

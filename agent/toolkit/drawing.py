@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
-import torch
-
-from ...toolkit import plots
-from ...toolkit.plots import Operation, Plot
-from ...toolkit.sketches import By
+from . import plots
 from .arithmetic import Patterns
-from .named import NamedTensors
-from .sketching import real
+from .named import Named
+from .plots import Operation, Plot
+from .sketches import By
 
 
 def hist(
-    tensors: NamedTensors,
+    tensors: Named[Any],
     *,
     by: By = "whole",
     include: Patterns = None,
@@ -41,12 +38,12 @@ def hist(
         SettingError: there is nothing to draw, or too much.
         ImportError: HoloViews is not installed.
     """
-    arrays = _joined(tensors.filter(include, exclude), by)
+    arrays = tensors.filter(include, exclude).numpy(by=by)
     return plots.hist(arrays, operation=operation, bins=bins, logx=logx, logy=logy)
 
 
 def ecdf(
-    tensors: NamedTensors,
+    tensors: Named[Any],
     *,
     by: By = "whole",
     include: Patterns = None,
@@ -58,12 +55,12 @@ def ecdf(
 
     The arguments, and what it raises, are those of `hist`.
     """
-    arrays = _joined(tensors.filter(include, exclude), by)
+    arrays = tensors.filter(include, exclude).numpy(by=by)
     return plots.ecdf(arrays, operation=operation, logx=logx)
 
 
 def heatmap(
-    tensors: NamedTensors,
+    tensors: Named[Any],
     *,
     include: Patterns = None,
     exclude: Patterns = None,
@@ -93,19 +90,7 @@ def heatmap(
         SettingError: there is nothing to draw, or too much.
         ImportError: HoloViews is not installed.
     """
-    arrays = _arrays(tensors.filter(include, exclude))
+    arrays = tensors.filter(include, exclude).numpy()
     return plots.heatmap(
         arrays, operation=operation, vmin=vmin, vmax=vmax, log=log, columns=columns
     )
-
-
-def _joined(tensors: NamedTensors, by: By) -> plots.Arrays:
-    return _arrays(tensors.reduce(lambda elements: elements, by=by))
-
-
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> plots.Arrays:
-    reals = {name: real(tensor) for name, tensor in tensors.items()}
-    return {
-        name: (tensor.double() if tensor.dtype.itemsize == 8 else tensor.float()).cpu().numpy()
-        for name, tensor in reals.items()
-    }

@@ -1,0 +1,54 @@
+"""Named tensors in a file of safetensors: nothing in it is run when it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...sketch.errors import SettingError
+from .extras import imported
+
+KEY = "rankscope"
+"""Under which the file's metadata has, as JSON, what is no tensor."""
+
+
+def metadata_of(kind: str, names: Iterable[str], **more: Any) -> dict[str, str]:
+    """The metadata of a file: what the tensors are, and in which order."""
+    return {KEY: json.dumps({"kind": kind, "order": list(names), **more})}
+
+
+@contextmanager
+def opened(
+    path: str | os.PathLike[str], framework: str, device: str = "cpu"
+) -> Generator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The tensors of a file by name, in their order, and what its metadata says of them.
+
+    Args:
+        path: of any file of safetensors.
+        framework: as safetensors calls it: what the tensors are made by.
+        device: where they are made.
+
+    Raises:
+        ImportError: safetensors is not installed.
+        SettingError: it is no such file, or what is read from it within the block is not right.
+        OSError: the file cannot be read.
+    """
+    package = imported("safetensors", "Loading tensors")
+    try:
+        with package.safe_open(str(path), framework=framework, device=device) as file:
+            words = _words((file.metadata() or {}).get(KEY, "{}"))
+            names = words.get("order", file.keys())
+            yield {name: file.get_tensor(name) for name in names}, words
+    except (package.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise SettingError(f"{Path(path)} is no file of named tensors: {error}.") from None
+
+
+def _words(text: str) -> dict[str, Any]:
+    words = json.loads(text)
+    if not isinstance(words, dict):
+        raise ValueError(f"its metadata is {type(words).__name__}")
+    return words
