@@ -222,7 +222,7 @@ class Window:
         self.dropped_bytes += entry.size_bytes
         gap = Gap(first_step=entry.step, last_step=entry.step, frames=1, cause=OVERFLOW)
         # By this one and no other: whoever misses a number asks the frame that comes instead.
-        behind.gaps = tuple(joined([*entry.gaps, gap, *behind.gaps]))
+        behind.gaps = tuple(joined([*entry.gaps, gap, *behind.gaps], thinned=True))
 
     def _drop_oldest(self) -> None:
         """Of those that were sent."""

@@ -94,11 +94,11 @@ def _tell(disk: Shelf, lost: Mapping[Place, list[Gap]]) -> None:
             carrier, number, place = said.carrier, said.sequence, said.place
             said = _said(disk, carrier, number)
         if isinstance(said, FrameHeader):
-            said = replace(said, gaps=joined([*gaps, *said.gaps]))
+            said = replace(said, gaps=joined([*gaps, *said.gaps], thinned=True))
         elif isinstance(said, JoinedHeader):
             members = [*said.members]
             own = members[place]
-            members[place] = replace(own, gaps=joined([*gaps, *own.gaps]))
+            members[place] = replace(own, gaps=joined([*gaps, *own.gaps], thinned=True))
             said = replace(said, members=members)
         else:  # its carrier is in memory: the collector finds the number that was jumped over
             continue

@@ -10,13 +10,20 @@ MAX_GAPS = 256
 """As many as one message may tell; more are joined into the last."""
 
 
-def joined(gaps: Iterable[Gap]) -> list[Gap]:
-    """The same losses in as few gaps as tell cause and steps; in at most `MAX_GAPS`, whatever."""
+def joined(gaps: Iterable[Gap], *, thinned: bool = False) -> list[Gap]:
+    """The same losses in as few gaps as tell cause and steps; in at most `MAX_GAPS`, whatever.
+
+    Args:
+        gaps: in the order of their steps.
+        thinned: whether steps that came may lie within a gap: where every other is left out, a gap
+            each would be as many as there were steps.
+    """
     told = list[Gap]()
     for gap in gaps:
         last = told[-1] if told else None
         joins = last and last.cause == gap.cause and gap.first_step >= last.first_step
-        if last and (joins or len(told) >= MAX_GAPS):
+        near = last and (thinned or gap.first_step <= last.last_step + 1)
+        if last and ((joins and near) or len(told) >= MAX_GAPS):
             told[-1] = Gap(
                 first_step=min(last.first_step, gap.first_step),
                 last_step=max(last.last_step, gap.last_step),
