@@ -27,9 +27,8 @@ NEEDS = (3, 11)
 """The oldest Python that the agent runs on."""
 INSTALLED = (
     "PopTorch's wheels come with the Poplar SDK, built, as far as its documents say, for Python 3.8; "
-    "rankscope needs "
-    "Python 3.11. What can work is PopTorch 3.3 or 3.4 built from its sources for Python 3.11, "
-    "with torch 2.0.1. Nobody has tried that"
+    "rankscope needs Python 3.11. What can work is PopTorch 3.3 or 3.4 built from its sources for "
+    "Python 3.11, with torch 2.0.1. Nobody has tried that"
 )
 
 
