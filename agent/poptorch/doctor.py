@@ -26,8 +26,8 @@ ROWS, WIDTH = 4, 3
 NEEDS = (3, 11)
 """The oldest Python that the agent runs on."""
 INSTALLED = (
-    "PopTorch's wheels come with the Poplar SDK, built, as far as its documents say, for Python 3.8; "
-    "rankscope needs Python 3.11. What can work is PopTorch 3.3 or 3.4 built from its sources for "
+    "PopTorch's wheels come with the Poplar SDK, by its documents for Python 3.8; rankscope needs "
+    "Python 3.11. What can work is PopTorch 3.3 or 3.4 built from its sources for "
     "Python 3.11, with torch 2.0.1. Nobody has tried that"
 )
 
