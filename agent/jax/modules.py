@@ -28,8 +28,8 @@ Named = Callable[[Any], Iterable[tuple[str, Any]]]
 def tap_output(out: Any, name: str, module: object) -> Any:
     """Tap what a module returned."""
     return tap(
-        out,
         name or ROOT,
+        out,
         kind="activation",
         gradient_kind="activation_gradient",
         module=type(module).__name__,

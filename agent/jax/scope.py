@@ -35,6 +35,7 @@ from .parcel import Number, Parcel
 from .processes import Processes, facts
 from .settings import Settings
 from .streams import Streams
+from .taps import Tree, tap
 from .telemetry import Telemetry
 
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
@@ -141,6 +142,10 @@ class Scope(Block):
             return sketched(*args, **kwargs)
 
         return collected
+
+    def tap(self, name: str, x: Tree, *, sharding: NamedSharding | None = None) -> Tree:
+        """`rankscope.agent.jax.tap`: marks arrays, and their gradients, for `collect`."""
+        return tap(name, x, sharding=sharding)
 
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.

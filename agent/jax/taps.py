@@ -1,4 +1,4 @@
-"""`tap(x, "name")`: a mark on a value of a traced function, and on its gradient.
+"""`tap("name", x)`: a mark on a value of a traced function, and on its gradient.
 
 It is the identity, and leaves nothing in a compiled program. `collect` finds the marks: those on
 values where they stand, those on gradients where transposition put them.
@@ -36,8 +36,8 @@ class Mark:
 
 
 def tap(
-    x: Tree,
     name: str,
+    x: Tree,
     *,
     sharding: NamedSharding | None = None,
     kind: Kind = "tap",
@@ -47,8 +47,8 @@ def tap(
     """Mark the arrays of `x`, and their gradients, for `collect`; use what it returns for `x`.
 
     Args:
-        x: an array or a pytree; leaves that are no floats are left as they are.
         name: what they are called in the run; several calls of one name are numbered.
+        x: an array or a pytree; leaves that are no floats are left as they are.
         sharding: how `x` is sharded, where the axes of the mesh are automatic: without it the
             sketch is of the whole, which XLA may have to gather. In `shard_map` it is not needed.
         kind: what they are.

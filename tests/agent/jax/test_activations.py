@@ -76,7 +76,7 @@ def test_layers_of_a_scan_are_calls(watch: Watch, observed: Observed) -> None:
 
     def forward(x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, None]:
-            return tap(jnp.tanh(x @ kernel), "layer"), None
+            return tap("layer", jnp.tanh(x @ kernel)), None
 
         return jax.lax.scan(layer, x, layers)[0]
 
@@ -97,7 +97,7 @@ def test_micro_batches_are_one_where_the_body_of_their_scan_collects(
     watch: Watch, observed: Observed
 ) -> None:
     parts = batch_of(0).reshape(4, -1, 16)
-    collected = collect(jax.grad(lambda x: tap(3 * x, "x").sum()))
+    collected = collect(jax.grad(lambda x: tap("x", 3 * x).sum()))
     with watch() as scope:
         step = jax.jit(
             lambda parts: scope.sketch(
@@ -117,7 +117,7 @@ def test_taps_on_explicit_axes_are_parts_of_the_whole(watch: Watch, observed: Ob
     mesh = mesh_of("dp, tp", AxisType.Explicit)
     with watch() as scope, jax.set_mesh(mesh):
         batch = jax.device_put(batch_of(0), NamedSharding(mesh, P("dp", "tp")))
-        doubled = collect(lambda x: tap(2 * x, "doubled"))
+        doubled = collect(lambda x: tap("doubled", 2 * x))
         step = jax.jit(lambda x: scope.sketch(taps=doubled(x)[1], weights={"batch": x}))
         scope.step(step(batch))
     run = open_run(observed.path)
@@ -132,7 +132,7 @@ def test_taps_in_a_shard_map_are_parts(watch: Watch, observed: Observed) -> None
 
     def forward(x: jax.Array) -> jax.Array:
         def part(x: jax.Array) -> jax.Array:
-            return tap(2 * x, "doubled")
+            return tap("doubled", 2 * x)
 
         return jax.shard_map(part, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_seen_is_told_once(watch: Watch, observed: Observed) -> N
 def test_a_tap_may_be_called_as_an_array_of_aux(watch: Watch, observed: Observed) -> None:
     batch = batch_of(0)
     with watch() as scope:
-        taps = collect(lambda x: tap(3 * x, "hidden"))(batch)[1]
+        taps = collect(lambda x: tap("hidden", 3 * x))(batch)[1]
         scope.step(scope.sketch(taps=taps, aux={"hidden": batch}))
     assert_same(observed.sketches(0)["tap:hidden"], np.asarray(batch), "aux")
     assert_same(observed.sketches(0)["tap:hidden#1"], np.asarray(3 * batch), "tap")
@@ -201,7 +201,7 @@ def test_a_tap_may_be_called_as_an_array_of_aux(watch: Watch, observed: Observed
 def test_taps_that_are_not_chosen_are_not_in_the_program(watch: Watch) -> None:
     def text(include: str) -> str:
         with watch(include=include) as scope:
-            graded = collect(lambda x: (tap(2 * x, "a") + tap(3 * x, "b")).sum())
+            graded = collect(lambda x: (tap("a", 2 * x) + tap("b", 3 * x)).sum())
             step = jax.jit(lambda x: scope.sketch(taps=graded(x)[1]))
             return str(step.lower(batch_of(0)).compile().as_text())
 

@@ -47,9 +47,9 @@ def test_no_collective_is_added(watch: Watch, mode: str, kind: AxisType, in_prog
     batch = jax.device_put(batch_of(0), samples)
 
     def tapped(weights: Any, batch: jax.Array) -> Any:
-        weights = {**weights, "down": tap(weights["down"], "down")}
-        loss, aux = loss_of(weights, tap(batch, "batch"))
-        return loss, {**aux, "hidden": tap(aux["hidden"], "hidden", sharding=cut)}
+        weights = {**weights, "down": tap("down", weights["down"])}
+        loss, aux = loss_of(weights, tap("batch", batch))
+        return loss, {**aux, "hidden": tap("hidden", aux["hidden"], sharding=cut)}
 
     def text(scope: Scope) -> str:
         def step(weights: Any, batch: jax.Array) -> Any:

@@ -56,7 +56,7 @@ def test_a_step_is_traced_once_with_and_once_without(watch: Watch) -> None:
 
 def tapped_loss_of(weights: Any, batch: jax.Array) -> Any:
     """What is trained, with a tap."""
-    return loss_of(weights, tap(batch, "batch"))
+    return loss_of(weights, tap("batch", batch))
 
 
 def test_the_program_of_other_steps_is_that_of_a_job_without_us(watch: Watch) -> None:

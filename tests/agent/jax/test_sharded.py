@@ -212,7 +212,7 @@ def test_explicit_axes_are_placed_the_same(
 
 def test_pmap_is_a_mesh_of_one_axis(watch: Watch, observed: Observed) -> None:
     samples = normal(0, (8, 16))
-    doubled = collect(lambda x: tap(2 * x, "doubled"))
+    doubled = collect(lambda x: tap("doubled", 2 * x))
     with watch() as scope:
 
         def mean(x: jax.Array) -> jax.Array:
@@ -242,7 +242,7 @@ def assert_loss(run: Run, expected: float) -> None:
 def test_what_a_shard_map_says_is_told(watch: Watch, observed: Observed) -> None:
     mesh = mesh_of("dp")
     samples = jax.device_put(batch_of(0), NamedSharding(mesh, P("dp")))
-    doubled = collect(lambda x: tap(2 * x, "doubled"))
+    doubled = collect(lambda x: tap("doubled", 2 * x))
     with watch() as scope:
 
         def part(x: jax.Array) -> Telemetry:
@@ -261,7 +261,7 @@ def test_what_a_shard_map_says_is_told(watch: Watch, observed: Observed) -> None
 
 def test_steps_in_a_scan_are_one(watch: Watch, observed: Observed) -> None:
     steps = normal(0, (3, 16))
-    doubled = collect(lambda x: tap(2 * x, "doubled"))
+    doubled = collect(lambda x: tap("doubled", 2 * x))
     with watch() as scope:
 
         def one(carry: None, x: jax.Array) -> tuple[None, Telemetry]:

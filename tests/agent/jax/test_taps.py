@@ -40,8 +40,8 @@ X = whole_numbers(2, TOKENS, WIDTH)
 
 
 def layer(x: jax.Array, weights: Weights) -> jax.Array:
-    x = tap(x + weights["mix"] @ x, "mixed")
-    return tap(x + jax.nn.relu(x @ weights["up"]), "mlp")
+    x = tap("mixed", x + weights["mix"] @ x)
+    return tap("mlp", x + jax.nn.relu(x @ weights["up"]))
 
 
 def unrolled(one: Callable[..., jax.Array], weights: Weights, x: jax.Array) -> jax.Array:
@@ -151,7 +151,7 @@ def test_a_loop_of_unknown_length_has_one_row(
 
 def test_of_branches_the_one_that_ran_is_counted() -> None:
     def model(x: jax.Array, which: jax.Array) -> jax.Array:
-        branches = [lambda x: tap(2 * x, "double"), lambda x: tap(x, "same"), lambda x: -x]
+        branches = [lambda x: tap("double", 2 * x), lambda x: tap("same", x), lambda x: -x]
         return lax.switch(which, branches, x).sum()
 
     step = jax.jit(collect(jax.grad(model)))
@@ -243,7 +243,7 @@ def test_donated_arrays_are_sketched_before_they_go(
 def test_an_explicit_sharding_is_seen_and_nothing_is_sent() -> None:
     sharding = NamedSharding(mesh_of(AxisType.Explicit), P("dp", "tp"))
     x = jax.device_put(X, sharding)
-    compiled = jax.jit(collect(lambda x: tap(x * 2, "twice"))).lower(x).compile()
+    compiled = jax.jit(collect(lambda x: tap("twice", x * 2))).lower(x).compile()
     (site,), (rows,) = (taps := compiled(x)[1]).sites, taps.rows
 
     assert "all-" not in (compiled.as_text() or "")
@@ -254,7 +254,7 @@ def test_an_explicit_sharding_is_seen_and_nothing_is_sent() -> None:
 def test_a_tap_can_be_told_the_sharding() -> None:
     mesh = mesh_of(AxisType.Auto)
     x = jax.device_put(jnp.stack([X, -X]), NamedSharding(mesh, P(None, "dp")))
-    tapped = collect(jax.vmap(lambda x: tap(x, "x", sharding=NamedSharding(mesh, P("dp")))))
+    tapped = collect(jax.vmap(lambda x: tap("x", x, sharding=NamedSharding(mesh, P("dp")))))
     compiled = jax.jit(tapped).lower(x).compile()
     (site,), (rows,) = (taps := compiled(x)[1]).sites, taps.rows
 
@@ -266,11 +266,11 @@ def test_a_tap_can_be_told_the_sharding() -> None:
 @jax.custom_vjp
 def rounded(x: jax.Array) -> jax.Array:
     """Straight through: the gradient passes as if nothing were rounded."""
-    return tap(jnp.round(x), "rounded")
+    return tap("rounded", jnp.round(x))
 
 
 rounded.defvjp(
-    lambda x: (tap(jnp.round(x), "rounded"), None), lambda _, slope: (tap(slope, "slope"),)
+    lambda x: (tap("rounded", jnp.round(x)), None), lambda _, slope: (tap("slope", slope),)
 )
 
 
@@ -289,7 +289,7 @@ def test_the_rules_of_custom_functions_are_kept() -> None:
 
 def test_derivatives_of_any_order_pass_a_tap() -> None:
     def cube(x: jax.Array) -> jax.Array:
-        return (tap(x, "x") ** 3).sum()
+        return (tap("x", x) ** 3).sum()
 
     x = jnp.array([2.0, -1.0])
 
@@ -299,7 +299,7 @@ def test_derivatives_of_any_order_pass_a_tap() -> None:
 
 def test_what_nobody_collects_leaves_nothing_in_the_program() -> None:
     def tapped(x: jax.Array) -> jax.Array:
-        return tap(x * 2, "x") + 1
+        return tap("x", x * 2) + 1
 
     def bare(x: jax.Array) -> jax.Array:
         return x * 2 + 1
@@ -328,7 +328,7 @@ def test_profilers_see_the_names_of_the_function() -> None:
 def test_leaves_have_slots_and_what_is_no_float_passes() -> None:
     def model(x: jax.Array, *, double: bool) -> dict[str, Any]:
         tree = {"a": (x, x.astype(jnp.bfloat16)), "n": jnp.arange(3), "key": jax.random.key(0)}
-        return tap({**tree, "double": double, "name": "tree", "scale": 2.0}, "tree")
+        return tap("tree", {**tree, "double": double, "name": "tree", "scale": 2.0})
 
     out, taps = collect(model)(X, double=True)
 

@@ -25,7 +25,7 @@ from .test_taps import X, mesh_of
 
 def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def kernel(x: Any, out: Any) -> None:
-        out[...] = tap(x[...], "within")
+        out[...] = tap("within", x[...])
 
     call = pl.pallas_call(kernel, jax.ShapeDtypeStruct(X.shape, X.dtype), interpret=True)
     out, taps = collect(call)(X)
@@ -37,10 +37,10 @@ def test_a_tap_that_cannot_be_reached_is_told(caplog: pytest.LogCaptureFixture) 
 
 def test_a_tap_in_the_condition_of_a_loop_is_told() -> None:
     def small(x: jax.Array) -> jax.Array:
-        return tap(x, "length").sum() < 100
+        return tap("length", x).sum() < 100
 
     def doubled(x: jax.Array) -> jax.Array:
-        return lax.while_loop(small, lambda x: tap(2 * x, "body"), x)
+        return lax.while_loop(small, lambda x: tap("body", 2 * x), x)
 
     taps = jax.jit(collect(doubled))(jnp.ones(4))[1]
 
@@ -52,7 +52,7 @@ def test_what_has_not_a_row_a_sample_is_told() -> None:
     samples = NamedSharding(mesh_of(AxisType.Auto), P("dp"))
 
     def model(x: jax.Array) -> jax.Array:
-        return tap(x, "x") + tap(x[:2], "some").sum() + tap(x.sum(), "sum")
+        return tap("x", x) + tap("some", x[:2]).sum() + tap("sum", x.sum())
 
     taps = jax.jit(collect(model, samples=samples, batch=len(X)))(X)[1]
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_sharded_so_is_refused() -> None:
     with pytest.raises(SettingError, match="`samples` needs `batch`: how many"):
         collect(abs, samples=NamedSharding(mesh, P("dp")))
     with pytest.raises(SettingError, match=r"tap 'x' is given the sharding .* its shape \(4, 8\)"):
-        tap(X, "x", sharding=NamedSharding(mesh, P("dp", None, "tp")))
+        tap("x", X, sharding=NamedSharding(mesh, P("dp", None, "tp")))
 
 
 def test_the_context_is_not_kept_by_caches() -> None:
@@ -76,7 +76,7 @@ def test_the_context_is_not_kept_by_caches() -> None:
             return nullcontext()
 
     context = Context()
-    jax.jit(collect(lambda x: jnp.sin(tap(x, "x")), within=context))(X)
+    jax.jit(collect(lambda x: jnp.sin(tap("x", x)), within=context))(X)
     gone = weakref.ref(context)
     del context
     gc.collect()

@@ -201,11 +201,23 @@ def test_exact_counts_that_nobody_would_count_are_refused(watch: Watch) -> None:
         watch(in_program=True, exact_counts=counting).__enter__()
 
 
+def test_a_tap_of_the_scope_is_a_tap(watch: Watch, observed: Observed) -> None:
+    with watch() as scope:
+
+        def doubled(x: jax.Array) -> jax.Array:
+            return scope.tap("of scope", tap("plain", 2 * x))
+
+        result, taps = jax.jit(scope.collect(doubled))(jnp.ones(3))
+        scope.step(scope.sketch(taps=taps))
+    assert result.tolist() == [2.0] * 3
+    assert observed.means("tap", "of scope") == observed.means("tap", "plain") == {0: 2.0}
+
+
 def test_exact_counts_of_what_is_tapped_are_told_as_not_counted(
     watch: Watch, observed: Observed
 ) -> None:
     with watch(exact_counts={"tap": CastCounts("float8_e4m3fn")}) as scope:
-        step = jax.jit(lambda x: scope.sketch(taps=scope.collect(lambda x: tap(x, "x"))(x)[1]))
+        step = jax.jit(lambda x: scope.sketch(taps=scope.collect(lambda x: tap("x", x))(x)[1]))
         for _ in range(2):
             scope.step(step(jnp.ones(3)))
     assert observed.reports() == "ExactCounts are not counted of what is tapped: tap:x."
