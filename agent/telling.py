@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 
+from ..wire.gaps import joined
 from ..wire.messages import Gap
 from .interruption import error_of_a_signal
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
-MAX_LOST = 16
-"""Gaps that are told apart between two frames."""
 
 
 class Telling:
@@ -61,14 +60,7 @@ class Telling:
     def lose(self, gap: Gap) -> None:
         """A step will never become a frame; told with the next one."""
         with self._lock:
-            last = self._lost[-1] if self._lost else None
-            if last is not None and (last.cause == gap.cause or len(self._lost) >= MAX_LOST):
-                first = min(last.first_step, gap.first_step)
-                latest = max(last.last_step, gap.last_step)
-                count = last.frames + gap.frames
-                self._lost.pop()
-                gap = Gap(first_step=first, last_step=latest, frames=count, cause=last.cause)
-            self._lost.append(gap)
+            self._lost = joined([*self._lost, gap])
 
     def take_lost(self) -> list[Gap]:
         """What was lost since the last call."""

@@ -165,8 +165,11 @@ class ModuleHooks:
         self._handles.append(module.register_forward_hook(Hook(forward), with_kwargs=True))
 
     def tap(self, name: str, tensor: torch.Tensor) -> None:
-        """Measure a tensor that the user names, and its gradient."""
-        if torch.compiler.is_compiling():
+        """Measure a tensor that the user names, and its gradient; of anything else tell once."""
+        # Users without a type checker may pass anything.
+        if not isinstance(tensor, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            self._recorder.refuse(("tap", name, "", 0), tensor)
+        elif torch.compiler.is_compiling():
             compiled.note(tensor, self._root_token, "tap", name, gradient=True)
         elif self._recorder.wants("tap", name):
             with self._recorder.stopwatch:

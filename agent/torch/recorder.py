@@ -246,6 +246,13 @@ class Recorder(Telling):
 
             tensor.register_hook(arrives)
 
+    def refuse(self, key: Key, value: object) -> None:
+        """Say once that something which is to be measured is no tensor."""
+        if self.book.row(key) != UNMEASURED and not torch.compiler.is_compiling():
+            self.book.disable(key)
+            self.counters["tensors_unsupported"] += 1
+            self.report(f"{key[0]}:{key[1]} is not measured, for {value!r:.80} is no tensor")
+
     def arrivals(self) -> None:
         """Measure what was on its way from other ranks, and has arrived."""
         for one in self._arrivals.arrived():

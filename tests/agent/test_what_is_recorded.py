@@ -281,6 +281,18 @@ def test_modules_can_be_chosen_by_type(observed: Observed, train: Train) -> None
     assert set(open_run(observed.path).sites(kind="activation")["name"]) == {"0", "1"}
 
 
+def test_what_is_tapped_and_is_no_tensor_is_told_once(observed: Observed) -> None:
+    model = nn.Linear(2, 2)
+    with observed.observe(model, kinds=("tap",)) as scope:
+        for _ in range(3):
+            assert scope.tap("three", 3) == 3  # pyright: ignore[reportArgumentType]
+            scope.tap("ones", model(torch.ones(2)))
+            scope.step()
+
+    assert observed.reports().count("tap:three is not measured, for 3 is no tensor") == 1
+    assert observed.labels() == ["tap:ones"]
+
+
 def test_taps_observe_any_tensor_and_its_gradient(observed: Observed) -> None:
     class Tapped(nn.Module):
         def __init__(self) -> None:
