@@ -153,10 +153,13 @@ def blocks_of(chosen: Chosen, state: State, size: int, silent: NDArray[np.bool_]
 def column_starts(count: int, most: int | None, levels: list[Level]) -> Indices:
     """int64: where among so many steps each column begins.
 
-    All columns are equally long where that cuts no block; else they begin with the block.
+    All columns are equally long where that cuts no block; else they begin with the block. Of
+    several steps each they are up to twice as long as they need be, where they then hold whole
+    blocks: what lies in none is read step by step, which takes several times as long.
     """
     size = 1 if most is None else -(-count // max(most, 1))
-    fitting = [level for level in levels if 0 < level.longest <= size]
+    most_steps = 2 * size if size > 1 else 1
+    fitting = [level for level in levels if 0 < level.longest <= most_steps]
     if not fitting:
         return np.arange(0, count, size)
     longest = fitting[0].longest

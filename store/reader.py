@@ -36,6 +36,7 @@ from .selection import (
     choose_step,
     first_ranks,
     index_of,
+    within,
 )
 from .state import IMPORTED, Meta, State
 
@@ -150,10 +151,14 @@ class Reader:
         self, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
     ) -> Chosen:
         """The records that can be asked for all they hold, see `choose_records`."""
-        deleted = self.state.deleted
-        return choose_records(
-            self.facts(), steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
-        )
+        facts, deleted = self.facts(), self.state.deleted
+        if attempt is not None:
+            return choose_records(
+                facts, steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
+            )
+        if "chosen" not in self.kept:
+            self.kept["chosen"] = choose_records(facts, deleted=deleted)
+        return within(self.kept["chosen"], facts, steps=steps, sketched=sketched)
 
     def choose_step(self, step: int, attempt: int | None = None) -> int:
         """The index of the record of one step, see `choose_step`."""
@@ -200,8 +205,8 @@ class Reader:
 
     def _defer_spread(self, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
         """The spread, which follows from the scalars where a record is of one rank alone."""
-        stored = self._defer_stored("spread", records, inner)
         alone, ranks = self._alone(records)
+        stored = self._defer_of_several("spread", records, inner, alone)
         if not len(alone):
             return stored
         scalars = self._defer_stored("scalars", records, inner[:2])
@@ -216,8 +221,8 @@ class Reader:
 
     def _defer_ranks(self, records: Indices, inner: tuple[Index | Indices, ...]) -> Deferred:
         """The numbers of one rank, or of all, which follow from the scalars in the same way."""
-        stored = self._defer_stored("ranks", records, inner)
         alone, ranks = self._alone(records)
+        stored = self._defer_of_several("ranks", records, inner, alone)
         if not len(alone):
             return stored
         scalars = self._defer_stored("scalars", records, inner[1:])
@@ -232,6 +237,15 @@ class Reader:
             return found
 
         return Deferred([*stored.requests, *scalars.requests], finish)
+
+    def _defer_of_several(
+        self, name: str, records: Indices, inner: tuple[Index | Indices, ...], alone: Indices
+    ) -> Deferred:
+        """What is stored of the records that are of several ranks; of the others it is nothing."""
+        if len(alone) < len(records) or not len(records):
+            return self._defer_stored(name, records, inner)
+        shape = len(records), *self._empty(name, inner).shape[1:]
+        return Deferred([], lambda: np.full(shape, ARRAYS[name].fill, ARRAYS[name].dtype))
 
     def _alone(self, records: Indices) -> tuple[Indices, Indices]:
         """Which of the records, by their place, are of one rank alone, and of which."""
@@ -288,12 +302,16 @@ class Reader:
         ]
         return np.empty((0, *kept), layout.dtype)
 
+    @property
+    def histogram_arrays(self) -> tuple[str, ...]:
+        """The arrays that hold the words of a histogram's counts, see `of_words`."""
+        return ("histogram", "histogram_high") if self.state.wide else ("histogram",)
+
     def histograms(self, records: Indices, sites: Indices) -> NDArray[np.int64]:
         """int64 [records, sites, BINS]; 0 where nothing was observed."""
-        low = self.read("histogram", records, sites).astype(np.int64)
-        if self.state.wide:
-            low += self.read("histogram_high", records, sites).astype(np.int64) << 32
-        return low
+        return of_words(
+            self.read_all([(name, records, (sites,)) for name in self.histogram_arrays])
+        )
 
     def log(self, name: str) -> Sequence[Any]:
         """All entries of one of `LOGS`, in order; nobody may change them."""
@@ -321,6 +339,14 @@ class Reader:
         array = self.arrays.open(RANK_FRAMES)
         with self._still_there():
             read_regions((array, (span,), block) for span, block in spans)
+
+
+def of_words(words: Sequence[NDArray[np.uint32]]) -> NDArray[np.int64]:
+    """int64: numbers of which the words are given, the lowest first."""
+    found = words[0].astype(np.int64)
+    for place, word in enumerate(words[1:], 1):
+        found += word.astype(np.int64) << (32 * place)
+    return found
 
 
 def is_many(index: Any) -> TypeGuard[Indices]:

@@ -85,10 +85,33 @@ def choose_records(
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
     last = ordered[is_last]
-    glanced = bool((facts[last, GLANCED] > 0).any())
+    chosen = Chosen(last, facts[last, STEP], facts[last, ATTEMPT])
+    return within(chosen, facts, sketched=sketched)
+
+
+def within(
+    chosen: Chosen, facts: Indices, *, steps: Steps = None, sketched: bool = False
+) -> Chosen:
+    """Those of some records that are of these steps; see `choose_records`.
+
+    Raises:
+        SettingError: `steps` cannot be understood.
+    """
+    low, high = step_limits(steps)
+    some = slice(
+        int(np.searchsorted(chosen.steps, low)), int(np.searchsorted(chosen.steps, high, "right"))
+    )
+    records = chosen.records[some]
+    glanced = facts[records, GLANCED]
+    kept = np.ones(len(records), np.bool_)
     if sketched:
-        last = last[may_hold_all(*facts[last][:, [SKETCHED, GLANCED, BAD]].T)]
-    return Chosen(last, facts[last, STEP], facts[last, ATTEMPT], glanced)
+        kept = may_hold_all(facts[records, SKETCHED], glanced, facts[records, BAD])
+    return Chosen(
+        records[kept],
+        chosen.steps[some][kept],
+        chosen.attempts[some][kept],
+        bool((glanced > 0).any()),
+    )
 
 
 def may_hold_all(sketched: Indices, glanced: Indices, nonfinite: Indices) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
 from .layout import ENDS, pyramid_path
 from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, row_starts
-from .reader import Asked, Reader
+from .reader import Asked, Reader, of_words
 from .selection import BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
 from .views import View, exact
@@ -201,8 +201,7 @@ def summed(
     counts = np.full((len(columns), len(places), len(COUNTS)), -1, np.int64)
     histograms = np.zeros((len(columns), len(places), BINS), np.int64)
     for some, rows in columns.batches(AT_ONCE // BINS // max(len(places), 1)):
-        for part in rows:
-            found, bins = exact_of(reader, part, places)
+        for part, (found, bins) in zip(rows, exact_of(reader, rows, places), strict=True):
             known = is_counted(found)
             found[~known] = 0
             bins[~known] = 0
@@ -218,14 +217,24 @@ def summed(
 
 
 def exact_of(
-    reader: Reader, part: Rows, places: Indices
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """int64 [rows, sites, COUNTS] and [rows, sites, BINS], of records or of blocks of them."""
-    if part.block == 1:
-        return reader.read("counts", part.rows, places), reader.histograms(part.rows, places)
-    names = [pyramid_path(part.block, name) for name in ("counts", "histogram")]
-    counts, bins = reader.read_all([(name, part.rows, (places,)) for name in names])
-    return counts, bins
+    reader: Reader, rows: Sequence[Rows], places: Indices
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """int64 [rows, sites, COUNTS] and [rows, sites, BINS] of each, read at once."""
+    names = [
+        ("counts", *reader.histogram_arrays)
+        if part.block == 1
+        else (pyramid_path(part.block, "counts"), pyramid_path(part.block, "histogram"))
+        for part in rows
+    ]
+    asked = [
+        (name, part.rows, (places,))
+        for part, some in zip(rows, names, strict=True)
+        for name in some
+    ]
+    found = iter(reader.read_all(asked))
+    for some in names:
+        counts, *words = (next(found) for _ in some)
+        yield counts, of_words(words)
 
 
 def main_column(statistic: str, what: str) -> int:

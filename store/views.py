@@ -20,7 +20,7 @@ from ..sketch.table import BINS, COUNT, COUNTS, MOMENTS, SketchTable
 from ..wire.messages import MeshAxis
 from .layout import COLUMNS
 from .rank_frames import KeptAt, unpack
-from .reader import Reader
+from .reader import Reader, of_words
 from .selection import ATTEMPT, Indices, ranks_in
 from .state import Attempt
 
@@ -98,11 +98,11 @@ def merged(
 
 
 def _stored(reader: Reader, records: Indices, places: Indices, *, histograms: bool) -> SketchTable:
-    counts, moments, checksum = reader.read_all(
-        [(name, records, (places,)) for name in ("counts", "moments", "checksum")]
-    )
+    names = ["counts", "moments", "checksum", *(reader.histogram_arrays if histograms else ())]
+    asked = [(name, records, (places,)) for name in names]
+    counts, moments, checksum, *words = reader.read_all(asked)
     rows = len(records) * len(places)
-    bins = reader.histograms(records, places) if histograms else np.empty((0, BINS), np.int64)
+    bins = of_words(words) if words else np.empty((0, BINS), np.int64)
     return SketchTable(
         counts.reshape(rows, len(COUNTS)),
         moments.reshape(rows, len(MOMENTS)),

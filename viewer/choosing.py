@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,79 +25,93 @@ class Suggestion:
     why: str
 
 
-def search(sites: pd.DataFrame, text: str) -> tuple[list[str], int]:
-    """The first labels in which each word of a text is found, and how many there are.
+class Choosing:
+    """Finds sites, the same ones again and again: what they are found by is put in order once."""
 
-    Args:
-        sites: as `Run.sites` gives them.
-        text: words, apart by spaces, small or large; none: nothing is found.
-    """
-    wanted = text.lower().split()
-    if not wanted:
-        return [], 0
-    found = [label for label in sites.index if all(word in label.lower() for word in wanted)]
-    return found[:MOST], len(found)
+    def __init__(self, sites: pd.DataFrame) -> None:
+        """Put sites in order; they are as `Run.sites` gives them."""
+        self.labels: list[str] = sites.index.tolist()
+        """In the order of execution."""
+        self._place = {label: place for place, label in enumerate(self.labels)}
+        self._kinds: list[str] = sites["kind"].tolist()
+        self._names: list[str] = sites["name"].tolist()
+        self._of_kind = defaultdict[str, list[int]](list)
+        self._named = defaultdict[str, list[int]](list)
+        self._parameters = defaultdict[str, list[int]](list)
+        """By module those of `PARAMETERS`."""
+        apart = zip(self._kinds, sites["slot"], sites["occurrence"], strict=True)
+        self._forms = [
+            (*one, NUMBER.sub("#", name)) for one, name in zip(apart, self._names, strict=True)
+        ]
+        self._alike = defaultdict[tuple[object, ...], list[int]](list)
+        for place, (kind, name) in enumerate(zip(self._kinds, self._names, strict=True)):
+            self._of_kind[kind].append(place)
+            self._named[name].append(place)
+            self._alike[self._forms[place]].append(place)
+            if kind in PARAMETERS:
+                self._parameters[name.rpartition(".")[0]].append(place)
 
+    def search(self, text: str) -> tuple[list[str], int]:
+        """The first labels in which each word of a text is found, and how many there are.
 
-def neighbour(sites: pd.DataFrame, site: str, by: int) -> str:
-    """The site so many places on in the order of execution, among those of its kind.
+        Args:
+            text: words, apart by spaces, small or large; none: nothing is found.
+        """
+        wanted = text.lower().split()
+        if not wanted:
+            return [], 0
+        found = [label for label in self.labels if all(word in label.lower() for word in wanted)]
+        return found[:MOST], len(found)
 
-    At the ends it is the site itself; of a site that there is not, the first of its kind, or of
-    all; empty where there are no sites.
-    """
-    kind = site.partition(":")[0]
-    kinds = zip(sites.index, sites["kind"], strict=True)
-    labels = [str(label) for label, one in kinds if one == kind] or sites.index.tolist()
-    if site not in labels:
-        return labels[0] if labels else ""
-    return labels[min(max(labels.index(site) + by, 0), len(labels) - 1)]
+    def neighbour(self, site: str, by: int) -> str:
+        """The site so many places on in the order of execution, among those of its kind.
 
+        At the ends it is the site itself; of a site that there is not, the first of its kind, or of
+        all; empty where there are no sites.
+        """
+        places = self._of_kind.get(site.partition(":")[0], range(len(self.labels)))
+        if site not in self._place:
+            return self.labels[places[0]] if places else ""
+        at = places.index(self._place[site]) + by
+        return self.labels[places[min(max(at, 0), len(places) - 1)]]
 
-def suggestions(sites: pd.DataFrame, site: str) -> list[Suggestion]:
-    """What is usually wished beside a site: its other kinds, its neighbours, its other layers."""
-    if site not in sites.index:
-        return []
-    seen, found = {site}, list[Suggestion]()
-    for one in (*_kinds(sites, site), *_neighbours(sites, site), *_layers(sites, site)):
-        if one.site not in seen:
-            seen.add(one.site)
-            found.append(one)
-    return found
+    def suggestions(self, site: str) -> list[Suggestion]:
+        """What is usually wished beside a site: its other kinds, its neighbours, other layers."""
+        if site not in self._place:
+            return []
+        seen, found = {site}, list[Suggestion]()
+        for one in (*self._kin(site), *self._neighbours(site), *self._layers(site)):
+            if one.site not in seen:
+                seen.add(one.site)
+                found.append(one)
+        return found
 
+    def _kin(self, site: str) -> Iterator[Suggestion]:
+        """What has the same name, and the parameters of the same module."""
+        place = self._place[site]
+        name, is_parameter = self._names[place], self._kinds[place] in PARAMETERS
+        module = name.rpartition(".")[0] if is_parameter else name
+        places = {*self._named[name]}
+        places |= {one for one in self._named.get(module, []) if self._kinds[one] not in PARAMETERS}
+        places |= {*self._parameters.get(module, [])} if not is_parameter else set()
+        for one in sorted(places):
+            why = f"its {self._kinds[one].replace('_', ' ')}"
+            yield Suggestion(site=self.labels[one], why=why)
 
-def _kinds(sites: pd.DataFrame, site: str) -> Iterator[Suggestion]:
-    """What has the same name, and the parameters of the same module."""
-    kind, name = sites.at[site, "kind"], sites.at[site, "name"]
-    module = name.rpartition(".")[0] if kind in PARAMETERS else name
-    is_same = sites["name"] == name
-    is_module = (sites["name"] == module) & ~sites["kind"].isin(PARAMETERS)
-    is_own = sites["name"].str.rpartition(".")[0] == module
-    is_own &= sites["kind"].isin(PARAMETERS) & (kind not in PARAMETERS)
-    for label, other in sites.loc[is_same | is_module | is_own, "kind"].items():
-        yield Suggestion(site=str(label), why=f"its {other.replace('_', ' ')}")
+    def _neighbours(self, site: str) -> Iterator[Suggestion]:
+        for by, why in ((-1, "before it"), (1, "after it")):
+            yield Suggestion(site=self.neighbour(site, by), why=why)
 
-
-def _neighbours(sites: pd.DataFrame, site: str) -> Iterator[Suggestion]:
-    for by, why in ((-1, "before it"), (1, "after it")):
-        yield Suggestion(site=neighbour(sites, site, by), why=why)
-
-
-def _layers(sites: pd.DataFrame, site: str) -> Iterator[Suggestion]:
-    """The same module in the layer before, after, and in the first and the last."""
-    facts = ["kind", "slot", "occurrence"]
-    is_alike = (sites[facts] == sites.loc[site, facts]).all(axis=1)
-    form = NUMBER.sub("#", sites.at[site, "name"])
-    alike = [
-        label
-        for label, name in sites.loc[is_alike, "name"].items()
-        if NUMBER.sub("#", name) == form
-    ]
-    at = alike.index(site)
-    for place, why in (
-        (at - 1, "the layer before"),
-        (at + 1, "the layer after"),
-        (0, "the first layer"),
-        (len(alike) - 1, "the last layer"),
-    ):
-        if 0 <= place < len(alike):
-            yield Suggestion(site=str(alike[place]), why=why)
+    def _layers(self, site: str) -> Iterator[Suggestion]:
+        """The same module in the layer before, after, and in the first and the last."""
+        place = self._place[site]
+        alike = self._alike[self._forms[place]]
+        at = alike.index(place)
+        for turn, why in (
+            (at - 1, "the layer before"),
+            (at + 1, "the layer after"),
+            (0, "the first layer"),
+            (len(alike) - 1, "the last layer"),
+        ):
+            if 0 <= turn < len(alike):
+                yield Suggestion(site=self.labels[alike[turn]], why=why)

@@ -18,8 +18,9 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
-from . import choosing, findings, grid, series, words
+from . import findings, grid, series, words
 from .beside import FULL, MOST
+from .choosing import Choosing
 from .figures import Crosshair, colours, look
 from .findings import Card
 from .follow import Follower
@@ -90,6 +91,7 @@ class Session:
         self._gather, self._scrubbed = gather, 0
         self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
         self._training: tuple[tuple[Follower, int, str], series.Lines] | None = None
+        self._choosing = Choosing(follower.sites())
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
@@ -181,6 +183,14 @@ class Session:
         """int64 [steps]: those that may have the chosen statistic, ascending."""
         return grid.recorded_steps(self.follower.records(), self.choice.statistic)
 
+    def choosing(self) -> Choosing:
+        """What finds sites."""
+        sites = self.follower.sites()
+        # A run's sites grow in number, and never change.
+        if len(sites) != len(self._choosing.labels):
+            self._choosing = Choosing(sites)
+        return self._choosing
+
     def record_of(self, step: int | None) -> tuple[int | None, ...]:
         """What changes when the record of a step is patched or superseded."""
         records = self.follower.records()
@@ -264,7 +274,7 @@ class Session:
 
     def move_site(self, by: int) -> None:
         """Select the next site of its kind in the order of execution, or the one before."""
-        site = choosing.neighbour(self.follower.sites(), self.choice.site, by)
+        site = self.choosing().neighbour(self.choice.site, by)
         if site:
             self.select_site(site)
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import param
 
-from .. import choosing, site_lists
+from .. import site_lists
 from ..session import Session
 from .page import Drawn
 
@@ -50,7 +50,7 @@ class SiteChoice:
 
     def take_first(self) -> None:
         """Select the first site that was found."""
-        found, _ = choosing.search(self.session.follower.sites(), self.text)
+        found, _ = self.session.choosing().search(self.text)
         if found:
             self.session.select_site(found[0])
 
@@ -59,11 +59,11 @@ class SiteChoice:
         site = self.session.choice.site
         if site != self._site:
             self._site, self.text = site, ""
-        sites, beside = self.session.follower.sites(), self.session.choice.beside
-        facts = len(sites), *beside
+        choosing, beside = self.session.choosing(), self.session.choice.beside
+        facts = len(choosing.labels), *beside
         if self._drawn.due("found", self.text, *facts):
-            labels, total = choosing.search(sites, self.text)
+            labels, total = choosing.search(self.text)
             self.told.found = site_lists.found(labels, total, text=self.text, beside=beside)
         if self._drawn.due("suggested", site, *facts):
-            some = choosing.suggestions(sites, site)
+            some = choosing.suggestions(site)
             self.told.suggested = site_lists.suggested(some, beside=beside)
