@@ -409,6 +409,23 @@ def test_columns_of_a_long_run_are_equally_long() -> None:
     assert columns.first[1] % 16 == 0
 
 
+@pytest.mark.parametrize(
+    ("width", "steps", "blocks"),
+    [(1200, 16, True), (2483, 16, True), (2484, 7, False), (20_000, 1, False)],
+)
+def test_columns_are_up_to_twice_as_long_where_they_then_hold_whole_blocks(
+    width: int, steps: int, blocks: bool
+) -> None:
+    rows = np.zeros((8 * STRETCH + 1000, len(COLUMNS)), np.int64)
+    rows[:, 0] = np.arange(len(rows))
+    chosen = choose_records(rows)
+
+    columns = in_columns(chosen, width, State(stretches=8), silent=np.zeros(len(rows), bool))
+
+    assert set(np.diff(columns.first).tolist()) == {steps}
+    assert any(part.block > 1 for part in columns.rows) == blocks
+
+
 def test_a_heatmap_that_is_read_in_many_batches_is_the_same(
     long_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
