@@ -164,16 +164,17 @@ class ModuleHooks:
 
         self._handles.append(module.register_forward_hook(Hook(forward), with_kwargs=True))
 
-    def tap(self, name: str, tensor: torch.Tensor) -> None:
+    def tap(self, name: str, tensor: torch.Tensor, mode: str) -> None:
         """Measure a tensor that the user names, and its gradient; of anything else tell once."""
         # Users without a type checker may pass anything.
         if not isinstance(tensor, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             self._recorder.refuse(("tap", name, "", 0), tensor)
         elif torch.compiler.is_compiling():
-            compiled.note(tensor, self._root_token, "tap", name, gradient=True)
+            compiled.note(tensor, self._root_token, "tap", name, str(mode), gradient=True)
         elif self._recorder.wants("tap", name):
             with self._recorder.stopwatch:
                 occurrence = self.next_call("tap", name, "")
+                self._recorder.calls.take_as(name, occurrence, str(mode))
                 if not recomputing():
                     self._recorder.measure(("tap", name, "", occurrence), tensor)
                 if torch.is_grad_enabled():
@@ -271,13 +272,15 @@ class _CompiledModule:
         self._hooks, self._recorder = hooks, recorder
         self._name, self._module = name, module
 
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+    def arrives(self, kind: str, slot: str, mode: str, tensor: torch.Tensor) -> int:
         """Measure a tensor, unless it is computed again; the number of its call."""
         site = self._site(kind, slot)
         if site is None:
             return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(*site)
+            if mode:
+                self._recorder.calls.take_as(slot, occurrence, mode)
             if self._recorder.timetable.due(kind) and not recomputing():
                 self._recorder.measure((*site, occurrence), tensor, self._module, borrowed=True)
         return occurrence
@@ -308,10 +311,10 @@ class _CompiledRoot(_CompiledModule):
     run after them.
     """
 
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+    def arrives(self, kind: str, slot: str, mode: str, tensor: torch.Tensor) -> int:
         """Count calls from 0 again at the end of a forward; else as of any module."""
         if kind == "tap":
-            return super().arrives(kind, slot, tensor)
+            return super().arrives(kind, slot, mode, tensor)
         if not recomputing():
             self._hooks.forget_calls()
             if self._hooks.recording():

@@ -28,9 +28,11 @@ from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..timetable import Timetable
 from .arrivals import Arrivals, Awaited, is_on_its_way
+from .calls import Calls
 from .counting import ToCount
 from .device import DeviceMeter
 from .local import (
+    PLAIN,
     Cut,
     cut_of,
     dtype_name,
@@ -113,6 +115,8 @@ class Recorder(Telling):
         self._cuts: dict[int, tuple[object, Region | None]] = {}
         """By row: sizes and placements, and where the piece lies."""
         self._arrivals = Arrivals()
+        self.calls = Calls(self.report)
+        """Says which calls of a tap are measured."""
         self._ring = StepRing()
         self._open: StepTable | None = None
         self.stopwatch = Stopwatch()
@@ -156,6 +160,7 @@ class Recorder(Telling):
         if self._begun is None:
             self._begun, self._next = time.monotonic(), step
         self._open, self.tensors = None, 0
+        self.calls.forget()
         is_due = False
         for number in range(self._next, step + 1):  # those before it had an interrupted end
             is_due = self.timetable.begin(number) or (anyway and number == step)
@@ -272,6 +277,8 @@ class Recorder(Telling):
         """Close the open step and return it; `collect` then completes it on the agent's thread."""
         self.arrivals()
         self.counters["tensors_unsupported"] += self._arrivals.give_up()
+        for key, held in self.calls.end():
+            self.measure(key, held.tensor, placed=held.placed)
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
@@ -288,6 +295,7 @@ class Recorder(Telling):
     def forget(self) -> None:
         """Record nothing more, and touch nothing: in a forked child, where no thread is left."""
         self._open = None
+        self.calls.forget()
         self.timetable.end()
 
     def seconds(self) -> float:
@@ -344,6 +352,9 @@ class Recorder(Telling):
         if piece is None:
             placed = {**(placed or {}), **placement_of(tensor)}
             self._add_parts(key, tensor, module, aliases, borrowed, placed)
+            return
+        called_with = piece if type(tensor) in PLAIN else tensor
+        if key[0] == "tap" and not self.calls.passes(key, called_with, placed):
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases, placed or {})

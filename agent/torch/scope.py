@@ -274,9 +274,18 @@ class Scope(Block):
         """
         self._end_step_by(lambda: self._end_step(training))
 
-    def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
-        self._hooks.tap(name, tensor)
+    def tap(self, name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
+        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it.
+
+        Args:
+            name: what it is called in the run; several calls of one name in a forward are numbered.
+            tensor: of any shape, with floating-point or complex elements.
+            mode: what is taken of it where a step has several forwards, of micro-batches say:
+                `all`, merged; the `final` one; `every(4)`: the fourth, the eighth and so on; or
+                `sum`: their sum element by element, in float32 if they have fewer bits. Its
+                gradients are taken alike. `final` and `sum` keep a copy until the step ends.
+        """
+        self._hooks.tap(name, tensor, mode)
         return tensor
 
     def health(self) -> dict[str, float]:
@@ -466,7 +475,7 @@ class Scope(Block):
         self._recorder.counters["alerts_untold"] += untold
 
 
-def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     scope = _scopes.innermost
-    return scope.tap(name, tensor) if scope is not None else tensor
+    return scope.tap(name, tensor, mode=mode) if scope is not None else tensor
