@@ -42,24 +42,24 @@ class Calls:
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
-        self._modes: dict[tuple[str, int], Mode] = {}
-        """By name and occurrence; all that are not here: `all`."""
+        self._modes: dict[tuple[str, str, int], Mode] = {}
+        """By kind, name and occurrence; all that are not here: `all`."""
         self._counts = Counter[Key]()
         self._held: dict[Key, Held | None] = {}
         """None: calls that cannot be added up."""
         self._told = set[object]()
 
-    def take_as(self, name: str, occurrence: int, mode: str) -> None:
-        """Say what is taken of a tap and its gradient until the step ends."""
+    def take_as(self, kind: str, name: str, occurrence: int, mode: str) -> None:
+        """Say what is taken of a tap, or a print, and its gradient until the step ends."""
         try:
             parsed = _parse(mode)
         except SettingError as error:  # never into the training loop: told in the run
-            self._tell_once(mode, f"All calls of the tap {name} are measured: {error}")
+            self._tell_once(mode, f"All calls of the {kind} {name} are taken: {error}")
             parsed = ALL
         if parsed != ALL:
-            self._modes[name, occurrence] = parsed
+            self._modes[kind, name, occurrence] = parsed
         else:
-            self._modes.pop((name, occurrence), None)
+            self._modes.pop((kind, name, occurrence), None)
 
     def passes(
         self, key: Key, tensor: torch.Tensor, placed: Mapping[str, Placement] | None
@@ -69,7 +69,7 @@ class Calls:
         Args:
             tensor: what `local_tensor` can read, itself if it is no DTensor.
         """
-        mode = self._modes.get((key[1], key[3]))
+        mode = self._modes.get((key[0], key[1], key[3]))
         if mode is None:
             return True
         if mode.name == "every":

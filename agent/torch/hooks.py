@@ -22,7 +22,7 @@ from .local import is_addend
 from .names import Names
 from .nested import tensors_in
 from .placements import ModulePlacements
-from .recorder import Recorder
+from .recorder import SCHEDULED_AS, Recorder
 from .tensor_sums import ADDEND, SUM, watch_input
 
 
@@ -103,7 +103,8 @@ class ModuleHooks:
             if _is_chosen(module, modules):
                 self._attach(name, module)
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
-        self._tokens.append(self._root_token)
+        self._print_token = compiled.watched_by(_CompiledPrint(self, recorder, "prints", ""))
+        self._tokens += [self._root_token, self._print_token]
         self._handles += [root.register_forward_hook(ends) for root in names.roots]
 
     def remove(self) -> None:
@@ -174,11 +175,34 @@ class ModuleHooks:
         elif self._recorder.wants("tap", name):
             with self._recorder.stopwatch:
                 occurrence = self.next_call("tap", name, "")
-                self._recorder.calls.take_as(name, occurrence, str(mode))
+                self._recorder.calls.take_as("tap", name, occurrence, str(mode))
                 if not recomputing():
                     self._recorder.measure(("tap", name, "", occurrence), tensor)
                 if torch.is_grad_enabled():
                     self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+
+    def print(self, name: str, tensor: torch.Tensor, words: str, *, gradient: bool) -> None:
+        """Print a tensor, and its gradient, as `printouts.in_words` says; else as `tap`."""
+        recorder = self._recorder
+        # Users without a type checker may pass anything.
+        if not isinstance(tensor, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            recorder.refuse(("print", name, "", 0), tensor)
+        elif torch.compiler.is_compiling():
+            compiled.note(tensor, self._print_token, "print", name, words, gradient=gradient)
+        elif recorder.wants("tap", name):
+            with recorder.stopwatch:
+                occurrence = self.next_call("print", name, "")
+                self.print_as(name, occurrence, words)
+                if not recomputing():
+                    recorder.measure(("print", name, "", occurrence), tensor)
+                if gradient and torch.is_grad_enabled():
+                    recorder.measure_gradient(("print", name, "gradient", occurrence), tensor)
+
+    def print_as(self, name: str, occurrence: int, words: str) -> None:
+        """Say which calls are printed until the step ends, and how."""
+        mode = words.partition("\n")[0]
+        self._recorder.calls.take_as("print", name, occurrence, mode)
+        self._recorder.printouts.print_as(name, occurrence, words)
 
     def recording(self) -> bool:
         """Whether what modules return now belongs to a step that is recorded."""
@@ -279,16 +303,15 @@ class _CompiledModule:
             return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(*site)
-            if mode:
-                self._recorder.calls.take_as(slot, occurrence, mode)
-            if self._recorder.timetable.due(kind) and not recomputing():
+            self._take_as(slot, occurrence, mode)
+            if self._due(kind) and not recomputing():
                 self._recorder.measure((*site, occurrence), tensor, self._module, borrowed=True)
         return occurrence
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
         """Measure the gradient of an output of that call."""
         site = self._gradient_site(slot)
-        if self._recorder.timetable.due(site[0]):
+        if self._due(site[0]):
             with self._recorder.stopwatch:
                 self._recorder.measure((*site, occurrence), gradient, self._module, borrowed=True)
 
@@ -302,6 +325,12 @@ class _CompiledModule:
 
     def _gradient_site(self, slot: str) -> tuple[str, str, str]:
         return "activation_gradient", self._name, slot
+
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        """Of modules every call is measured."""
+
+    def _due(self, kind: str) -> bool:
+        return self._recorder.timetable.due(kind)
 
 
 class _CompiledRoot(_CompiledModule):
@@ -326,6 +355,25 @@ class _CompiledRoot(_CompiledModule):
 
     def _gradient_site(self, slot: str) -> tuple[str, str, str]:
         return "tap", slot, "gradient"
+
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        self._recorder.calls.take_as("tap", slot, occurrence, mode)
+
+
+class _CompiledPrint(_CompiledModule):
+    """Told of what is to be printed, whose name is in the slot, and how in the mode."""
+
+    def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:
+        return (kind, slot, "") if self._due(kind) else None
+
+    def _gradient_site(self, slot: str) -> tuple[str, str, str]:
+        return "print", slot, "gradient"
+
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        self._hooks.print_as(slot, occurrence, mode)
+
+    def _due(self, kind: str) -> bool:
+        return super()._due(SCHEDULED_AS[kind])
 
 
 def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:

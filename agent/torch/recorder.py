@@ -43,6 +43,7 @@ from .local import (
     placement_of,
     untransformed,
 )
+from .printouts import Printouts
 from .sampling import LEAST as LEAST_SAMPLED
 
 NO_TABLE = "all step tables were still on their way out"
@@ -60,6 +61,9 @@ DATA_KINDS = frozenset(
     }
 )
 """Kinds whose tensors are different samples on each data-parallel rank."""
+SCHEDULED_AS = {"print": "tap"}
+"""By what is no kind of site: the kind with which it is due."""
+WITH_MODES = frozenset({"tap", "print"})
 LOCAL_GRADIENT = "local_weight_gradient"
 """The kind whose tensors are addends on each data-parallel rank."""
 
@@ -93,6 +97,7 @@ class Recorder(Telling):
         stage_axes: mesh axes along which ranks hold other modules. What stages call alike, as the
             module around the layers of each, returns something else on each.
         make_meter: the meter of a device.
+        printouts: take what is to be printed, and not measured.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class Recorder(Telling):
         data_axes: tuple[str, ...],
         stage_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
+        printouts: Printouts,
     ) -> None:
         super().__init__()
         self.book = book
@@ -117,6 +123,7 @@ class Recorder(Telling):
         self._arrivals = Arrivals()
         self.calls = Calls(self.report)
         """Says which calls of a tap are measured."""
+        self.printouts = printouts
         self._ring = StepRing()
         self._open: StepTable | None = None
         self.stopwatch = Stopwatch()
@@ -214,7 +221,8 @@ class Recorder(Telling):
             self.book.expect(key)
             self._arrivals.expect(Awaited(key, tensor, module, aliases, placed))
             return
-        row, how = self.book.row(key), self.timetable.how(key[0], key[1])
+        kind = SCHEDULED_AS.get(key[0], key[0])
+        row, how = self.book.row(key), self.timetable.how(kind, key[1])
         if row == UNMEASURED or how is None:
             return
         try:
@@ -279,6 +287,7 @@ class Recorder(Telling):
         self.counters["tensors_unsupported"] += self._arrivals.give_up()
         for key, held in self.calls.end():
             self.measure(key, held.tensor, placed=held.placed)
+        self.printouts.forget()
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
@@ -322,7 +331,7 @@ class Recorder(Telling):
         placed: Mapping[str, Placement] | None,
         awaited: Awaited | None,
     ) -> None:
-        if self.timetable.due(key[0]):
+        if self.timetable.due(SCHEDULED_AS.get(key[0], key[0])):
             with self.stopwatch:
                 if awaited is not None:
                     self._arrivals.used(awaited)
@@ -354,7 +363,10 @@ class Recorder(Telling):
             self._add_parts(key, tensor, module, aliases, borrowed, placed)
             return
         called_with = piece if type(tensor) in PLAIN else tensor
-        if key[0] == "tap" and not self.calls.passes(key, called_with, placed):
+        if key[0] in WITH_MODES and not self.calls.passes(key, called_with, placed):
+            return
+        if key[0] == "print":
+            self.printouts.show(step.step, key, piece)
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases, placed or {})
