@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from ..modes import Mode
+from ..printing import PrintOptions
 from .functions import RULES
 from .shards import names_of
 from .walking import Found, Samples, Walk
@@ -56,6 +57,8 @@ class TapSite:
     """Whether its rows are the array itself, which is to be added up before it is sketched."""
     sharding: NamedSharding | None
     """How that is sharded, where it is known."""
+    printed: PrintOptions | None
+    """How it is printed; None: it is sketched."""
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["sites", "unseen"])
@@ -64,7 +67,8 @@ class Taps:
     """The sketches of one call; a pytree, which jit and friends pass through."""
 
     rows: tuple[jax.Array, ...] = ()
-    """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`; of a sum the array."""
+    """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`; of a sum the array.
+    Of what is printed see `printouts`."""
     sites: tuple[TapSite, ...] = ()
     unseen: tuple[str, ...] = field(default=())
     """Names of taps of which nothing is known, and why, as of those in kernels of Pallas."""
@@ -205,4 +209,5 @@ def _site_of(found: Found, rows: jax.Array) -> TapSite:
         mode=found.mark.mode,
         is_sum=found.is_sum,
         sharding=found.sharding,
+        printed=found.mark.printed,
     )

@@ -22,6 +22,7 @@ from ...wire.messages import Gap
 from ..alarm import Alarm
 from ..framing import pack_step
 from ..outbox import Outbox
+from ..printing import Printer
 from ..telling import Telling
 from .due import nothing_due
 from .layout import Layout, Sites, Sketched
@@ -52,6 +53,7 @@ class Delivery:
         telling: what else is told.
         submit: hands a job to the agent's thread.
         health: counters, for a frame.
+        printer: prints what is to be printed of a step.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Delivery:
         telling: Telling,
         submit: Callable[[Callable[[], object]], None],
         health: Callable[[], dict[str, float]],
+        printer: Printer,
     ) -> None:
+        self._printer = printer
         self._layout, self._streams, self._telling = layout, streams, telling
         self._submit, self._health = submit, health
         self._parcels = deque[Parcel]()
@@ -134,7 +138,9 @@ class Delivery:
             return True
         with self._lock:
             steps = [parcel.telemetry for parcel in self._parcels]
-        arrays = next((step.leaves for step in steps if step.arrays or step.rows), ())
+        arrays = next(
+            (step.leaves for step in steps if step.arrays or step.rows or step.prints), ()
+        )
         if not arrays and len(steps) <= patience:
             return False
         self._open(arrays or [leaf for step in steps for leaf in step.leaves])
@@ -175,6 +181,8 @@ class Delivery:
             with nothing_due():
                 sketched = self._layout.read(parcel.step, parcel.telemetry)
             told = _numbers_of(parcel.telemetry)
+            for one in self._layout.printouts(parcel.step, parcel.telemetry):
+                self._printer.put(one)
         except Exception as error:
             self._fail(f"Step {parcel.step} could not be read", error)
             sketched, parcel.partial = self._nothing(parcel), True

@@ -216,7 +216,7 @@ def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
         made = inner.run(params["jaxpr"], (), list(values))
         found, rows = inner.found, inner.give()
         rows = [
-            sketched(one, None)[0] if of.is_sum else one
+            sketched(one, None)[0] if of.is_sum and of.mark.printed is None else one
             for of, one in zip(found, rows, strict=True)
         ]
         return made, [one.reshape(*[1] * len(names), *one.shape) for one in rows]
@@ -241,7 +241,8 @@ def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
 
 def _nothing(found: Found, shape: Any, like: Sequence[Any]) -> jax.Array:
     """What is found where nothing runs."""
-    empty = jnp.zeros_like(shape) if found.is_sum else jnp.asarray(empty_rows(*shape.shape[:-1]))
+    is_sketch = not found.is_sum and found.mark.printed is None
+    empty = jnp.asarray(empty_rows(*shape.shape[:-1])) if is_sketch else jnp.zeros_like(shape)
     return typed_as(empty, *like)
 
 
@@ -273,6 +274,11 @@ def _check_loop(found: Sequence[Found], *, counted: bool = True) -> None:
         name, mode = one.mark.name, one.mark.mode
         if mode.name == "sum" and not one.is_sum:
             raise not_added_up(name)
+        if mode.name == "all" and one.mark.printed is not None and not counted:
+            raise SettingError(
+                f"{name!r} is printed in a while_loop, and nobody knows how many calls that will "
+                "be: give the mode final or sum."
+            )
         if mode.name == "every" and not counted:
             raise SettingError(
                 f"tap {name!r} has the mode {mode} in a while_loop, whose iterations are merged, "

@@ -20,7 +20,7 @@ from jax.core import Tracer
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from .collecting import Taps
-from .in_program import is_placed, made_of, made_of_taps, packed
+from .in_program import is_placed, made_of, made_of_taps, packed, prints_of
 from .names import Parts, dotted, named_leaves
 from .optimizers import Number, states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
@@ -100,6 +100,7 @@ def gather(
     made = [made_of(site, leaf) for site, leaf in read if in_program and is_placed(leaf)]
     if trees.taps is not None:
         made += made_of_taps(trees.taps, wanted, after=[site for site, _ in read])
+    prints = prints_of(trees.taps) if trees.taps is not None and "tap" in kinds else []
     numbers, rows = trees.all_numbers(), packed(made)
     told = {name: value for name, value in numbers.items() if is_number(value)}
     unseen = [f"{name} ({NO_NUMBER})" for name in trees.numbers if name not in told]
@@ -107,11 +108,13 @@ def gather(
         arrays=tuple(site for site, _ in left),
         rows=tuple(rows),
         numbers=tuple(told),
+        prints=tuple(site for site, _ in prints),
         unsupported=len(chosen) - len(read) + len(numbers) - len(told),
         unseen=(*(trees.taps.unseen if trees.taps is not None else ()), *unseen),
     )
     arrays = tuple(_own(leaf) for _, leaf in left)
-    return Telemetry(arrays, tuple(rows.values()), _packed(told.values()), plan)
+    printed = tuple(rows for _, rows in prints)
+    return Telemetry(arrays, tuple(rows.values()), _packed(told.values()), printed, plan)
 
 
 def is_readable(leaf: jax.Array) -> bool:

@@ -21,6 +21,7 @@ from ..modes import ALL
 from .collecting import Taps, TapSite
 from .engine import sketch
 from .pieces import Piece
+from .printouts import PrintedSite
 from .rows import merge_all
 from .shards import per_device
 from .telemetry import NamedSite, SketchedSite
@@ -71,6 +72,8 @@ def made_of_taps(
     calls = Counter((site.kind, site.name, site.slot) for site in after)
     made = list[Made]()
     for one, rows in zip(taps.sites, taps.rows, strict=True):
+        if one.printed is not None:
+            continue
         key = one.kind, one.name, one.slot
         count = math.prod(one.stacked) if one.mode == ALL else 1
         numbers = range(calls[key], calls[key] + count)
@@ -90,19 +93,26 @@ def made_of_taps(
 
 def _taken(one: TapSite, rows: jax.Array) -> jax.Array | None:
     """uint32 [*sizes of the mesh's axes, sites, WORDS]: what its mode takes; None: of no call."""
-    around = rows.ndim - len(one.axes) - len(one.stacked) - 1
-    within, words = math.prod(one.stacked), rows.shape[-1]
     if one.mode == ALL:
+        around = rows.ndim - len(one.axes) - len(one.stacked) - 1
         rows = merge_all(rows, around) if around else rows
-        return rows.reshape(*rows.shape[: len(one.axes)], within, words)
+        return rows.reshape(*rows.shape[: len(one.axes)], math.prod(one.stacked), rows.shape[-1])
+    chosen = _chosen_calls(one, rows)
+    return merge_all(chosen, 1)[..., None, :] if len(chosen) else None
+
+
+def _chosen_calls(one: TapSite, rows: jax.Array) -> jax.Array:
+    """[calls, *sizes of the mesh's axes, ...]: those that its mode takes, in their order."""
+    around = rows.ndim - len(one.axes) - len(one.stacked) - 1
     if one.mode.name == "sum" and around:
         raise not_added_up(one.name)
-    lead = rows.shape[around : around + len(one.axes)]
-    rows = rows.reshape(math.prod(rows.shape[:around]), *lead, within, words)
-    by_call = jnp.moveaxis(rows, -2, 1).reshape(-1, *lead, words)
+    lead, width = rows.shape[around : around + len(one.axes)], rows.shape[-1]
+    rows = rows.reshape(math.prod(rows.shape[:around]), *lead, math.prod(one.stacked), width)
+    by_call = jnp.moveaxis(rows, -2, 1).reshape(-1, *lead, width)
+    if one.mode == ALL:
+        return by_call
     period = one.mode.period
-    chosen = by_call[period - 1 :: period] if one.mode.name == "every" else by_call[-1:]
-    return merge_all(chosen, 1)[..., None, :] if len(chosen) else None
+    return by_call[period - 1 :: period] if one.mode.name == "every" else by_call[-1:]
 
 
 def _summed(one: TapSite, arrays: jax.Array) -> tuple[TapSite, jax.Array]:
@@ -110,6 +120,34 @@ def _summed(one: TapSite, arrays: jax.Array) -> tuple[TapSite, jax.Array]:
     around = range(arrays.ndim - len(one.shape))
     rows, axes, varies, spec = sketched(arrays.sum(tuple(around)), one.sharding)
     return replace(one, axes=axes, varies=varies, spec=spec), rows[..., None, :]
+
+
+def prints_of(taps: Taps) -> list[tuple[PrintedSite, jax.Array]]:
+    """What of taps is to be printed: rows [calls, *sizes of the mesh's axes, elements + 1].
+
+    Raises:
+        SettingError: a sum is asked for that cannot be had.
+    """
+    found, times = list[tuple[PrintedSite, jax.Array]](), Counter[str]()
+    for one, rows in zip(taps.sites, taps.rows, strict=True):
+        if one.printed is None:
+            continue
+        number = times[f"{one.name} {one.slot}"]
+        times[f"{one.name} {one.slot}"] += 1
+        site = PrintedSite(
+            title=f"{one.name}{f'#{number}' if number else ''} {one.slot}".rstrip(),
+            shape=one.shape,
+            dtype=one.dtype,
+            how=one.printed,
+            axes=one.axes,
+            varies=one.varies,
+        )
+        if one.is_sum:
+            around = range(rows.ndim - len(one.axes) - 1)
+            found.append((site, rows.sum(tuple(around))[None]))
+        elif len(chosen := _chosen_calls(one, rows)):
+            found.append((site, chosen))
+    return found
 
 
 def packed(made: Sequence[Made]) -> dict[tuple[SketchedSite, ...], jax.Array]:

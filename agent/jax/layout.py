@@ -10,11 +10,13 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from ...wire.messages import Site, SiteExactCount
+from ..printing import Printout
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
 from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts
+from .printouts import printouts
 from .telemetry import NamedSite, SketchedSite, Telemetry
 
 
@@ -59,7 +61,7 @@ class Layout:
         self._book = book
         self._axes, self._telling, self._found = axes, telling, found
         self._spreads: Spreads | None = None
-        self._places = dict[Device, int]()
+        self._places, self._ranks = dict[Device, int](), dict[Device, int]()
         self._lock = threading.Lock()
         self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
@@ -92,6 +94,13 @@ class Layout:
                     batch.take(self._places[shard.device], numbers, shard.data)
         return Sketched(batch.steps(), sites)
 
+    def printouts(self, step: int, telemetry: Telemetry) -> list[Printout]:
+        """What of a step is to be printed; waits for its arrays."""
+        with self._lock:
+            self._settled(telemetry.leaves)
+        pairs = zip(telemetry.plan.prints, telemetry.prints, strict=True)
+        return [one for pair in pairs for one in printouts(step, *pair, self._ranks)]
+
     def nothing(self, step: int) -> Sketched:
         """What is told of a step that could not be read."""
         with self._lock:
@@ -108,6 +117,7 @@ class Layout:
             mesh, axes = self._mesh, self._axes
             ranks = Ranks.seen(arrays, axes) if mesh is None else Ranks.of(mesh, axes)
             self._places = {device: place for place, (_, device) in enumerate(ranks.local())}
+            self._ranks = {device: rank for rank, device in ranks.local()}
             self._found(ranks)
             self._spreads = Spreads(ranks)
         return self._spreads

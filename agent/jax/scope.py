@@ -18,8 +18,10 @@ from ...wire.messages import PROTOCOL, Hello
 from ..block import Block
 from ..kernel import warm
 from ..lifetime import OpenBlocks
+from ..modes import Mode
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import collector_of
+from ..printing import Printer, PrintOptions
 from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
@@ -35,7 +37,7 @@ from .parcel import Number, Parcel
 from .processes import Processes, facts
 from .settings import Settings
 from .streams import Streams
-from .taps import Tree, tap
+from .taps import Mark, Tree, marked_as, tap
 from .telemetry import Telemetry
 
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
@@ -149,6 +151,60 @@ class Scope(Block):
         """`rankscope.agent.jax.tap`: marks arrays, and their gradients, for `collect`."""
         return tap(name, x, mode=mode, sharding=sharding)
 
+    def print(
+        self,
+        name: str,
+        x: Tree,
+        *,
+        mode: str = "all",
+        gradient: bool = True,
+        threshold: int = 1000,
+        edgeitems: int = 3,
+        linewidth: int = 80,
+        precision: int = 4,
+        sci_mode: bool | None = None,
+        sharding: NamedSharding | None = None,
+    ) -> Tree:
+        """Print the arrays of `x`, and their gradients, in the steps of taps; returns it.
+
+        `collect` finds them, as it does taps: use what is returned for `x`. They are printed on the
+        agent's thread, once the step is computed, and each device's own elements by themselves.
+
+        Args:
+            name: what they are called in what is printed, with the step and the rank.
+            x: as of `tap`.
+            mode: which calls of a step are printed, or their sum, as of `tap`.
+            gradient: whether gradients are printed, too.
+            threshold: elements beyond which an array is summarised.
+            edgeitems: how many elements a summary has at both ends of each axis.
+            linewidth: characters of a line.
+            precision: digits after the point, at most.
+            sci_mode: whether numbers are written with exponents; None: where they differ much.
+            sharding: as of `tap`.
+
+        Raises:
+            SettingError: an argument cannot be used; the message says which, and what would do.
+        """
+        how = PrintOptions(
+            threshold=threshold,
+            edgeitems=edgeitems,
+            linewidth=linewidth,
+            precision=precision,
+            sci_mode=sci_mode,
+        )
+        mark = Mark(
+            kind="tap",
+            gradient_kind="tap",
+            name=name,
+            slot="",
+            module="",
+            sharding=sharding,
+            mode=Mode.parse(mode),
+            printed=how,
+            with_gradient=gradient,
+        )
+        return marked_as(mark, x)
+
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.
 
@@ -184,6 +240,7 @@ class Scope(Block):
             meeting, share = processes.meeting(), processes.share
             self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
         self._worker = Worker(self._streams, self._idle, self._job_failed)
+        self._printer = Printer(self._worker.submit)
         self._layout = Layout(
             self._book,
             settings.mesh,
@@ -193,7 +250,12 @@ class Scope(Block):
             self._found,
         )
         self._delivery = Delivery(
-            self._layout, self._streams, self._telling, self._worker.submit, self.health
+            self._layout,
+            self._streams,
+            self._telling,
+            self._worker.submit,
+            self.health,
+            self._printer,
         )
         self._worker.start()
         if settings.mesh is not None:  # it says hello while the step is compiled
@@ -228,6 +290,7 @@ class Scope(Block):
 
     def _finish(self, timeout_s: float) -> None:
         self._delivery.finish(timeout_s)
+        self._printer.attend()
 
     def _detach(self) -> None:
         self._due.turn_to(())

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from ..modes import Mode
+from ..printing import PrintOptions
 
 Tree = TypeVar("Tree")
 
@@ -36,6 +37,9 @@ class Mark:
     sharding: NamedSharding | None
     mode: Mode
     """What is taken of its calls in a step."""
+    printed: PrintOptions | None = None
+    """How it is printed; None: it is sketched."""
+    with_gradient: bool = True
 
 
 def tap(
@@ -65,26 +69,35 @@ def tap(
     Raises:
         SettingError: there is no such mode, or the sharding is of more axes than an array has.
     """
-    taken = Mode.parse(mode)
+    mark = Mark(
+        kind=kind,
+        gradient_kind=gradient_kind,
+        name=name,
+        slot="",
+        module=module,
+        sharding=sharding,
+        mode=Mode.parse(mode),
+    )
+    return marked_as(mark, x)
+
+
+def marked_as(mark: Mark, x: Tree) -> Tree:
+    """The same arrays; each carries the mark, with its own slot.
+
+    Raises:
+        SettingError: the sharding is of more axes than an array has.
+    """
 
     def marked(path: tuple[Any, ...], leaf: Any) -> Any:
         if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
             return leaf
-        if sharding is not None and len(sharding.spec) > jnp.ndim(leaf):
+        if mark.sharding is not None and len(mark.sharding.spec) > jnp.ndim(leaf):
             raise SettingError(
-                f"tap {name!r} is given the sharding {sharding.spec}, of more axes than its shape "
-                f"{jnp.shape(leaf)} has."
+                f"tap {mark.name!r} is given the sharding {mark.sharding.spec}, of more axes than "
+                f"its shape {jnp.shape(leaf)} has."
             )
-        mark = Mark(
-            kind=kind,
-            gradient_kind=gradient_kind,
-            name=name,
-            slot=jax.tree_util.keystr(path, simple=True, separator="."),
-            module=module,
-            sharding=sharding,
-            mode=taken,
-        )
-        return value_p.bind(jnp.asarray(leaf), mark=mark)
+        slot = jax.tree_util.keystr(path, simple=True, separator=".")
+        return value_p.bind(jnp.asarray(leaf), mark=replace(mark, slot=slot))
 
     return jax.tree_util.tree_map_with_path(marked, x)
 

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ...wire.messages import Kind
 from ..sitebook import Key
+from .printouts import PrintedSite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Plan:
     arrays: tuple[NamedSite, ...] = ()
     rows: tuple[tuple[SketchedSite, ...], ...] = ()
     numbers: tuple[str, ...] = ()
+    prints: tuple[PrintedSite, ...] = ()
     unsupported: int = 0
     """Leaves that hold no floating-point numbers, and were passed over."""
     unseen: tuple[str, ...] = ()
@@ -63,7 +65,7 @@ class Plan:
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["arrays", "rows", "numbers"],
+    data_fields=["arrays", "rows", "numbers", "prints"],
     meta_fields=["plan"],
 )
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Telemetry:
     """By group of the plan: uint32 [*sizes of the mesh's axes, sites, WORDS], see `rows`."""
     numbers: tuple[jax.Array, ...] = ()
     """One array of all numbers of the plan, or none."""
+    prints: tuple[jax.Array, ...] = ()
+    """By print of the plan: rows [calls, *sizes of the mesh's axes, elements + 1]."""
     plan: Plan = field(default=Plan())
 
     @property
@@ -86,4 +90,4 @@ class Telemetry:
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
         """All arrays of it."""
-        return (*self.arrays, *self.rows, *self.numbers)
+        return (*self.arrays, *self.rows, *self.numbers, *self.prints)

@@ -18,7 +18,9 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ...sketch.errors import SettingError
+from ..printing import PrintOptions
 from .engine import sketch
+from .printouts import row_to_print, rows_to_print
 from .rows import varying
 from .shards import names_of, per_device
 from .taps import Mark, slope_p, value_p
@@ -42,7 +44,8 @@ class Found:
     spec: PartitionSpec | None
     """How the array is cut along them; None in `shard_map`, where nobody told."""
     is_sum: bool = False
-    """Whether it is still to be sketched, as it is to be added up first: `rows` is the array."""
+    """Whether its calls are to be added up: `rows` is an array that is still to be sketched, or a
+    row that is to be printed."""
     sharding: NamedSharding | None = None
     """How that is sharded, where it is known."""
 
@@ -141,6 +144,9 @@ class Walk:
             if sharding is None:
                 self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES})")
                 return
+        if mark.printed is not None:
+            self._note_print(x, mark, sharding, mark.printed, backward=backward is True)
+            return
         if mark.mode.name == "sum":
             self._note_addend(x, mark, sharding, backward=backward is True)
             return
@@ -177,6 +183,33 @@ class Walk:
         )
         self.found.append(found)
         self.rows.append(x)
+
+    def _note_print(
+        self,
+        x: jax.Array,
+        mark: Mark,
+        sharding: NamedSharding | None,
+        how: PrintOptions,
+        *,
+        backward: bool,
+    ) -> None:
+        if backward and not mark.with_gradient:
+            return
+        is_sum, along = mark.mode.name == "sum", sharding.spec if sharding is not None else ()
+        found = Found(
+            mark=mark,
+            backward=backward,
+            dtype=jnp.promote_types(x.dtype, jnp.float32).name if is_sum else x.dtype.name,
+            shape=x.shape if sharding is None else sharding.shard_shape(x.shape),
+            axes=() if sharding is None else sharding.mesh.axis_names,
+            varies=varying(x) | {name for entry in along for name in names_of(entry)},
+            spec=None,
+            is_sum=is_sum,
+        )
+        self.found.append(found)
+        self.rows.append(
+            row_to_print(x, how) if sharding is None else rows_to_print(x, sharding, how)
+        )
 
     def keep(self, inner: Walk, rows: Sequence[jax.Array]) -> None:
         """What a walk within this one found, its rows as they come out of the function around."""

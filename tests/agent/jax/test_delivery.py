@@ -19,6 +19,7 @@ from rankscope.agent.jax.meshes import Ranks
 from rankscope.agent.jax.parcel import Parcel
 from rankscope.agent.jax.streams import Streams
 from rankscope.agent.outbox import Outbox
+from rankscope.agent.printing import Printer
 from rankscope.agent.sitebook import SiteBook
 from rankscope.agent.telling import Telling
 from rankscope.wire.messages import Gap, Hello
@@ -62,7 +63,10 @@ class Line:
         self.streams = Streams(lambda ranks, rank: Outbox("tcp://127.0.0.1:1", hello_of(rank)))
         book = SiteBook(lambda name: True)
         layout = Layout(book, self.mesh, {}, self.in_program, self.telling, self._open)
-        self.delivery = Delivery(layout, self.streams, self.telling, lambda job: None, dict)
+        printer = Printer(lambda job: None)
+        self.delivery = Delivery(
+            layout, self.streams, self.telling, lambda job: None, dict, printer
+        )
 
     @property
     def frames(self) -> int:
