@@ -179,6 +179,12 @@ class ModuleHooks:
                 if torch.is_grad_enabled():
                     self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
 
+    def begin_forward(self) -> None:
+        """Take what modules return from now on for another forward of the root."""
+        if self.recording() and not recomputing():
+            self._calls.clear()
+            self.weights_are_used()
+
     def recording(self) -> bool:
         """Whether what modules return now belongs to a step that is recorded."""
         return self._recorder.is_open and self.training()
@@ -200,9 +206,7 @@ class ModuleHooks:
         if torch.compiler.is_compiling():
             return
         self._trains = not _is_tried_out()
-        if self.recording() and not recomputing():
-            self._calls.clear()
-            self.weights_are_used()
+        self.begin_forward()
 
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
