@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .loops import Observation
-from .scope import Scope
+from .loops import LoopCallback
 
 # Both are the same code, but neither takes the other's callbacks.
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
@@ -18,7 +17,7 @@ else:
     from pytorch_lightning import Callback, LightningModule, Trainer
 
 
-class RankscopeCallback(Callback):
+class RankscopeCallback(LoopCallback, Callback):
     """Observes what a `Trainer` fits, from its first step to its last, on every rank.
 
     A step is a batch, or several whose gradients are accumulated. Step i begins with `global_step`
@@ -32,24 +31,12 @@ class RankscopeCallback(Callback):
         TypeError: an option is none of these.
     """
 
-    # `Any`: the types are those of `observe`, which has them all.
-    def __init__(self, **options: Any) -> None:
-        self._observation = Observation(options)
-        self._updates = 0
-        self._numbers: dict[str, torch.Tensor] = {}
-
-    @property
-    def scope(self) -> Scope | None:
-        """That of the fit that runs; None before and after it."""
-        return self._observation.scope
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The model is wrapped, restored, and has run in nothing but the sanity check."""
-        self._updates, self._numbers = trainer.global_step, {}
+        self._updates = trainer.global_step
+        self._numbers: dict[str, torch.Tensor] = {}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self._observation.begin(
-            pl_module, trainer.optimizers, start=trainer.global_step, scaler=scaler
-        )
+        self._begin(pl_module, trainer.optimizers, start=trainer.global_step, scaler=scaler)
 
     # `Any`: a batch is what the user's loader gives.
     def on_train_batch_start(
@@ -77,14 +64,14 @@ class RankscopeCallback(Callback):
         if trainer.global_step != self._updates:
             numbers, self._numbers = self._numbers, {}
             self._updates = trainer.global_step
-            self._observation.step(numbers)
+            self._step(numbers)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The fit has ended well."""
-        self._observation.end()
+        self._end()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """The fit has not."""
-        self._observation.end(exception)
+        self._end(exception)

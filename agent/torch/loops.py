@@ -1,4 +1,4 @@
-"""An observation that follows a library's training loop: begun, stepped and ended by callbacks."""
+"""A callback's observation: begun, stepped and ended as the library's training loop says."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from .scope import Scope, observe
 
 
-class Observation:
-    """What `observe` was asked for, and its scope while the loop runs.
+class LoopCallback:
+    """What the callbacks of all libraries share.
 
-    A loop that ran before it, and was never ended, is ended when the next begins.
+    A loop that ran before, and was never ended, is ended when the next begins.
 
     Args:
         options: those of `observe`, but for what the loop knows: model, optimizer, `start` and
@@ -25,14 +25,15 @@ class Observation:
     """
 
     # `Any`: the types are those of `observe`, which has them all.
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
         signature(observe).bind(None, None, start=0, scaler=None, **options)
-        self._options = dict(options)
+        self._options = options
         self.scope: Scope | None = None
-        """That of the loop that runs; None before and after it."""
+        """That of the training that runs; None before and after it."""
 
     # `Any`: libraries do not say what their scaler is.
-    def begin(
+    def _begin(
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
@@ -45,16 +46,16 @@ class Observation:
         Raises:
             SettingError: `observe` cannot use an option.
         """
-        self.end(RuntimeError("the loop was left, and another began"))
+        self._end(RuntimeError("the loop was left, and another began"))
         scope = observe(model, optimizer, start=start, scaler=scaler, **self._options)
         self.scope = scope.__enter__()
 
-    def step(self, numbers: Mapping[str, float | torch.Tensor]) -> None:
+    def _step(self, numbers: Mapping[str, float | torch.Tensor]) -> None:
         """Close the step that is open, with these numbers, and begin the next."""
         if self.scope is not None:
             self.scope.step(**numbers)
 
-    def end(self, error: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None = None) -> None:
         """Observe no longer; `error` is what ended the loop, None if it ended well."""
         scope, self.scope = self.scope, None
         if scope is not None:

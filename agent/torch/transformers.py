@@ -8,11 +8,10 @@ import torch
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
-from .loops import Observation
-from .scope import Scope
+from .loops import LoopCallback
 
 
-class RankscopeCallback(TrainerCallback):
+class RankscopeCallback(LoopCallback, TrainerCallback):
     """Observes what a `Trainer` trains, from its first step to its last, on every rank.
 
     Step i begins with `global_step` i, of a resumed training, too: its weights are those of
@@ -26,15 +25,8 @@ class RankscopeCallback(TrainerCallback):
         TypeError: an option is none of these.
     """
 
-    # `Any`: the types are those of `observe`, which has them all.
-    def __init__(self, **options: Any) -> None:
-        self._observation = Observation(options)
-        self._awaits_log = False
-
-    @property
-    def scope(self) -> Scope | None:
-        """That of the training that runs; None before and after it."""
-        return self._observation.scope
+    _awaits_log = False
+    """Whether the step that is open has been trained, and what is logged of it comes next."""
 
     # `Any`: what a `Trainer` gives to all callbacks, by name.
     def on_train_begin(
@@ -50,7 +42,7 @@ class RankscopeCallback(TrainerCallback):
         """The model is wrapped, restored, and has not run."""
         scaler = getattr(optimizer, "scaler", None)
         self._awaits_log = False
-        self._observation.begin(model, optimizer, start=state.global_step, scaler=scaler)
+        self._begin(model, optimizer, start=state.global_step, scaler=scaler)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -65,7 +57,7 @@ class RankscopeCallback(TrainerCallback):
         """The optimizer has updated, and what is logged of the step comes next."""
         self._awaits_log = control.should_log
         if not self._awaits_log:
-            self._observation.step({})
+            self._step({})
 
     def on_log(
         self,
@@ -79,7 +71,7 @@ class RankscopeCallback(TrainerCallback):
         """The numbers of a step, of an evaluation, or, last of all, of the whole training."""
         self._end_step({k: v for k, v in logs.items() if isinstance(v, int | float)})
         if "train_loss" in logs:  # what comes next may be the loading of better weights
-            self._observation.end()
+            self._end()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -92,9 +84,9 @@ class RankscopeCallback(TrainerCallback):
     ) -> None:
         """The training has ended well."""
         self._end_step({})
-        self._observation.end()
+        self._end()
 
     def _end_step(self, numbers: dict[str, float]) -> None:
         if self._awaits_log:
             self._awaits_log = False
-            self._observation.step(numbers)
+            self._step(numbers)
