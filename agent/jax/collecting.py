@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
+from ..modes import Mode
 from .functions import RULES
 from .shards import names_of
 from .walking import Found, Samples, Walk
@@ -49,6 +50,12 @@ class TapSite:
     """How `shape` is cut along them; None in `shard_map`, where `shape` is of a part."""
     stacked: tuple[int, ...]
     """Lengths of the scans around it, the outermost first."""
+    mode: Mode
+    """What is taken of its calls."""
+    is_sum: bool
+    """Whether its rows are the array itself, which is to be added up before it is sketched."""
+    sharding: NamedSharding | None
+    """How that is sharded, where it is known."""
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["sites", "unseen"])
@@ -57,7 +64,7 @@ class Taps:
     """The sketches of one call; a pytree, which jit and friends pass through."""
 
     rows: tuple[jax.Array, ...] = ()
-    """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`."""
+    """By site uint32 [*sizes of its mesh axes, *stacked, WORDS], see `rows`; of a sum the array."""
     sites: tuple[TapSite, ...] = ()
     unseen: tuple[str, ...] = field(default=())
     """Names of taps of which nothing is known, and why, as of those in kernels of Pallas."""
@@ -76,10 +83,10 @@ def collect(
 
         (loss, gradients), taps = collect(jax.value_and_grad(loss_of))(params, batch)
 
-    To be called in the jitted step. A tap in `lax.scan` has a row an iteration; of `lax.cond` the
-    branch that ran; in `lax.while_loop` one for all iterations; under `vmap` one for all examples,
-    unless `collect` itself is mapped. What `jax.checkpoint` computes again is not counted again.
-    Rows that the step does not return cost nothing.
+    To be called in the jitted step. A tap in `lax.scan` has a row an iteration, unless its mode is
+    `sum`; of `lax.cond` the branch that ran; in `lax.while_loop` one for all iterations; under
+    `vmap` one for all examples, unless `collect` itself is mapped. What `jax.checkpoint` computes
+    again is not counted again. Rows that the step does not return cost nothing.
 
     Args:
         fn: of any pytrees; what is no array in them is taken as constant. It is traced once a call.
@@ -194,5 +201,8 @@ def _site_of(found: Found, rows: jax.Array) -> TapSite:
         axes=found.axes,
         varies=found.varies,
         spec=found.spec,
-        stacked=rows.shape[len(found.axes) : -1],
+        stacked=() if found.is_sum else rows.shape[len(found.axes) : -1],
+        mode=found.mark.mode,
+        is_sum=found.is_sum,
+        sharding=found.sharding,
     )

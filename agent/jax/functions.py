@@ -16,8 +16,18 @@ from jax import lax
 from jax.extend.core import primitives as known
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .rows import empty_rows, merge, typed_as
-from .walking import IN_A_CONDITION, Rule, Values, Walk, marks_in, varying
+from ...sketch.errors import SettingError
+from .rows import empty_rows, merge, typed_as, varying
+from .walking import (
+    IN_A_CONDITION,
+    Found,
+    Rule,
+    Values,
+    Walk,
+    marks_in,
+    not_added_up,
+    sketched,
+)
 
 
 def _jit(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
@@ -90,32 +100,56 @@ def _kept_apart(values: Values) -> Values:
 
 
 def _scan(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
-    """`lax.scan`: each iteration has rows of its own, after those axes of the mesh that lead."""
+    """`lax.scan`: each iteration has rows of its own, after those axes of the mesh that lead.
+
+    What is to be added up is, on the way.
+    """
     inner, function = walk.within(), params["jaxpr"]
     constants, rest = _cut(given, params["num_consts"])
     carry, over = _cut(rest, params["num_carry"])
 
-    def body(carry: Values, over: Values) -> tuple[Values, tuple[Values, list[jax.Array]]]:
+    def run(carry: Values, over: Values) -> tuple[Values, list[jax.Array]]:
         inner.begin()
         made = inner.run(function.jaxpr, function.consts, [*constants, *carry, *over])
-        carry, stacked = _cut(made, params["num_carry"])
-        return carry, (stacked, inner.give())
+        return made, inner.give()
 
-    carry, (stacked, rows) = lax.scan(
+    def body(both: tuple[Values, list[jax.Array]], over: Values) -> Any:
+        made, rows = run(both[0], over)
+        _check_loop(inner.found)
+        carry, stacked = _cut(made, params["num_carry"])
+        sums, rest = _sums_apart(inner.found, rows)
+        return (carry, [a + b for a, b in zip(both[1], sums, strict=True)]), (stacked, rest)
+
+    zeros = list[jax.Array]()
+    if any(mark.mode.name == "sum" for mark in marks_in(params)):
+        first = [jax.eval_shape(lambda x: x[0], x) for x in over]
+        shapes = jax.eval_shape(run, carry, first)[1]
+        zeros = [
+            _nothing(one, shape, given) for one, shape in zip(inner.found, shapes, strict=True)
+        ]
+        zeros = _sums_apart(inner.found, zeros)[0]
+    (carry, sums), (stacked, rest) = lax.scan(
         body,
-        carry,
+        (carry, zeros),
         over,
         length=params["length"],
         reverse=params["reverse"],
         unroll=params["unroll"],
     )
-    pairs = zip(inner.found, rows, strict=True)
-    walk.keep(inner, [jnp.moveaxis(rows, 0, len(found.axes)) for found, rows in pairs])
+    left, added = iter(rest), iter(sums)
+    rows = [
+        next(added) if found.is_sum else jnp.moveaxis(next(left), 0, len(found.axes))
+        for found in inner.found
+    ]
+    walk.keep(inner, rows)
     return [*carry, *stacked]
 
 
 def _while(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
-    """`lax.while_loop`: how many iterations there are is not known, so that they are merged."""
+    """`lax.while_loop`: how many iterations there are is not known, so that they are merged.
+
+    Of some the last is taken, or they are added up.
+    """
     condition, function = params["cond_jaxpr"], params["body_jaxpr"]
     of_condition, rest = _cut(given, params["cond_nconsts"])
     constants, state = _cut(rest, params["body_nconsts"])
@@ -129,13 +163,16 @@ def _while(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
 
     def body(both: tuple[Values, list[jax.Array]]) -> tuple[Values, list[jax.Array]]:
         made, rows = run(both[0])
-        return made, [merge(a, b) for a, b in zip(both[1], rows, strict=True)]
+        _check_loop(inner.found, counted=False)
+        triples = zip(inner.found, both[1], rows, strict=True)
+        return made, [_joined(found, a, b) for found, a, b in triples]
 
     def goes_on(both: tuple[Values, list[jax.Array]]) -> jax.Array:
         return walk.within().run(condition.jaxpr, condition.consts, [*of_condition, *both[0]])[0]
 
     shapes = jax.eval_shape(run, state)[1]
-    nothing = [_nothing(shape, given) for shape in shapes]
+    pairs = zip(inner.found, shapes, strict=True)
+    nothing = [_nothing(found, shape, given) for found, shape in pairs]
     made, rows = lax.while_loop(goes_on, body, (state, nothing))
     walk.keep(inner, rows)
     return made
@@ -154,10 +191,13 @@ def _cond(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
 
     places = range(len(walks))
     shapes = [jax.eval_shape(partial(of, place), operands)[1] for place in places]
+    pairs = [
+        list(zip(inner.found, some, strict=True)) for inner, some in zip(walks, shapes, strict=True)
+    ]
 
     def chosen(place: int, *values: Any) -> tuple[Values, list[list[jax.Array]]]:
         made, rows = of(place, values)
-        others = [[_nothing(shape, values) for shape in some] for some in shapes]
+        others = [[_nothing(found, shape, values) for found, shape in some] for some in pairs]
         return made, [*others[:place], rows, *others[place + 1 :]]
 
     made, all_rows = lax.switch(index, [partial(chosen, place) for place in places], *operands)
@@ -174,7 +214,12 @@ def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     def body(*values: Any) -> tuple[Values, list[jax.Array]]:
         inner.begin()
         made = inner.run(params["jaxpr"], (), list(values))
-        return made, [rows.reshape(*[1] * len(names), *rows.shape) for rows in inner.give()]
+        found, rows = inner.found, inner.give()
+        rows = [
+            sketched(one, None)[0] if of.is_sum else one
+            for of, one in zip(found, rows, strict=True)
+        ]
+        return made, [one.reshape(*[1] * len(names), *one.shape) for one in rows]
 
     mapped = jax.shard_map(
         body,
@@ -187,15 +232,52 @@ def _shard_map(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
     made, rows = mapped(*given)
     told = manual if not params["check_vma"] else frozenset[str]()
     inner.found = [
-        replace(found, axes=(*names, *found.axes), varies=found.varies | told)
+        replace(found, axes=(*names, *found.axes), varies=found.varies | told, is_sum=False)
         for found in inner.found
     ]
     walk.keep(inner, rows)
     return made
 
 
-def _nothing(shape: Any, like: Sequence[Any]) -> jax.Array:
-    return typed_as(jnp.asarray(empty_rows(*shape.shape[:-1])), *like)
+def _nothing(found: Found, shape: Any, like: Sequence[Any]) -> jax.Array:
+    """What is found where nothing runs."""
+    empty = jnp.zeros_like(shape) if found.is_sum else jnp.asarray(empty_rows(*shape.shape[:-1]))
+    return typed_as(empty, *like)
+
+
+def _joined(found: Found, before: jax.Array, now: jax.Array) -> jax.Array:
+    """What is taken of two iterations of a loop, which have no rows of their own."""
+    if found.is_sum:
+        return before + now
+    return now if found.mark.mode.name == "final" else merge(before, now)
+
+
+def _sums_apart(
+    found: Sequence[Found], rows: Sequence[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    pairs = list(zip(found, rows, strict=True))
+    sums = [one for of, one in pairs if of.is_sum]
+    return sums, [one for of, one in pairs if not of.is_sum]
+
+
+def _check_loop(found: Sequence[Found], *, counted: bool = True) -> None:
+    """Refuse modes of what is in a loop that cannot be had there.
+
+    Args:
+        counted: whether the loop's iterations have rows of their own.
+
+    Raises:
+        SettingError: there is one.
+    """
+    for one in found:
+        name, mode = one.mark.name, one.mark.mode
+        if mode.name == "sum" and not one.is_sum:
+            raise not_added_up(name)
+        if mode.name == "every" and not counted:
+            raise SettingError(
+                f"tap {name!r} has the mode {mode} in a while_loop, whose iterations are merged, "
+                "for nobody knows how many there are: use lax.scan, or the mode final, sum or all."
+            )
 
 
 def _cut(values: Sequence[Any], at: int) -> tuple[Values, Values]:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from ..modes import ALL
 from .collecting import Taps, TapSite
 from .engine import sketch
 from .pieces import Piece
 from .rows import merge_all
 from .shards import per_device
 from .telemetry import NamedSite, SketchedSite
+from .walking import not_added_up, sketched
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,20 @@ def made_of_taps(
 ) -> list[Made]:
     """Those of taps that are wanted; iterations of a scan are calls of their own.
 
-    What was collected under `vmap` has a row an example: they are merged.
+    What was collected under `vmap` or in a scan has a row an example or micro-batch: they are
+    merged. What has another mode than `all` is one site, of which it says what is taken.
 
     Args:
         after: sites of other sketches; taps of the same name are further occurrences.
+
+    Raises:
+        SettingError: a sum is asked for that cannot be had.
     """
     calls = Counter((site.kind, site.name, site.slot) for site in after)
     made = list[Made]()
     for one, rows in zip(taps.sites, taps.rows, strict=True):
-        key, count = (one.kind, one.name, one.slot), math.prod(one.stacked)
+        key = one.kind, one.name, one.slot
+        count = math.prod(one.stacked) if one.mode == ALL else 1
         numbers = range(calls[key], calls[key] + count)
         calls[key] += count
         sites = [
@@ -75,13 +82,34 @@ def made_of_taps(
             for number in numbers
         ]
         if sites and wanted(sites[0]):
-            examples = rows.ndim - len(one.axes) - len(one.stacked) - 1
-            rows = merge_all(rows, examples) if examples else rows
-            lead = rows.shape[: len(one.axes)]
-            made.append(
-                Made([_of_tap(one, site) for site in sites], rows.reshape(*lead, count, -1))
-            )
+            of, taken = _summed(one, rows) if one.is_sum else (one, _taken(one, rows))
+            if taken is not None:
+                made.append(Made([_of_tap(of, site) for site in sites], taken))
     return made
+
+
+def _taken(one: TapSite, rows: jax.Array) -> jax.Array | None:
+    """uint32 [*sizes of the mesh's axes, sites, WORDS]: what its mode takes; None: of no call."""
+    around = rows.ndim - len(one.axes) - len(one.stacked) - 1
+    within, words = math.prod(one.stacked), rows.shape[-1]
+    if one.mode == ALL:
+        rows = merge_all(rows, around) if around else rows
+        return rows.reshape(*rows.shape[: len(one.axes)], within, words)
+    if one.mode.name == "sum" and around:
+        raise not_added_up(one.name)
+    lead = rows.shape[around : around + len(one.axes)]
+    rows = rows.reshape(math.prod(rows.shape[:around]), *lead, within, words)
+    by_call = jnp.moveaxis(rows, -2, 1).reshape(-1, *lead, words)
+    period = one.mode.period
+    chosen = by_call[period - 1 :: period] if one.mode.name == "every" else by_call[-1:]
+    return merge_all(chosen, 1)[..., None, :] if len(chosen) else None
+
+
+def _summed(one: TapSite, arrays: jax.Array) -> tuple[TapSite, jax.Array]:
+    """The same of the sum of its calls' arrays, and how that lies on the mesh."""
+    around = range(arrays.ndim - len(one.shape))
+    rows, axes, varies, spec = sketched(arrays.sum(tuple(around)), one.sharding)
+    return replace(one, axes=axes, varies=varies, spec=spec), rows[..., None, :]
 
 
 def packed(made: Sequence[Made]) -> dict[tuple[SketchedSite, ...], jax.Array]:

@@ -124,15 +124,25 @@ def merge_all(rows: jax.Array, axes: int) -> jax.Array:
     return rows[0]
 
 
-def typed_as(rows: jax.Array, *others: jax.Array) -> jax.Array:
-    """The same rows, which in `shard_map` may differ along the axes along which `others` do.
+def varying(x: jax.Array) -> frozenset[str]:
+    """Along which axes of the mesh `x` may differ in `shard_map`, as its type tells there.
+
+    It is called `vma` in releases before 0.10.
+    """
+    kind: Any = jax.typeof(x)
+    return frozenset(kind.mat.varying if hasattr(kind, "mat") else kind.vma)
+
+
+def typed_as(array: jax.Array, *others: jax.Array) -> jax.Array:
+    """The same array, which in `shard_map` may differ along the axes along which `others` do.
 
     That is part of their type there, and has no name that all releases of JAX share.
     """
     for other in map(jnp.asarray, others):
-        if jnp.issubdtype(other.dtype, jnp.number):
-            rows = rows + jnp.sum(other.reshape(-1)[:0].astype(jnp.uint32), dtype=jnp.uint32)
-    return rows
+        if jnp.issubdtype(other.dtype, jnp.number) and varying(other):
+            nothing = other.reshape(-1)[:0].astype(array.dtype)
+            array = array + jnp.sum(nothing, dtype=array.dtype)
+    return array
 
 
 @jax.jit

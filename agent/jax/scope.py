@@ -143,9 +143,11 @@ class Scope(Block):
 
         return collected
 
-    def tap(self, name: str, x: Tree, *, sharding: NamedSharding | None = None) -> Tree:
+    def tap(
+        self, name: str, x: Tree, *, mode: str = "all", sharding: NamedSharding | None = None
+    ) -> Tree:
         """`rankscope.agent.jax.tap`: marks arrays, and their gradients, for `collect`."""
-        return tap(name, x, sharding=sharding)
+        return tap(name, x, mode=mode, sharding=sharding)
 
     def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.

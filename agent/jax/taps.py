@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
+from ..modes import Mode
 
 Tree = TypeVar("Tree")
 
@@ -33,12 +34,15 @@ class Mark:
     module: str
     """Class of the module that gave it."""
     sharding: NamedSharding | None
+    mode: Mode
+    """What is taken of its calls in a step."""
 
 
 def tap(
     name: str,
     x: Tree,
     *,
+    mode: str = "all",
     sharding: NamedSharding | None = None,
     kind: Kind = "tap",
     gradient_kind: Kind = "tap",
@@ -49,6 +53,9 @@ def tap(
     Args:
         name: what they are called in the run; several calls of one name are numbered.
         x: an array or a pytree; leaves that are no floats are left as they are.
+        mode: what is taken where it is called several times in a step, as in `lax.scan`: `all`
+            calls; the `final` one; `every(4)`: the fourth, the eighth and so on; or `sum`: their
+            sum element by element, in float32 if they have fewer bits. Of its gradients alike.
         sharding: how `x` is sharded, where the axes of the mesh are automatic: without it the
             sketch is of the whole, which XLA may have to gather. In `shard_map` it is not needed.
         kind: what they are.
@@ -56,8 +63,9 @@ def tap(
         module: class of the module that gave them.
 
     Raises:
-        SettingError: the sharding is of more axes than an array has.
+        SettingError: there is no such mode, or the sharding is of more axes than an array has.
     """
+    taken = Mode.parse(mode)
 
     def marked(path: tuple[Any, ...], leaf: Any) -> Any:
         if not (hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)):
@@ -74,6 +82,7 @@ def tap(
             slot=jax.tree_util.keystr(path, simple=True, separator="."),
             module=module,
             sharding=sharding,
+            mode=taken,
         )
         return value_p.bind(jnp.asarray(leaf), mark=mark)
 

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from ...sketch.errors import SettingError
 from .engine import sketch
+from .rows import varying
 from .shards import names_of, per_device
 from .taps import Mark, slope_p, value_p
 
@@ -37,6 +41,10 @@ class Found:
     """Those along which devices may hold different parts; along the others they hold copies."""
     spec: PartitionSpec | None
     """How the array is cut along them; None in `shard_map`, where nobody told."""
+    is_sum: bool = False
+    """Whether it is still to be sketched, as it is to be added up first: `rows` is the array."""
+    sharding: NamedSharding | None = None
+    """How that is sharded, where it is known."""
 
 
 Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | None]
@@ -89,7 +97,8 @@ class Walk:
     ) -> None:
         self.found: list[Found] = []
         self.rows: list[jax.Array] = []
-        """Of each found uint32 [*sizes of the mesh's axes, *lengths of scans, WORDS]."""
+        """Of each found uint32 [*sizes of the mesh's axes, *lengths of scans, WORDS], or what is to
+        be added up."""
         self.unseen: list[str] = []
         self._rules, self._again, self._samples = rules, again, samples
         self._read: dict[tuple[int, NamedSharding | None], tuple[jax.Array, Sketched]] = {}
@@ -132,9 +141,12 @@ class Walk:
             if sharding is None:
                 self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES})")
                 return
+        if mark.mode.name == "sum":
+            self._note_addend(x, mark, sharding, backward=backward is True)
+            return
         key = id(x), sharding
         if key not in self._read:  # a module often returns what one in it did
-            self._read[key] = x, _sketched(x, sharding)
+            self._read[key] = x, sketched(x, sharding)
         rows, axes, varies, spec = self._read[key][1]
         found = Found(
             mark=mark,
@@ -147,6 +159,24 @@ class Walk:
         )
         self.found.append(found)
         self.rows.append(rows)
+
+    def _note_addend(
+        self, x: jax.Array, mark: Mark, sharding: NamedSharding | None, *, backward: bool
+    ) -> None:
+        x = lax.stop_gradient(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        found = Found(
+            mark=mark,
+            backward=backward,
+            dtype=x.dtype.name,
+            shape=x.shape,
+            axes=(),
+            varies=varying(x),
+            spec=None,
+            is_sum=True,
+            sharding=sharding,
+        )
+        self.found.append(found)
+        self.rows.append(x)
 
     def keep(self, inner: Walk, rows: Sequence[jax.Array]) -> None:
         """What a walk within this one found, its rows as they come out of the function around."""
@@ -170,11 +200,21 @@ class Walk:
         self.unseen.clear()
 
 
-def _sketched(x: jax.Array, sharding: NamedSharding | None) -> Sketched:
+def sketched(x: jax.Array, sharding: NamedSharding | None) -> Sketched:
+    """The sketch of an array, by device where its sharding is known."""
     if sharding is None:
         return sketch(x), (), varying(x), None
     varies = frozenset(name for entry in sharding.spec for name in names_of(entry))
     return per_device(x, sharding), sharding.mesh.axis_names, varies, sharding.spec
+
+
+def not_added_up(name: str) -> SettingError:
+    """Of a sum that was made on each device by itself, in a loop that goes on."""
+    return SettingError(
+        f"tap {name!r} has the mode sum in a shard_map that is called in a loop, and what devices "
+        "hold is not added up beyond it: have the loop within the shard_map, or tap what it "
+        "returns."
+    )
 
 
 def _explicit(x: jax.Array) -> Any:
@@ -188,15 +228,6 @@ def _scope_of(equation: Any) -> AbstractContextManager[object]:
     """What profilers call it."""
     name = str(equation.source_info.name_stack)
     return jax.named_scope(name) if name else nullcontext()
-
-
-def varying(x: jax.Array) -> frozenset[str]:
-    """Along which axes of the mesh `x` may differ in `shard_map`, as its type tells there.
-
-    It is called `vma` in releases before 0.10.
-    """
-    kind: Any = jax.typeof(x)
-    return frozenset(kind.mat.varying if hasattr(kind, "mat") else kind.vma)
 
 
 def marks_in(params: Mapping[str, Any]) -> Sequence[Mark]:

@@ -12,9 +12,10 @@ from typing import Any
 
 from ...sketch.errors import SettingError
 from ...sketch.labels import site_label
+from ..modes import FINAL, Mode
 from ..selection import RankscopeWarning
 from .names import GRADIENT, UPDATED, Anchor, anchors_of, parameter_of
-from .returned import FINAL, Mode, Returned
+from .returned import Returned
 from .settings import Settings
 
 LASTING = frozenset({"weight", "optimizer_state"})

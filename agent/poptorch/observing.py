@@ -9,11 +9,11 @@ from typing import Any, Literal
 from ...sketch.errors import SettingError
 from ...wire.address import parse_destination
 from ..embedded import folder_of
+from ..modes import Mode
 from ..schedule import Schedule, Scheduled, never, schedule_of, schedules_by_kind
 from ..selection import Selection, Unchecked
 from ..settings import destination_of, keys_of, run_name
 from .compiling import poptorch_of
-from .returned import Mode
 from .scope import Scope
 from .settings import Settings
 

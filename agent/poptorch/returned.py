@@ -9,43 +9,13 @@ has it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from ...sketch.errors import SettingError
+from ..modes import Mode
 
 MODES = ("final", "every", "all", "sum")
 """By the value of `poptorch.OutputMode`."""
-_EVERY = re.compile(r"every\((?P<period>[1-9]\d*)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """An output mode, be it asked for or the model's."""
-
-    name: str
-    """One of `MODES`."""
-    period: int = 1
-    """Of device iterations, where it is `every`."""
-
-    @classmethod
-    def parse(cls, text: str) -> Mode:
-        """From `final`, `sum`, `all` or `every(N)`.
-
-        Raises:
-            SettingError: it is none of them.
-        """
-        every = _EVERY.fullmatch(text)
-        if every is None and text not in ("final", "sum", "all"):
-            raise SettingError(f"{text!r} is no output mode; write final, sum, all or every(4).")
-        return cls("every", int(every["period"])) if every else cls(text)
-
-    def __str__(self) -> str:
-        return f"every({self.period})" if self.name == "every" else self.name
-
-
-FINAL = Mode("final")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...wire.keys import AgentKeys
+from ..modes import Mode
 from ..schedule import Schedule
 from ..selection import Selection, Unchecked
-from .returned import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

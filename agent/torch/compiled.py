@@ -23,10 +23,11 @@ from .nested import tensors_in
 class Watcher(Protocol):
     """Who is told of the tensors of one module."""
 
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+    def arrives(self, kind: str, slot: str, mode: str, tensor: torch.Tensor) -> int:
         """A tensor of the forward, whose memory is used again.
 
-        Returns the number of this call, or `NOT_RECORDED`.
+        `mode` is that of a tap, and empty for all else. Returns the number of this call, or
+        `NOT_RECORDED`.
         """
         ...
 
@@ -62,9 +63,10 @@ OUTSIDE_CUDA_GRAPHS = (torch.Tag.cudagraph_unsafe,)
 """The compiler records CUDA graphs around the operators, whose Python must run at each call."""
 
 # It is said to change the token: so the compiler keeps the calls of one module in their order.
+# `calls` is a mode; torch 2.13 mistakes an argument of that name for its own.
 torch.library.define(
     "rankscope::note",
-    "(Tensor tensor, Tensor(a!) token, str kind, str slot) -> Tensor",
+    "(Tensor tensor, Tensor(a!) token, str kind, str slot, str calls) -> Tensor",
     tags=OUTSIDE_CUDA_GRAPHS,
 )
 torch.library.define(
@@ -76,12 +78,14 @@ torch.library.define(
 
 # Not `torch.library.custom_op`, whose checks take some 25 us at each call.
 @torch.library.impl("rankscope::note", "default")
-def _note(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
+def _note(
+    tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, calls: str
+) -> torch.Tensor:
     number, occurrence = int(token), NOT_RECORDED
     watcher = _watchers.get(number)
     if watcher is not None:
         try:
-            occurrence = watcher.arrives(kind, slot, tensor)
+            occurrence = watcher.arrives(kind, slot, calls, tensor)
         except Exception as error:  # never into the training loop: told in the run
             watcher.failed(error)
     return torch.tensor([number, occurrence], device="cpu")
@@ -98,7 +102,9 @@ def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> N
             watcher.failed(error)
 
 
-def _note_fake(tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str) -> torch.Tensor:
+def _note_fake(
+    tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, calls: str
+) -> torch.Tensor:
     return torch.empty(2, dtype=torch.int64, device="cpu")
 
 
@@ -130,7 +136,13 @@ has_side_effect(torch.ops.rankscope.note_gradient.default)
 
 
 def note(
-    tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, *, gradient: bool = False
+    tensor: torch.Tensor,
+    token: torch.Tensor,
+    kind: str,
+    slot: str,
+    mode: str = "",
+    *,
+    gradient: bool = False,
 ) -> None:
     """Leave operators in the graph that is traced: for the tensor and, if asked, its gradient."""
     if torch.compiler.is_exporting():
@@ -138,7 +150,7 @@ def note(
     piece = _local(tensor.detach())
     if piece is None:
         return
-    ticket = torch.ops.rankscope.note(piece, token, kind, slot)
+    ticket = torch.ops.rankscope.note(piece, token, kind, slot, mode)
     if gradient and tensor.requires_grad:
         tensor.register_hook(lambda arrived: _note_gradient_of(arrived, ticket, slot))
 

@@ -22,7 +22,7 @@ from .local import is_addend
 from .names import Names
 from .nested import tensors_in
 from .placements import ModulePlacements
-from .recorder import Recorder
+from .recorder import SCHEDULED_AS, Recorder
 from .tensor_sums import ADDEND, SUM, watch_input
 
 
@@ -103,7 +103,8 @@ class ModuleHooks:
             if _is_chosen(module, modules):
                 self._attach(name, module)
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
-        self._tokens.append(self._root_token)
+        self._print_token = compiled.watched_by(_CompiledPrint(self, recorder, "prints", ""))
+        self._tokens += [self._root_token, self._print_token]
         self._handles += [root.register_forward_hook(ends) for root in names.roots]
 
     def remove(self) -> None:
@@ -164,16 +165,17 @@ class ModuleHooks:
 
         self._handles.append(module.register_forward_hook(Hook(forward), with_kwargs=True))
 
-    def tap(self, name: str, tensor: torch.Tensor) -> None:
+    def tap(self, name: str, tensor: torch.Tensor, mode: str) -> None:
         """Measure a tensor that the user names, and its gradient; of anything else tell once."""
         # Users without a type checker may pass anything.
         if not isinstance(tensor, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             self._recorder.refuse(("tap", name, "", 0), tensor)
         elif torch.compiler.is_compiling():
-            compiled.note(tensor, self._root_token, "tap", name, gradient=True)
+            compiled.note(tensor, self._root_token, "tap", name, str(mode), gradient=True)
         elif self._recorder.wants("tap", name):
             with self._recorder.stopwatch:
                 occurrence = self.next_call("tap", name, "")
+                self._recorder.calls.take_as("tap", name, occurrence, str(mode))
                 if not recomputing():
                     self._recorder.measure(("tap", name, "", occurrence), tensor)
                 if torch.is_grad_enabled():
@@ -184,6 +186,29 @@ class ModuleHooks:
         if self.recording() and not recomputing():
             self._calls.clear()
             self.weights_are_used()
+
+    def print(self, name: str, tensor: torch.Tensor, words: str, *, gradient: bool) -> None:
+        """Print a tensor, and its gradient, as `printouts.in_words` says; else as `tap`."""
+        recorder = self._recorder
+        # Users without a type checker may pass anything.
+        if not isinstance(tensor, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            recorder.refuse(("print", name, "", 0), tensor)
+        elif torch.compiler.is_compiling():
+            compiled.note(tensor, self._print_token, "print", name, words, gradient=gradient)
+        elif recorder.wants("tap", name):
+            with recorder.stopwatch:
+                occurrence = self.next_call("print", name, "")
+                self.print_as(name, occurrence, words)
+                if not recomputing():
+                    recorder.measure(("print", name, "", occurrence), tensor)
+                if gradient and torch.is_grad_enabled():
+                    recorder.measure_gradient(("print", name, "gradient", occurrence), tensor)
+
+    def print_as(self, name: str, occurrence: int, words: str) -> None:
+        """Say which calls are printed until the step ends, and how."""
+        mode = words.partition("\n")[0]
+        self._recorder.calls.take_as("print", name, occurrence, mode)
+        self._recorder.printouts.print_as(name, occurrence, words)
 
     def recording(self) -> bool:
         """Whether what modules return now belongs to a step that is recorded."""
@@ -275,21 +300,22 @@ class _CompiledModule:
         self._hooks, self._recorder = hooks, recorder
         self._name, self._module = name, module
 
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+    def arrives(self, kind: str, slot: str, mode: str, tensor: torch.Tensor) -> int:
         """Measure a tensor, unless it is computed again; the number of its call."""
         site = self._site(kind, slot)
         if site is None:
             return compiled.NOT_RECORDED
         with self._recorder.stopwatch:
             occurrence = self._hooks.next_call(*site)
-            if self._recorder.timetable.due(kind) and not recomputing():
+            self._take_as(slot, occurrence, mode)
+            if self._due(kind) and not recomputing():
                 self._recorder.measure((*site, occurrence), tensor, self._module, borrowed=True)
         return occurrence
 
     def gradient_arrives(self, slot: str, occurrence: int, gradient: torch.Tensor) -> None:
         """Measure the gradient of an output of that call."""
         site = self._gradient_site(slot)
-        if self._recorder.timetable.due(site[0]):
+        if self._due(site[0]):
             with self._recorder.stopwatch:
                 self._recorder.measure((*site, occurrence), gradient, self._module, borrowed=True)
 
@@ -304,6 +330,12 @@ class _CompiledModule:
     def _gradient_site(self, slot: str) -> tuple[str, str, str]:
         return "activation_gradient", self._name, slot
 
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        """Of modules every call is measured."""
+
+    def _due(self, kind: str) -> bool:
+        return self._recorder.timetable.due(kind)
+
 
 class _CompiledRoot(_CompiledModule):
     """Told of taps, whose name is in the slot, and of the end of a forward of the root.
@@ -312,10 +344,10 @@ class _CompiledRoot(_CompiledModule):
     run after them.
     """
 
-    def arrives(self, kind: str, slot: str, tensor: torch.Tensor) -> int:
+    def arrives(self, kind: str, slot: str, mode: str, tensor: torch.Tensor) -> int:
         """Count calls from 0 again at the end of a forward; else as of any module."""
         if kind == "tap":
-            return super().arrives(kind, slot, tensor)
+            return super().arrives(kind, slot, mode, tensor)
         if not recomputing():
             self._hooks.forget_calls()
             if self._hooks.recording():
@@ -327,6 +359,25 @@ class _CompiledRoot(_CompiledModule):
 
     def _gradient_site(self, slot: str) -> tuple[str, str, str]:
         return "tap", slot, "gradient"
+
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        self._recorder.calls.take_as("tap", slot, occurrence, mode)
+
+
+class _CompiledPrint(_CompiledModule):
+    """Told of what is to be printed, whose name is in the slot, and how in the mode."""
+
+    def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:
+        return (kind, slot, "") if self._due(kind) else None
+
+    def _gradient_site(self, slot: str) -> tuple[str, str, str]:
+        return "print", slot, "gradient"
+
+    def _take_as(self, slot: str, occurrence: int, mode: str) -> None:
+        self._hooks.print_as(slot, occurrence, mode)
+
+    def _due(self, kind: str) -> bool:
+        return super()._due(SCHEDULED_AS[kind])
 
 
 def _is_chosen(module: torch.nn.Module, modules: Sequence[type | str] | None) -> bool:

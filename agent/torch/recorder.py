@@ -28,9 +28,11 @@ from ..stopwatch import Stopwatch
 from ..telling import Telling
 from ..timetable import Timetable
 from .arrivals import Arrivals, Awaited, is_on_its_way
+from .calls import Calls
 from .counting import ToCount
 from .device import DeviceMeter
 from .local import (
+    PLAIN,
     Cut,
     cut_of,
     dtype_name,
@@ -41,6 +43,7 @@ from .local import (
     placement_of,
     untransformed,
 )
+from .printouts import Printouts
 from .sampling import LEAST as LEAST_SAMPLED
 
 NO_TABLE = "all step tables were still on their way out"
@@ -58,6 +61,9 @@ DATA_KINDS = frozenset(
     }
 )
 """Kinds whose tensors are different samples on each data-parallel rank."""
+SCHEDULED_AS = {"print": "tap"}
+"""By what is no kind of site: the kind with which it is due."""
+WITH_MODES = frozenset({"tap", "print"})
 LOCAL_GRADIENT = "local_weight_gradient"
 """The kind whose tensors are addends on each data-parallel rank."""
 
@@ -91,6 +97,7 @@ class Recorder(Telling):
         stage_axes: mesh axes along which ranks hold other modules. What stages call alike, as the
             module around the layers of each, returns something else on each.
         make_meter: the meter of a device.
+        printouts: take what is to be printed, and not measured.
     """
 
     def __init__(
@@ -100,6 +107,7 @@ class Recorder(Telling):
         data_axes: tuple[str, ...],
         stage_axes: tuple[str, ...],
         make_meter: Callable[[torch.device], Meter],
+        printouts: Printouts,
     ) -> None:
         super().__init__()
         self.book = book
@@ -113,6 +121,9 @@ class Recorder(Telling):
         self._cuts: dict[int, tuple[object, Region | None]] = {}
         """By row: sizes and placements, and where the piece lies."""
         self._arrivals = Arrivals()
+        self.calls = Calls(self.report)
+        """Says which calls of a tap are measured."""
+        self.printouts = printouts
         self._ring = StepRing()
         self._open: StepTable | None = None
         self.stopwatch = Stopwatch()
@@ -156,6 +167,7 @@ class Recorder(Telling):
         if self._begun is None:
             self._begun, self._next = time.monotonic(), step
         self._open, self.tensors = None, 0
+        self.calls.forget()
         is_due = False
         for number in range(self._next, step + 1):  # those before it had an interrupted end
             is_due = self.timetable.begin(number) or (anyway and number == step)
@@ -209,7 +221,8 @@ class Recorder(Telling):
             self.book.expect(key)
             self._arrivals.expect(Awaited(key, tensor, module, aliases, placed))
             return
-        row, how = self.book.row(key), self.timetable.how(key[0], key[1])
+        kind = SCHEDULED_AS.get(key[0], key[0])
+        row, how = self.book.row(key), self.timetable.how(kind, key[1])
         if row == UNMEASURED or how is None:
             return
         try:
@@ -272,6 +285,9 @@ class Recorder(Telling):
         """Close the open step and return it; `collect` then completes it on the agent's thread."""
         self.arrivals()
         self.counters["tensors_unsupported"] += self._arrivals.give_up()
+        for key, held in self.calls.end():
+            self.measure(key, held.tensor, placed=held.placed)
+        self.printouts.forget()
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
@@ -288,6 +304,7 @@ class Recorder(Telling):
     def forget(self) -> None:
         """Record nothing more, and touch nothing: in a forked child, where no thread is left."""
         self._open = None
+        self.calls.forget()
         self.timetable.end()
 
     def seconds(self) -> float:
@@ -314,7 +331,7 @@ class Recorder(Telling):
         placed: Mapping[str, Placement] | None,
         awaited: Awaited | None,
     ) -> None:
-        if self.timetable.due(key[0]):
+        if self.timetable.due(SCHEDULED_AS.get(key[0], key[0])):
             with self.stopwatch:
                 if awaited is not None:
                     self._arrivals.used(awaited)
@@ -344,6 +361,12 @@ class Recorder(Telling):
         if piece is None:
             placed = {**(placed or {}), **placement_of(tensor)}
             self._add_parts(key, tensor, module, aliases, borrowed, placed)
+            return
+        called_with = piece if type(tensor) in PLAIN else tensor
+        if key[0] in WITH_MODES and not self.calls.passes(key, called_with, placed):
+            return
+        if key[0] == "print":
+            self.printouts.show(step.step, key, piece)
             return
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases, placed or {})

@@ -19,6 +19,7 @@ from ..embedded import folder_of
 from ..lifetime import OpenBlocks
 from ..outbox import WINDOW_BYTES, Outbox, OutboxStatistics
 from ..own_collector import collector_of
+from ..printing import Printer
 from ..ring import Ring
 from ..schedule import Schedule, Scheduled, schedules_by_kind
 from ..selection import Counting, Placing, Selection, Unchecked
@@ -43,6 +44,7 @@ from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks, group_of
 from .parallel import ParallelHooks
 from .placements import ModulePlacements
+from .printouts import Printouts, in_words
 from .quantities import Configuration, Quantities
 from .recorder import Recorder, health_of
 from .scaling import LossScale
@@ -294,9 +296,59 @@ class Scope(Block):
             except Exception as error:  # never into the training loop: told in the run
                 self._report("What an update left could not be read", error)
 
-    def tap(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it."""
-        self._hooks.tap(name, tensor)
+    def tap(self, name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
+        """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it.
+
+        Args:
+            name: what it is called in the run; several calls of one name in a forward are numbered.
+            tensor: of any shape, with floating-point or complex elements.
+            mode: what is taken of it where a step has several forwards, of micro-batches say:
+                `all`, merged; the `final` one; `every(4)`: the fourth, the eighth and so on; or
+                `sum`: their sum element by element, in float32 if they have fewer bits. Its
+                gradients are taken alike. `final` and `sum` keep a copy until the step ends.
+        """
+        self._hooks.tap(name, tensor, mode)
+        return tensor
+
+    def print(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        *,
+        mode: str = "all",
+        gradient: bool = True,
+        threshold: int = 1000,
+        edgeitems: int = 3,
+        linewidth: int = 80,
+        precision: int = 4,
+        sci_mode: bool | None = None,
+    ) -> torch.Tensor:
+        """Print any tensor of the forward, and its gradient, in the steps of taps; returns it.
+
+        A rank prints its own elements, on the agent's thread, once they have come from their
+        device: training goes on. Where too many wait to be printed, further ones are left out, and
+        a line says how many.
+
+        Args:
+            name: what it is called in what is printed, with the step and the rank.
+            tensor: as of `tap`.
+            mode: which of the micro-batches of a step are printed, or their sum, as of `tap`.
+            gradient: whether its gradient is printed, too.
+            threshold: elements beyond which a tensor is summarised.
+            edgeitems: how many elements a summary has at both ends of each axis.
+            linewidth: characters of a line.
+            precision: digits after the point, at most.
+            sci_mode: whether numbers are written with exponents; None: where they differ much.
+        """
+        words = in_words(
+            mode,
+            threshold=threshold,
+            edgeitems=edgeitems,
+            linewidth=linewidth,
+            precision=precision,
+            sci_mode=sci_mode,
+        )
+        self._hooks.print(name, tensor, words, gradient=gradient)
         return tensor
 
     def health(self) -> dict[str, float]:
@@ -330,7 +382,7 @@ class Scope(Block):
         )
         window_bytes = WITH_QUANTITIES if self._quantities else WINDOW_BYTES
         self._outbox = Outbox(address, hello, keys=keys, window_bytes=window_bytes)
-        self._attach(identity.mesh)
+        self._attach(identity.mesh, identity.rank)
 
     def _begin(self) -> None:
         self._parameter_hooks.step_begins()
@@ -351,6 +403,7 @@ class Scope(Block):
 
     def _finish(self, timeout_s: float) -> None:
         self._delivery.finish(timeout_s)
+        self._printer.attend()
 
     def _detach(self) -> None:
         self._hooks.remove()
@@ -378,7 +431,7 @@ class Scope(Block):
             self._placing.warn_of_strays(labels)
             self._unchecked.warn_of_strays(labels)
 
-    def _attach(self, mesh: Sequence[MeshAxis]) -> None:
+    def _attach(self, mesh: Sequence[MeshAxis], rank: int) -> None:
         axes = data_axes(mesh)
         for axis in mesh:
             if axis.name == "pp":
@@ -392,7 +445,15 @@ class Scope(Block):
         )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)
-        self._recorder = Recorder(book, self._timetable, axes, stage_axes(mesh), meters)
+        self._printer = Printer(self._worker.submit)
+        self._recorder = Recorder(
+            book,
+            self._timetable,
+            axes,
+            stage_axes(mesh),
+            meters,
+            Printouts(self._printer, rank),
+        )
         self._stopwatch = self._recorder.stopwatch
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(
@@ -462,6 +523,7 @@ class Scope(Block):
 
     def _idle(self, now: float) -> None:
         self._delivery.attend(now)
+        self._printer.attend()
         control = self._outbox.control
         if control is not None:
             self._timetable.stretch_from(control.from_step, control.stretch)
@@ -486,7 +548,7 @@ class Scope(Block):
         self._recorder.counters["alerts_untold"] += untold
 
 
-def tap(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     scope = _scopes.innermost
-    return scope.tap(name, tensor) if scope is not None else tensor
+    return scope.tap(name, tensor, mode=mode) if scope is not None else tensor

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.agent import Outbox
+from rankscope.agent.modes import Mode
 from rankscope.agent.poptorch.delivery import HELD, MOST, Delivery, Parcel
 from rankscope.agent.poptorch.names import anchors_of, numbers_of
-from rankscope.agent.poptorch.returned import Mode, Returned
+from rankscope.agent.poptorch.returned import Returned
 from rankscope.agent.poptorch.sketching import Part, sketch
 from rankscope.agent.sitebook import SiteBook
 from rankscope.agent.telling import Telling

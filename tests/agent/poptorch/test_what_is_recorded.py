@@ -310,7 +310,7 @@ def test_a_pattern_that_matches_nothing_is_warned_of(model: torch.nn.Module, wat
     ("how", "expected"),
     [
         ({"kinds": "activation"}, r"^There is no kind 'activation'"),
-        ({"output_modes": "last"}, r"^'last' is no output mode; write final, sum, all or every"),
+        ({"output_modes": "last"}, r"^'last' is no mode; write all, final, sum or every"),
         ({"where": "ipu"}, r"^`where` must be 'host' or 'device', got 'ipu'\.$"),
         ({"start": -1}, r"^`start` must not be negative"),
         ({"schedules": {"weight": "on_alert"}}, r"^The schedule of 'weight' is staggered or"),
