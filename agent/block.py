@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -69,8 +70,7 @@ class Block(ABC):
             self._detach()
         if self._state != "open":
             return
-        words = "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
-        self._close(f"Training ended in step {self._step}{words}" if error else "")
+        self._close(f"Training ended in step {self._step}{_words_of(error)}" if error else "")
         if error is None:
             self._warn_of_settings()
 
@@ -96,7 +96,10 @@ class Block(ABC):
 
     def leave_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
-        self._close(f"The process ended in step {self._step}, in the middle of the block")
+        self._close(
+            f"The process ended in step {self._step}, in the middle of the block"
+            + _words_of(getattr(sys, "last_value", None))  # set where an error ends the process
+        )
         self._state = "over"
 
     def _end_step_by(self, end: Callable[[], object]) -> None:
@@ -191,6 +194,11 @@ class Block(ABC):
     @abstractmethod
     def _warn_of_settings(self) -> None:
         """Warn of what was probably not meant, once training has ended well."""
+
+
+def _words_of(error: BaseException | None) -> str:
+    """What a sentence goes on with that tells of an error."""
+    return "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:

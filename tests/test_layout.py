@@ -31,11 +31,12 @@ MAY_IMPORT = {
 FRAMEWORKS = {"jax", "numba", "torch", "triton"}
 SCREEN = {"bokeh", "holoviews", "panel"}
 STORAGE = {"icechunk", "pandas", "xarray", "zarr"}
+TRAINERS = {"accelerate", "lightning", "pytorch_lightning", "transformers"}
 TOLD = {"prometheus_client", "tensorboard", "wandb"}
 MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
-    "agent": FRAMEWORKS | SCREEN | STORAGE,
+    "agent": FRAMEWORKS | SCREEN | STORAGE | TRAINERS,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"pandas", "torch", "xarray"} | SCREEN | TOLD,

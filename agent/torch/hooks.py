@@ -181,6 +181,12 @@ class ModuleHooks:
                 if torch.is_grad_enabled():
                     self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
 
+    def begin_forward(self) -> None:
+        """Take what modules return from now on for another forward of the root."""
+        if self.recording() and not recomputing():
+            self._calls.clear()
+            self.weights_are_used()
+
     def print(self, name: str, tensor: torch.Tensor, words: str, *, gradient: bool) -> None:
         """Print a tensor, and its gradient, as `printouts.in_words` says; else as `tap`."""
         recorder = self._recorder
@@ -225,9 +231,7 @@ class ModuleHooks:
         if torch.compiler.is_compiling():
             return
         self._trains = not _is_tried_out()
-        if self.recording() and not recomputing():
-            self._calls.clear()
-            self.weights_are_used()
+        self.begin_forward()
 
     def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -2,8 +2,9 @@
 
 Weights are noted when the step's first forward begins, or when it ends if the model is compiled,
 and are read before the optimizer changes them. Gradients are read just before the update: after
-reduction, unscaling and clipping. State is noted just after the update and read before the next.
-State belongs to a parameter by identity. What updates changed is noted when the step ends.
+reduction, unscaling and clipping; just after it where a closure made them. State is noted just
+after the update and read before the next. State belongs to a parameter by identity. What updates
+changed is noted when the step ends.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class ParameterHooks:
         self._updates = Updates()
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
+        self._rates: dict[torch.optim.Optimizer, list[object]] = {}
+        """Of the groups of each, as of its last update in this step."""
         recorder.forward_listeners.append(self._forward_runs)
         self._handles: list[Any] = []
         for optimizer in optimizers:
@@ -85,12 +88,15 @@ class ParameterHooks:
     def training(self) -> dict[str, float | torch.Tensor]:
         """What optimizers say of the step that ends.
 
-        `lr` of the first parameter group; `lr.n` of group n, counted from 0 over all optimizers,
-        where that is another; and `gradient_scale` where a fused optimizer takes gradients as a
-        GradScaler scaled them, and divides by it inside.
+        `lr` of the first parameter group, as its update took it, whatever a scheduler has made of
+        it since; `lr.n` of group n, counted from 0 over all optimizers, where that is another; and
+        `gradient_scale` where a fused optimizer takes gradients as a GradScaler scaled them, and
+        divides by it inside.
         """
         told, self._told = self._told, {}
-        return {**_learning_rates(self._optimizers), **told}
+        taken, self._rates = self._rates, {}
+        rates = [rate for one in self._optimizers for rate in taken.get(one) or _rates_of(one)]
+        return {**_learning_rates(rates), **told}
 
     def _forward_runs(self) -> None:
         self.note_weights()
@@ -98,14 +104,22 @@ class ParameterHooks:
             self._keep(self._parameters)
             self._recorder.barrier()
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_update(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         self._ledger.update()
         with self._recorder.stopwatch:
             try:
+                self._rates[optimizer] = _rates_of(optimizer)
                 self.note_weights()
-                held = _held_by(optimizer)
-                self._note_gradients(held)
-                self._keep(one for one in held if gradient_of(one) is not None)
+                held, comes = _held_by(optimizer), _makes_gradients(args, keywords)
+                if not comes:
+                    self._note_gradients(held)
+                self._keep(
+                    one
+                    for one in held
+                    if gradient_of(one) is not None or (comes and one.requires_grad)
+                )
                 self._recorder.barrier()
                 scale = getattr(optimizer, "grad_scale", None)
                 if isinstance(scale, torch.Tensor) and self._recorder.is_open:
@@ -113,16 +127,21 @@ class ParameterHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("Gradients could not be read before the update", error)
 
-    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._recorder.timetable.due("optimizer_state"):
-            return
+    def _after_update(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         with self._recorder.stopwatch:
             try:
+                if _makes_gradients(args, keywords):
+                    self._note_gradients(_held_by(optimizer))
+                    self._recorder.barrier()
+                if not self._recorder.timetable.due("optimizer_state"):
+                    return
                 for parameter, state in optimizer.state.items():
                     if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
                         self._note_state(parameter, state)
             except Exception as error:  # never into the training loop: told in the run
-                self._recorder.report("Optimizer state could not be read", error)
+                self._recorder.report("What an update left could not be read", error)
 
     def _note(self, key: Key, tensor: torch.Tensor, parameter: torch.nn.Parameter) -> None:
         """Measure once a step, however many optimizers and updates there are."""
@@ -171,14 +190,21 @@ def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[
     }
 
 
-def _learning_rates(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, float]:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+def _rates_of(optimizer: torch.optim.Optimizer) -> list[object]:
+    return [group.get("lr") for group in optimizer.param_groups]
+
+
+def _learning_rates(rates: Sequence[object]) -> dict[str, float]:
     told = dict[str, float]()
-    for number, group in enumerate(groups[:MAX_GROUPS]):
-        rate = group.get("lr")
+    for number, rate in enumerate(rates[:MAX_GROUPS]):
         if isinstance(rate, int | float) and float(rate) != told.get("lr"):
             told[f"lr.{number}" if number else "lr"] = float(rate)
     return told
+
+
+def _makes_gradients(args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether an update was given a closure, which runs forward and backward inside of it."""
+    return any(map(callable, (*args, *keywords.values())))
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

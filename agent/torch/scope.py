@@ -276,6 +276,26 @@ class Scope(Block):
         """
         self._end_step_by(lambda: self._end_step(training))
 
+    def begin_forward(self) -> None:
+        """Say that another forward begins, where the loop calls parts of the model, never itself.
+
+        The calls of each module are counted from 0 again then, as micro-batches of a step need it.
+        """
+        self._hooks.begin_forward()
+
+    def end_update(self) -> None:
+        """Say that the update is over, where gradients are set to zero before `step` is called.
+
+        Those of an update that was skipped, as a GradScaler does at an overflow, are read then.
+        """
+        if not self._recorder.is_open:
+            return
+        with self._stopwatch:
+            try:
+                self._parameter_hooks.step_ends()
+            except Exception as error:  # never into the training loop: told in the run
+                self._report("What an update left could not be read", error)
+
     def tap(self, name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
         """Observe any tensor of the forward and its gradient, under the kind `tap`; returns it.
 

@@ -86,14 +86,15 @@ def ring_of(steps: int, overflow: str | None) -> tuple[Ring | None, Alarm]:
 def as_list(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
 ) -> list[torch.optim.Optimizer]:
-    """One optimizer or several, or none.
+    """One optimizer or several, or none; those inside of a library's wrappers, as Accelerate's.
 
     Raises:
         SettingError: something else.
     """
     if optimizer is None:
         return []
-    chosen = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    chosen = list(map(_unwrapped, given))
     for one in chosen:
         # Users without a type checker may pass anything.
         if not isinstance(one, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -101,6 +102,11 @@ def as_list(
                 f"`optimizer` must be a torch optimizer or several, got {type(one)}."
             )
     return chosen
+
+
+def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    inner = getattr(optimizer, "optimizer", None)
+    return _unwrapped(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def devices_of(model: torch.nn.Module) -> set[torch.device]:

@@ -89,7 +89,11 @@ WAYS = {
     "entered twice": Way(),
     "left twice": Way(),
     "never left": NEVER_LEFT,
-    "never left, an error": replace(NEVER_LEFT, code=1),
+    "never left, an error": replace(
+        NEVER_LEFT,
+        code=1,
+        said="in step 4, in the middle of the block: ValueError: of the user's own.",
+    ),
     "never left, train at exit": replace(
         NEVER_LEFT, said="The process ended in step 5, in the middle of the block."
     ),

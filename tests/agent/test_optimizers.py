@@ -138,6 +138,9 @@ def test_a_closure_that_is_called_several_times_is_one_step(observed: Observed) 
                 return loss
 
             optimizer.step(closure)
+            for name, tensor in model.named_parameters():
+                assert tensor.grad is not None
+                first[step, f"weight_gradient:{name}"] = tensor.grad.clone()
             scope.step()
     assert calls > STEPS
     for (step, label), tensor in first.items():
@@ -178,7 +181,8 @@ def test_gradients_are_told_with_and_without_the_loss_scale(
     np.testing.assert_allclose(of_backward / scales, unscaled, rtol=1e-6)
 
 
-def test_a_step_that_a_scaler_skips_keeps_its_gradients(observed: Observed) -> None:
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_step_that_a_scaler_skips_keeps_its_gradients(observed: Observed, forgets: bool) -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
@@ -186,10 +190,31 @@ def test_a_step_that_a_scaler_skips_keeps_its_gradients(observed: Observed) -> N
         scaler.scale(loss_of(model, 0) * 100).backward()
         scaler.step(optimizer)
         scaler.update()
+        if forgets:
+            scope.end_update()
+            optimizer.zero_grad()
         scope.step()
     run = open_run(observed.path)
     assert run.scalar("nonfinite", kind="weight_gradient", steps=0).sum() > 0
     assert "optimizer_state" not in set(run.sites()["kind"])
+
+
+def test_a_step_has_the_learning_rates_of_its_update_and_not_those_of_the_next(
+    observed: Observed,
+) -> None:
+    model = make_model()
+    first, second = (torch.optim.SGD([one], lr=0.1) for one in list(model.parameters())[:2])
+    halved = torch.optim.lr_scheduler.ExponentialLR(first, 0.5)
+    with observed.observe(model, [first, second]) as scope:
+        for step in range(STEPS):
+            loss_of(model, step).backward()
+            first.step()
+            halved.step()
+            second.step()
+            scope.step()
+    told = open_run(observed.path).training(steps=slice(0, STEPS - 1)).squeeze("rank")
+    assert told.sel(name="lr").values.tolist() == [0.1, 0.05, 0.025]
+    assert told.sel(name="lr.1").values[1:].tolist() == [0.1, 0.1]
 
 
 def test_without_a_scaler_nothing_is_called_unscaled(observed: Observed) -> None:

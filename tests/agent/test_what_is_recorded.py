@@ -101,13 +101,18 @@ def test_every_number_is_that_of_the_tensor_itself(observed: Observed) -> None:
         assert np.array_equal(sketches[site].checksum, exact.checksum)
 
 
-def test_micro_batches_merge_into_one_site(observed: Observed) -> None:
+@pytest.mark.parametrize("calls_a_part", [False, True])
+def test_micro_batches_merge_into_one_site(observed: Observed, calls_a_part: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     optimizer = sgd(model)
     parts = [torch.full((2, 2), float(i)) for i in (1, 2, 3)]
     with observed.observe(model, optimizer, kinds=("input", "activation_gradient")) as scope:
         for part in parts:
-            model(part).sum().backward()
+            if calls_a_part:
+                scope.begin_forward()
+                model[0](part).sum().backward()
+            else:
+                model(part).sum().backward()
         optimizer.step()
         scope.step()
     sketches = observed.sketches(0)

@@ -1,0 +1,77 @@
+"""Lightning's `Trainer`: `Trainer(…, callbacks=[RankscopeCallback(run="x")])`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .loops import LoopCallback
+
+# Both are the same code, but neither takes the other's callbacks.
+if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+
+
+class RankscopeCallback(LoopCallback, Callback):
+    """Observes what a `Trainer` fits, from its first step to its last, on every rank.
+
+    A step is a batch, or several whose gradients are accumulated. Step i begins with `global_step`
+    i, of a resumed fit, too. The loss is kept with each step. Forwards of a validation are left
+    out.
+
+    Args:
+        options: those of `observe`, but for `start` and `scaler`, which the `Trainer` knows.
+
+    Raises:
+        TypeError: an option is none of these.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The model is wrapped, restored, and has run in nothing but the sanity check."""
+        self._updates = trainer.global_step
+        self._numbers: dict[str, torch.Tensor] = {}
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._begin(pl_module, trainer.optimizers, start=trainer.global_step, scaler=scaler)
+
+    # `Any`: a batch is what the user's loader gives.
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """What comes is a `training_step`, which may call parts of the model, never itself."""
+        if self.scope is not None:
+            self.scope.begin_forward()
+
+    # `Any`: so is what `training_step` returns.
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """An optimizer has updated, or a batch's gradients were added to those before."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        if isinstance(loss, torch.Tensor):
+            # Automatic optimization has divided it by the number of batches in a step.
+            is_part = pl_module.automatic_optimization and "loss" in self._numbers
+            self._numbers = {"loss": self._numbers["loss"] + loss if is_part else loss}
+        if trainer.global_step != self._updates:
+            numbers, self._numbers = self._numbers, {}
+            self._updates = trainer.global_step
+            self._step(numbers)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The fit has ended well."""
+        self._end()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """The fit has not."""
+        self._end(exception)
