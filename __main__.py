@@ -33,6 +33,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Receive what the ranks of a job measure and store it.",
     ),
+    "run": LazyCommand(
+        target="launch.command:run",
+        extra="torch,collector",
+        summary="Run a training script as it is, and observe what it trains.",
+    ),
     "relay": LazyCommand(
         target="relay.command:relay",
         extra="",

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -27,6 +28,8 @@ DATA_PARALLEL = "dp"
 """The axis of a job that names none: all ranks hold the same model and see different samples."""
 
 _launches = count()
+_observed = Counter[str]()
+"""By run: how often this process has begun to observe it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,17 @@ def meeting_of(identity: Identity) -> Meeting:
 def launch_token() -> str:
     """A new token: one start of the job."""
     return uuid.uuid4().hex
+
+
+def named_launch(run: str) -> str:
+    """What RANKSCOPE_LAUNCH says of this start of the job, so that its processes need not meet.
+
+    Restarts by torchrun are starts of their own, and so is each observation of a run in a process.
+    """
+    name = os.environ.get("RANKSCOPE_LAUNCH", "")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    _observed[run] += 1
+    return f"{name}/{restart}/{_observed[run]}" if name else ""
 
 
 def facts(model: torch.nn.Module) -> dict[str, str]:

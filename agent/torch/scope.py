@@ -36,6 +36,7 @@ from .identity import (
     identify,
     launch_token,
     meeting_of,
+    named_launch,
     stage_axes,
 )
 from .ledger import Ledger
@@ -358,12 +359,13 @@ class Scope(Block):
     def _enter(self) -> None:
         identity = identify(self._model, self._mesh)
         self._placing.check([axis.name for axis in identity.mesh])
-        rendezvous = Rendezvous(identity)
-        launch = rendezvous.share("launch", launch_token)
-        address, keys = self._to, self._keys
-        if address is None:
-            meeting, share = meeting_of(identity), rendezvous.share
-            address, keys = collector_of(meeting, share, self._run, self._directory)
+        address, keys, launch = self._to, self._keys, named_launch(self._run)
+        if address is None or not launch:
+            share = Rendezvous(identity).share
+            launch = launch or share("launch", launch_token)
+            if address is None:
+                meeting = meeting_of(identity)
+                address, keys = collector_of(meeting, share, self._run, self._directory)
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,

@@ -1,0 +1,152 @@
+"""`rankscope run`: a command whose processes observe what they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import click
+
+from ..sketch.errors import RankscopeError
+from .environment import Observation, environment_of
+
+STOP_S = 60.0
+"""How long the collector may take to store what it has, in seconds."""
+
+
+@click.command()
+@click.option("--run", "run_", envvar="RANKSCOPE_RUN", required=True, help="Name of the run.")
+@click.option(
+    "--to",
+    envvar=["RANKSCOPE_RELAY", "RANKSCOPE_TO"],
+    default="",
+    help="Address of a collector or relay, as tcp://host:7600; else one is started here.",
+)
+@click.option("--keys", envvar="RANKSCOPE_KEYS", default="", help="Folder of the agents' keys.")
+@click.option(
+    "--directory",
+    envvar="RANKSCOPE_DIR",
+    default="rankscope-runs",
+    show_default=True,
+    help="Where a collector that is started here keeps its runs.",
+)
+@click.option("--kinds", help="What is observed, as weight,activation; else all but input, update.")
+@click.option("--every", type=click.IntRange(1), help="Distance of the steps that are sketched.")
+@click.option("--budget", type=float, help="Share of step time that the agent may take, as 0.01.")
+@click.option("--ring", type=click.IntRange(0), help="Steps kept in full until something is wrong.")
+@click.option("--include", multiple=True, help="Regular expression of names that are observed.")
+@click.option("--exclude", multiple=True, help="Regular expression of names that are not.")
+@click.option("--quantities", type=click.Path(exists=True), help="TOML file of quantities.")
+@click.option(
+    "--print-environment",
+    is_flag=True,
+    help="Print the variables to set, as lines of a shell, and run nothing.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    run_: str,
+    to: str,
+    keys: str,
+    directory: str,
+    print_environment: bool,
+    command: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Run COMMAND, as `-- torchrun train.py`, and observe what it trains.
+
+    The script needs no change: its models and optimizers are found when they are first used.
+    """
+    options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
+    launch = os.environ.get("RANKSCOPE_LAUNCH") or os.environ.get("SLURM_JOB_ID") or ""
+    if print_environment:
+        asked = Observation(
+            run=run_, to=to, keys=keys, directory=directory, launch=launch, options=options
+        )
+        for name, value in environment_of(asked, os.environ).items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return
+    if not command:
+        raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
+    with nullcontext(to) if to else _collector(directory) as address:
+        asked = Observation(
+            run=run_,
+            to=address,
+            keys=keys,
+            directory=directory,
+            launch=launch or uuid.uuid4().hex,
+            options=options,
+        )
+        code = _run(command, {**os.environ, **environment_of(asked, os.environ)})
+    if not to:
+        _tell_where(directory, run_)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _plain(value: Any) -> Any:
+    """As `observe` takes it."""
+    if isinstance(value, str) and "," in value:
+        return value.split(",")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """The exit code of a command, to which signals are passed on."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}.") from None
+
+    def pass_on(number: int, _: object) -> None:
+        # A terminal sends Ctrl-C to both.
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    return process.wait()
+
+
+@contextmanager
+def _collector(directory: str) -> Generator[str]:
+    """The address of a collector that ends, with all stored, when the block is left."""
+    with TemporaryFile() as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", directory),
+                *("--bind", "tcp://127.0.0.1:*"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the command
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            line = process.stdout.readline()
+        try:
+            if not line:
+                process.wait()
+                log.seek(0)
+                said = log.read().decode(errors="replace").strip().splitlines()
+                raise RankscopeError(said[-1] if said else "The collector did not start.")
+            yield str(json.loads(line)["address"])
+        finally:
+            process.terminate()
+            process.wait(STOP_S)
+
+
+def _tell_where(directory: str, name: str) -> None:
+    path = Path(directory, name)
+    if path.exists():
+        click.echo(f"rankscope: look at what was observed with: rankscope view {path}", err=True)
+    else:
+        click.echo("rankscope: no process trained anything that could be observed.", err=True)

@@ -1,0 +1,121 @@
+"""`rankscope run`: scripts that say nothing of rankscope are observed, and run as without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankscope.store import Run, open_run
+
+JOB = Path(__file__).parent / "job.py"
+KINDS = ("weight", "activation", "activation_gradient", "weight_gradient", "optimizer_state")
+TORCHRUN = (
+    *("-m", "torch.distributed.run", "--standalone"),
+    *("--nproc-per-node", "2", "--max-restarts", "1"),
+)
+
+
+def ran(folder: Path, name: str, *launcher: str, code: int = 0) -> str:
+    """What a script says that is run under the name of its function."""
+    command = [sys.executable, "-m", "rankscope", "run", "--run", name]
+    done = subprocess.run(
+        [*command, "--", sys.executable, *launcher, str(JOB), name],
+        cwd=folder,
+        env={key: value for key, value in os.environ.items() if "RANKSCOPE" not in key},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stderr
+
+
+def run_of(folder: Path, name: str) -> Run:
+    run = open_run(folder / "rankscope-runs" / name)
+    assert run.finished
+    return run
+
+
+@pytest.mark.parametrize("name", ["plain", "compiled"])
+def test_all_that_is_trained_is_seen_from_the_first_step_on(tmp_path: Path, name: str) -> None:
+    said = ran(tmp_path, name)
+    run = run_of(tmp_path, name)
+    records = run.records()
+    assert records["step"].tolist() == [0, 1, 2, 3]
+    assert records["final"].tolist() == [False, False, False, True]
+    assert records["partial"].tolist() == [False] * 4
+    assert set(KINDS) == set(run.sites()["kind"])
+    labels, table = run.table(0)
+    counts = dict(zip(labels, table.counts[:, 0].tolist(), strict=True))
+    assert counts["activation:0"] == 2 * 16 * 8
+    assert said.splitlines()[-1].endswith(f"rankscope view rankscope-runs/{name}")
+
+
+def test_parts_that_a_loop_calls_are_one_model_and_its_optimizers_make_one_step(
+    tmp_path: Path,
+) -> None:
+    ran(tmp_path, "in_parts")
+    run = run_of(tmp_path, "in_parts")
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
+    assert {"weight:0.weight", "weight:2.bias", "activation:1"} <= set(run.sites().index)
+
+
+def test_each_model_of_several_is_a_run(tmp_path: Path) -> None:
+    ran(tmp_path, "two_models")
+    first, second = run_of(tmp_path, "two_models"), run_of(tmp_path, "two_models-2-Sequential")
+    assert set(first.sites(kind="weight").index) == {"weight:weight", "weight:bias"}
+    assert len(second.sites(kind="weight")) == 4
+    assert second.records()["step"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_step_whose_update_a_scaler_leaves_out_is_a_step(tmp_path: Path) -> None:
+    ran(tmp_path, "scaled")
+    run = run_of(tmp_path, "scaled")
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
+    scales = run.training().sel(name="loss_scale", rank=0).values[:3].tolist()
+    assert scales == [2.0**127, 1.0, 1.0]
+    assert run.scalar("nonfinite", sites="weight_gradient:weight").values[:2, 0].tolist() == [12, 0]
+
+
+def test_a_restart_by_torchrun_is_another_attempt(tmp_path: Path) -> None:
+    ran(tmp_path, "ranks", *TORCHRUN)
+    run = run_of(tmp_path, "ranks")
+    assert len(run.attempts) == 2
+    assert len(run.hosts()) == 2
+    assert run.records()["step"].tolist()[-4:] == [0, 1, 2, 3]
+
+
+def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -> None:
+    ran(tmp_path, "fails", code=7)
+    assert run_of(tmp_path, "fails").records()["partial"].tolist() == [False] * 4
+    ran(tmp_path, "raises", code=1)
+    events = run_of(tmp_path, "raises").events()
+    assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
+
+
+def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
+    assert "no process trained anything that could be observed" in ran(tmp_path, "nothing")
+
+
+def test_the_environment_alone_switches_it_on_and_another_sitecustomize_is_kept(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.stderr.write('mine\\n')\n")
+    shown = subprocess.run(
+        [
+            *(sys.executable, "-m", "rankscope", "run", "--run", "x", "--every", "3"),
+            *("--to", "tcp://127.0.0.1:9", "--print-environment"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    script = f"{shown}\n{sys.executable} -c 'import os; print(os.environ[\"RANKSCOPE_OBSERVE\"])'"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ('{"every": 3}\n', "mine\n")
