@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench fuzz clean .venv names chromium
+.PHONY: help demo test soak check format bench fuzz dist installs oldest licences clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,6 +74,26 @@ fuzz: .venv/installed ## Let atheris look for messages that a collector cannot b
 	$(BIN)/uv pip install --quiet --python $(BIN)/python 'atheris>=2.3'
 	mkdir -p build/corpus
 	$(BIN)/python tests/collector/fuzz.py build/corpus tests/wire/corpus $(ARGS)
+
+dist: .venv/installed ## Make the sdist and the wheel, and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+installs: dist ## Install the wheel with each extra alone, and use it
+	$(BIN)/python tests/release/installs.py dist/*.whl $(ARGS)
+
+# The oldest releases of what rankscope imports by itself; of what those import, the newest.
+oldest: .venv/installed ## Run the tests with the oldest libraries that pyproject.toml allows
+	test -x build/oldest/bin/python || $(PYTHON) -m venv build/oldest
+	$(BIN)/uv pip install --python build/oldest/bin/python --resolution lowest-direct \
+		-e '.[torch,collector,parquet,viewer,toolkit,prometheus]' \
+		hypothesis==6.170.15 psutil==7.2.2 pytest==9.2.0 pytest-timeout==2.4.0 pytest-xdist==3.8.0
+	build/oldest/bin/python -m pytest --timeout 300 -W default \
+		tests/sketch tests/wire tests/merge tests/relay tests/store tests/rules tests/collector $(ARGS)
+
+licences: .venv/installed ## Write docs/licences.md
+	$(BIN)/python tests/release/licences.py > docs/licences.md
 
 clean: ## Remove all that make and the tools made; runs are kept
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
