@@ -45,7 +45,7 @@ def complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 def with_menu(section: re.Match[str]) -> str:
     """A section of the index with a menu of the pages that it lists."""
-    pages = [page for _, page, _ in LINK.findall(section[0]) if not page.startswith("..")]
+    pages = re.findall(r"(?m)^\| \[[^]]+\]\(([^)]+)\)", section[0])
     return section[0] + menu(pages, option=f"caption: {section[1]}")
 
 

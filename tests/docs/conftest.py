@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("documented_job.py")
-NAMES = ("demo", "gpt", "gpt-small", "before")
+NAMES = ("demo", "ddp", "gpt", "gpt-small", "before")
 """What the pages call their runs: all are the same one here."""
 
 
