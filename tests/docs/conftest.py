@@ -16,7 +16,7 @@ NAMES = ("demo", "ddp", "gpt", "gpt-small", "before")
 
 @pytest.fixture(scope="session")
 def documented_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `rankscope-runs` in it."""
+    """A folder with `rankscope-runs` in it, and `runs`, as the tutorial calls it."""
     folder = tmp_path_factory.mktemp("documented")
     runs = folder / "rankscope-runs"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
@@ -26,4 +26,5 @@ def documented_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     for name in NAMES[1:]:
         shutil.copytree(runs / NAMES[0], runs / name)
+    (folder / "runs").symlink_to(runs)
     return folder
