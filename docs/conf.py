@@ -7,6 +7,9 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
+import rankscope.rules
+import rankscope.store
+
 DOCS = Path(__file__).parent
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 FOLDERS = {"quantities": "quantities", "decisions/README": "decisions"}
@@ -17,6 +20,8 @@ copyright = "the authors of rankscope"
 release = importlib.metadata.version("rankscope")
 html_title = f"rankscope {release}"
 html_theme = "furo"
+# Messages and commands are copied.
+smartquotes = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click"]
 
 # Links to headings go by their text, as on GitHub.
@@ -28,6 +33,9 @@ autodoc_typehints = "description"
 
 
 def setup(app: Sphinx) -> None:
+    # What a face loads when it is first asked for is else no member of it.
+    for face in (rankscope.rules, rankscope.store):
+        vars(face).update({name: getattr(face, name) for name in face.__all__})
     app.connect("source-read", complete)
     app.connect("autodoc-process-docstring", translate)
 
