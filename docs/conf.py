@@ -64,7 +64,8 @@ def menu(pages: list[str], option: str) -> str:
 def within(folder: Path, link: re.Match[str]) -> str:
     """The link, or its text alone if it leads out of the site: there is no address for that yet."""
     target = (folder / link[2]).resolve()
-    return link[0] if ":" in link[2] or target.is_relative_to(DOCS) else link[1]
+    is_outside = ":" not in link[2] and not target.is_relative_to(DOCS)
+    return link[1] if is_outside and target.exists() else link[0]  # Sphinx warns of the others
 
 
 def translate(
