@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench fuzz dist installs oldest licences clean .venv names chromium
+.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,6 +61,9 @@ check: .venv/installed names ## Check format, lint and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --project .
+
+docs: .venv/installed ## Make the documentation's site in build/docs; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -E -q docs build/docs $(ARGS)
 
 format: .venv/installed ## Format the code and fix what lint can fix
 	$(BIN)/ruff format .

@@ -14,7 +14,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from installs import EXTRAS, install
+from .installs import EXTRAS, install
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

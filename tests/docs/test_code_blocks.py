@@ -1,0 +1,152 @@
+"""What the pages say to type can be typed: names, commands and options are those that there are."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from rankscope.__main__ import cli
+from rankscope.agent.jax import Scope as JaxScope
+from rankscope.agent.torch import Scope
+from rankscope.store import Run
+
+from .pages import BLOCKS, PAGES, ROOT, Block, code_in_lines
+
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+RUN_ELSEWHERE = {
+    "docs/integrations.md",  # by tests/agent/test_libraries.py
+    "docs/toolkit.md",  # by tests/agent/test_toolkit_page.py
+}
+NOT_RUN = {
+    "docs/logframe.md",  # it asks for a log that tandv has written: tests/logframe has such
+    "docs/poptorch.md",  # PopTorch comes with the Poplar SDK alone
+}
+NOT_INSTALLED = {"poptorch"}
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in RUN_ELSEWHERE], ids=str)
+def test_python_compiles_and_imports_public_names(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            assert all(there_is(alias.name) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.module
+            assert there_is(node.module)
+            for alias in node.names:
+                assert alias.name == "*" or is_public(node.module, alias.name), alias.name
+
+
+def there_is(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in NOT_INSTALLED or importlib.util.find_spec(top) is not None
+
+
+def is_public(module: str, name: str) -> bool:
+    if not module.startswith("rankscope"):
+        return True
+    found = importlib.import_module(module)
+    rooms = importlib.util.find_spec(f"{module}.{name}") if hasattr(found, "__path__") else None
+    return name in getattr(found, "__all__", dir(found)) or rooms is not None
+
+
+@pytest.mark.parametrize("page", sorted({b.page for b in PYTHON} - RUN_ELSEWHERE - NOT_RUN))
+def test_code_that_needs_nothing_else_runs(
+    page: str, documented_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is code whose names all come from blocks before it, or from a stored run."""
+    monkeypatch.chdir(documented_runs)
+    names: dict[str, Any] = {}  # what the page's code makes
+    for block in PYTHON:
+        if block.page == page and free_names(block.text) <= names.keys():
+            exec(compile(block.text, str(block), "exec"), names)
+
+
+def free_names(code: str) -> set[str]:
+    """The names that code uses and does not make."""
+    nodes = list(ast.walk(ast.parse(code)))
+    used = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    made = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    made |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    made |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    imports = [a for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
+    made |= {alias.asname or alias.name.partition(".")[0] for alias in imports}
+    return used - made - set(dir(builtins))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_methods_of_runs_and_scopes_are_there(page: Path) -> None:
+    name = page.relative_to(ROOT).as_posix()
+    code = "\n".join([b.text for b in PYTHON if b.page == name] + code_in_lines(page))
+    scope = {*dir(Scope), *dir(JaxScope), "training_model"}
+
+    assert set(re.findall(r"\b[rR]un\.([a-z]\w*)\(", code)) <= {*dir(Run)}
+    assert set(re.findall(r"\bscope\.([a-z]\w*)\(", code)) <= scope
+
+
+def commands_of(block: Block) -> list[str]:
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [command for line in lines for command in re.split(r" (?:&&|\||;) ", line)]
+
+
+COMMANDS = sorted(
+    {
+        (str(block), words)
+        for block in BLOCKS
+        if block.language in ("", "sh", "bash", "console")
+        for line in commands_of(block)
+        if (words := line.removeprefix("$ ")) and re.match(r"(?:\w+=\S+ )*\S*\brankscope ", words)
+    }
+)
+
+
+@pytest.mark.parametrize(("place", "line"), COMMANDS)
+def test_commands_have_the_options_that_are_said(place: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    where = next(n for n, word in enumerate(words) if word.split("/")[-1] == "rankscope")
+
+    check(words[where + 1 :], whole=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_in_sentences_have_the_options_that_are_said(page: Path) -> None:
+    for code in code_in_lines(page):
+        if re.match(r"(?:\w+=\S+ )*rankscope [a-z]", code):
+            words = shlex.split(code)
+            check(words[words.index("rankscope") + 1 :], whole=False)
+
+
+def check(words: list[str], *, whole: bool) -> None:
+    """Hold a command's words against what it takes; `whole`: nothing is left to be added."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        _, found, words = command.resolve_command(click.Context(command), words)
+        assert found is not None
+        command = found
+        if isinstance(command, click.Group) and not words:
+            return
+    # A sentence may name an option without its value.
+    value = [] if whole or not words or command_takes_alone(command, words[-1]) else ["…"]
+    options, rest, _ = command.make_parser(click.Context(command)).parse_args([*words, *value])
+    assert not rest, f"{command.name} does not take {rest}"
+    for parameter in command.params:
+        value = options.get(parameter.name or "")
+        given = isinstance(value, str)
+        if isinstance(parameter.type, click.Choice) and given:
+            parameter.type.convert(value, parameter, None)
+        missing = whole and parameter.required and (value is None or value == ())
+        assert not missing, f"{command.name} needs {parameter.name}"
+
+
+def command_takes_alone(command: click.Command, word: str) -> bool:
+    """Whether a word is anything but an option that wants a value."""
+    options = [one for one in command.params if isinstance(one, click.Option) and word in one.opts]
+    return not any(one.nargs and not one.is_flag and not one.count for one in options)
