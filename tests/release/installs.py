@@ -72,7 +72,7 @@ def install(wheel: Path, extra: str, folder: Path) -> float:
     there = {package["name"] for package in listed}
     brought = there & (HEAVY - EXTRAS[extra].may_bring)
     assert not brought, f"rankscope[{extra}] brings {', '.join(sorted(brought))}."
-    subprocess.run([python, "-W", "error::ImportWarning", "-c", EXTRAS[extra].use], check=True, cwd=folder)  # fmt: skip
+    subprocess.run([python, "-c", EXTRAS[extra].use], check=True, cwd=folder)
     subprocess.run([folder / "bin" / "rankscope", "--help"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([python, "-m", "pip", "check"], check=True, stdout=subprocess.DEVNULL)
     [packages] = folder.glob("lib/python*/site-packages")

@@ -18,9 +18,10 @@ from packaging.requirements import Requirement
 HEAD = """\
 # Licences
 
-rankscope is under the Apache License 2.0. This is what it and its extras install on Linux with CPython, made by
-`make licences` on {count} distributions. A CUDA build of torch or JAX brings libraries of NVIDIA's besides.
-icechunk's wheel does not say its licence; its repository's is the MIT License.
+rankscope is under the Apache License 2.0. This is what it and its extras install on Linux with
+CPython, made by `make licences` of {count} distributions. A CUDA build of torch or JAX brings
+libraries of NVIDIA's besides. icechunk's wheel does not say its licence; its repository's is the
+MIT License.
 """
 
 

@@ -14,6 +14,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+
 from .installs import EXTRAS, install
 
 ROOT = Path(__file__).resolve().parents[2]
