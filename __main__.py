@@ -1,8 +1,10 @@
 """The command line: one command a room, its module imported only when it is asked for."""
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -99,6 +101,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
         extra="collector",
         summary="Delete the detail of a run's old steps.",
     ),
+    "config": LazyCommand(
+        target="config.command:config",
+        extra="collector,viewer",
+        summary="Check a file of settings, show what holds, print its schema.",
+    ),
     "view": LazyCommand(
         target="viewer.command:view",
         extra="viewer",
@@ -187,9 +194,27 @@ def load(target: str) -> click.Command:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(resolve_path=True),
+    envvar="RANKSCOPE_CONFIG",
+    show_envvar=True,
+    help="File of settings, TOML, for what is not said otherwise: docs/configuration.md.",
+)
 @click.version_option(package_name="rankscope", prog_name="rankscope")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context, config: str | None) -> None:
     """Watch the numbers inside a neural network while it trains."""
+    name = context.invoked_subcommand
+    if config is None or name is None or not isinstance(context.command, LazyGroup):
+        return
+    os.environ["RANKSCOPE_CONFIG"] = config  # for what is started from here, too
+    command = context.command.get_command(context, name)
+    if command is not None and name in ("collect", "relay", "rules", "run", "view"):
+        # Imported late: this loads NumPy, which other commands may not need.
+        from .config import defaults_of
+
+        context.default_map = {name: defaults_of(command, name, Path(config))}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..sketch.errors import RankscopeError, SettingError
+from .settings import agent_settings
 
 BESIDE = 'exec 3<&0; "$@" <&3 3<&- &'
 """A shell that runs its arguments and ends at once. So the collector is no child of the rank that
@@ -27,7 +28,8 @@ def folder_of(directory: str | os.PathLike[str] | None) -> Path:
     Raises:
         SettingError: it is a URL: a run there outlives this machine, and so must its collector.
     """
-    named = str(directory or os.environ.get("RANKSCOPE_DIR") or "rankscope-runs")
+    said = directory or os.environ.get("RANKSCOPE_DIR") or agent_settings().get("directory")
+    named = str(said or "rankscope-runs")
     if "://" in named:
         raise SettingError(
             f"`directory` must be a folder, got {named!r}: start `rankscope collect --store "
@@ -63,7 +65,7 @@ def start_collector(
         ) from None
     command = [sys.executable, "-m", "rankscope", "collect", "--bind", bind]
     command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
-    command += ["--keys", "-"] if keys else []
+    command += ["--keys", "-" if keys else ""]
     begins = log.tell()
     with log:
         process = subprocess.Popen(

@@ -10,10 +10,12 @@ from difflib import get_close_matches
 from typing import get_args
 
 from ..sketch.errors import SettingError
-from ..sketch.exact_counts import ExactCount
+from ..sketch.exact_counts import ExactCount, exact_count_named
 from ..wire.messages import Placement
 
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
+ExactCounts = Mapping[str, ExactCount | str | Sequence[ExactCount | str]]
+"""By pattern what is counted: exact counts, or their names, as "cast_counts:float8_e4m3fn"."""
 MOST_COMPARED = 1000
 """Names among which near ones are looked for: to compare with all of a large model takes long."""
 
@@ -60,7 +62,7 @@ class Counting:
     """Patterns that are searched for in a site's label, and what is counted where they are found"""
 
     @classmethod
-    def of(cls, exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None) -> Counting:
+    def of(cls, exact_counts: ExactCounts | None) -> Counting:
         """From regular expressions and what is asked for.
 
         Raises:
@@ -68,7 +70,7 @@ class Counting:
         """
         asked: list[tuple[re.Pattern[str], tuple[ExactCount, ...]]] = []
         for pattern, some in (exact_counts or {}).items():
-            chosen = tuple(some) if isinstance(some, Sequence) else (some,)
+            chosen = _exact_counts(some)
             for one in chosen:
                 # Users without a type checker may pass anything.
                 if not isinstance(one, ExactCount):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -193,3 +195,8 @@ def _compile(option: str, patterns: str | Sequence[str] | None) -> tuple[re.Patt
         raise SettingError(
             f"{option}={error.pattern!r} is not a regular expression: {error}."
         ) from None
+
+
+def _exact_counts(some: ExactCount | str | Sequence[ExactCount | str]) -> tuple[ExactCount, ...]:
+    several = [some] if isinstance(some, str) or not isinstance(some, Sequence) else some
+    return tuple(exact_count_named(one) if isinstance(one, str) else one for one in several)

@@ -1,21 +1,178 @@
-"""What all agents are told alike: the name of the run, its collector, and the keys for that."""
+"""What all agents are told alike, by arguments, the environment, or a file of settings."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
-from ..sketch.errors import SettingError
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..settings import given, read_settings, settings_file, settings_of
+from ..sketch.errors import RankscopeError, SettingError
+from ..wire.address import parse_destination
 from ..wire.keys import AgentKeys
-from ..wire.messages import RUN_NAME
+from ..wire.messages import LEAST_BUDGET, RUN_NAME, Kind, Placement
+from .schedule import KINDS, Schedule, schedules_by_kind
+from .selection import Counting, Placing, Selection, Unchecked
+
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+PLACES = ("run", "to", "keys", "directory")
+"""For these the environment goes before the file."""
+Patterns = str | list[str]
+OneOrMore = Annotated[int, Meta(ge=1)]
+
+
+class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `agent` of a file of settings: keywords of `observe`, whichever framework's."""
+
+    run: str | UnsetType = UNSET
+    """Name of the run."""
+    to: str | UnsetType = UNSET
+    """Address of a collector or relay, as tcp://host:7600."""
+    keys: str | UnsetType = UNSET
+    """Folder of the agents' keys."""
+    directory: str | UnsetType = UNSET
+    """Where a collector that rank 0 starts keeps its runs."""
+    kinds: Kind | list[Kind] | UnsetType = UNSET
+    """What is observed."""
+    every: OneOrMore | UnsetType = UNSET
+    """Distance of the steps in which sites are sketched."""
+    staggered: bool | UnsetType = UNSET
+    """Whether sites take turns, so that no step takes longer. PyTorch."""
+    schedules: dict[Kind, OneOrMore | str] | UnsetType = UNSET
+    """For single kinds: a distance of steps, or a text as "logarithmic(10)"."""
+    sentinel: bool | UnsetType = UNSET
+    """Whether every site is looked at in every step. PyTorch."""
+    budget: Annotated[float, Meta(ge=LEAST_BUDGET, le=1)] | UnsetType = UNSET
+    """Share of step time that the agent may take, as 0.01. PyTorch."""
+    sample: float | dict[Kind, float] | UnsetType = UNSET
+    """Share of the elements of large tensors that is sketched, as 0.125. PyTorch."""
+    ring: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    """Steps that are kept in full until something is wrong. PyTorch."""
+    overflow: str | UnsetType = UNSET
+    """Number format beyond which the ring is sent, as float8_e4m3fn. PyTorch."""
+    exact_counts: dict[str, Patterns] | UnsetType = UNSET
+    """By pattern of labels: fine_exponents:2, block_exponents:1x32:power:1, or
+    cast_counts:float8_e4m3fn; one or several. PyTorch and JAX."""
+    quantities: str | dict[str, Any] | UnsetType = UNSET
+    """By name or class of modules what is derived, or a TOML file of it. PyTorch."""
+    mesh: dict[str, OneOrMore] | UnsetType = UNSET
+    """Sizes of the mesh's axes by name, ranks counted with the last axis first. PyTorch."""
+    axes: dict[str, str] | UnsetType = UNSET
+    """What mesh axes are called in the run, as data = dp. JAX."""
+    in_program: bool | UnsetType = UNSET
+    """Whether sketches are made on the devices, in the step's program. JAX."""
+    placements: dict[str, dict[str, Placement]] | UnsetType = UNSET
+    """By pattern of labels, and by mesh axis, how sites relate to the whole. PyTorch and JAX."""
+    unchecked: Patterns | UnsetType = UNSET
+    """Patterns of labels whose copies may differ."""
+    rename: dict[str, str] | UnsetType = UNSET
+    """What to replace in names, by pattern. PyTorch."""
+    include: Patterns | UnsetType = UNSET
+    """Patterns of names that are observed; otherwise all are."""
+    exclude: Patterns | UnsetType = UNSET
+    """Patterns of names that are not."""
+    modules: list[str] | UnsetType = UNSET
+    """Classes of the modules whose tensors are observed. PyTorch."""
+    training_only: bool | UnsetType = UNSET
+    """Whether forwards in evaluation mode are left out. PyTorch."""
+    hyperparameters: OneOrMore | str | UnsetType = UNSET
+    """In which steps loss scale and hyper-parameters are read. PopTorch."""
+    taps: Patterns | UnsetType = UNSET
+    """Patterns of the graph's tensors that are observed, too. PopTorch."""
+    output_modes: str | dict[str, str] | UnsetType = UNSET
+    """What is taken of micro-batches: final, sum, all or every(4). PopTorch."""
+    names: list[str] | UnsetType = UNSET
+    """Names of the graph's tensors. PopTorch."""
+    where: Literal["host", "device"] | UnsetType = UNSET
+    """Whether the device tells of the outputs of modules. PopTorch."""
+
+    def __post_init__(self) -> None:
+        """Refuse what only looks right: patterns, schedules, addresses.
+
+        Raises:
+            ValueError: one of them cannot be used.
+        """
+        said = given(self)
+        every, kinds = said.get("every", 1), said.get("kinds", KINDS)
+        try:
+            if "run" in said:
+                run_name(said["run"])
+            if "to" in said:
+                parse_destination(said["to"])
+            Selection.of(said.get("include"), said.get("exclude"))
+            Placing.of(said.get("placements"))
+            Unchecked.of(said.get("unchecked"))
+            Counting.of(said.get("exact_counts"))
+            schedules_by_kind(Schedule(every=every), said.get("schedules", {}), kinds)
+        except RankscopeError as error:
+            raise ValueError(str(error)) from None
+
+
+def agent_settings(file: Path | None = None) -> dict[str, Any]:
+    """What a file of settings says to agents; without one that which RANKSCOPE_CONFIG names.
+
+    Raises:
+        SettingError: it cannot be read, or holds what cannot be used.
+    """
+    file = file or settings_file()
+    if file is None:
+        return {}
+    faults = list[str]()
+    table = read_settings(file).get("agent", {})
+    settings = settings_of(table, AgentSettings, f"{file}, [agent]", faults)
+    if settings is None:
+        raise SettingError("\n".join(faults))
+    return given(settings)
+
+
+def configured(
+    *own: str,
+) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
+    """Have what a call of `observe` leaves out, or gives as None, taken from the file of settings.
+
+    The name of the run and the places are left to the functions below: for these the environment
+    goes before the file.
+
+    Args:
+        own: keywords that no file can say, for they take objects of the framework.
+    """
+
+    def configure(observe: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+        takes = signature(observe).parameters.keys() - set(own)
+
+        @wraps(observe)
+        def with_file(*arguments: Arguments.args, **options: Arguments.kwargs) -> Made:
+            said = agent_settings()
+            foreign = sorted(said.keys() - takes)
+            if foreign:
+                raise SettingError(
+                    f"{settings_file()}, [agent]: {', '.join(foreign)} cannot be said of "
+                    f"{observe.__module__.rpartition('.')[0]}."
+                )
+            for name, value in said.items():
+                if name not in PLACES and options.get(name) is None:
+                    options[name] = value
+            return observe(*arguments, **options)
+
+        return with_file
+
+    return configure
 
 
 def run_name(run: str | None) -> str:
-    """The run's name, or that of the environment.
+    """The run's name, or that of the environment, or of the file of settings.
 
     Raises:
         SettingError: there is none, or it cannot name a folder.
     """
-    name = run or os.environ.get("RANKSCOPE_RUN", "")
+    name = run or os.environ.get("RANKSCOPE_RUN") or agent_settings().get("run", "")
     if not name:
         raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
     if not RUN_NAME.fullmatch(name):
@@ -24,17 +181,20 @@ def run_name(run: str | None) -> str:
 
 
 def destination_of(to: str | None) -> str | None:
-    """The address of the collector or relay, or that of the environment; None: there is none."""
-    return to or os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO") or None
+    """The address of the collector or relay, or that of the environment, or of the file of
+    settings; None: there is none."""
+    from_environment = os.environ.get("RANKSCOPE_RELAY") or os.environ.get("RANKSCOPE_TO")
+    return to or from_environment or agent_settings().get("to")
 
 
 def keys_of(folder: str | os.PathLike[str] | None, to: str | None) -> AgentKeys | None:
-    """The keys in the folder that was given, or in that of the environment; None: there is none.
+    """The keys in the folder that was given, or in that of the environment, or of the file of
+    settings; None: there is none.
 
     Raises:
         SettingError: they cannot be used, or were given without the collector that they are for.
     """
-    place = folder or os.environ.get("RANKSCOPE_KEYS")
+    place = folder or os.environ.get("RANKSCOPE_KEYS") or agent_settings().get("keys")
     if not place:
         return None
     if not to:

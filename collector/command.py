@@ -22,7 +22,7 @@ from .service import Service
 from .settings import CollectorSettings
 
 
-@click.command()
+@click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_COLLECT"})
 @click.option(
     "--bind",
     default="tcp://127.0.0.1:7600",
@@ -35,7 +35,7 @@ from .settings import CollectorSettings
     show_default=True,
     help="Folder of the runs, or a URL: s3://, gs:// or az://BUCKET/FOLDER.",
 )
-@click.option("--run", "runs", multiple=True, help="Take only this run; may be said several times.")
+@click.option("--run", multiple=True, help="Take only this run; may be said several times.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
@@ -72,12 +72,9 @@ from .settings import CollectorSettings
     help="Keep all that single ranks said: of `all`, of `none`, of ranks as `0,3`, or of the "
     "records around an alert.",
 )
-@click.option(
-    "--rules", "rules_file", metavar="FILE", help="Settings of the rules, TOML: see docs/rules.md."
-)
+@click.option("--rules", metavar="FILE", help="Settings of the rules; otherwise those of --config.")
 @click.option(
     "--memory",
-    "memory_mib",
     type=click.IntRange(min=16),
     default=256,
     show_default=True,
@@ -86,7 +83,6 @@ from .settings import CollectorSettings
 @click.option("--health", help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7601.")
 @click.option(
     "--sink",
-    "sinks",
     multiple=True,
     envvar="RANKSCOPE_SINKS",
     metavar="KIND:TARGET",
@@ -105,7 +101,7 @@ def collect(
     *,
     bind: str,
     store: str,
-    runs: tuple[str, ...],
+    run: tuple[str, ...],
     until_done: bool,
     announce: bool,
     keys: str | None,
@@ -114,10 +110,10 @@ def collect(
     lost_after: float,
     keep_steps: int | None,
     keep_per_rank: str,
-    rules_file: str | None,
-    memory_mib: int,
+    rules: str | None,
+    memory: int,
     health: str | None,
-    sinks: tuple[str, ...],
+    sink: tuple[str, ...],
     log_format: str,
 ) -> None:
     """Receive what the ranks of a job measure and store it."""
@@ -126,20 +122,20 @@ def collect(
     joiner = JoinerSettings(
         deadline_s=deadline,
         lost_after_s=lost_after,
-        open_bytes=memory_mib << 19,
-        retain_bytes=memory_mib << 18,
+        open_bytes=memory << 19,
+        retain_bytes=memory << 18,
         per_rank=per_rank(keep_per_rank),
-        rules=rule_book(rules_file),
+        rules=rule_book(rules),
     )
     settings = CollectorSettings(
         joiner=joiner,
-        runs=frozenset(runs),
+        runs=frozenset(run),
         keep_records=keep_steps,
-        held_bytes=memory_mib << 20,
+        held_bytes=memory << 20,
     )
     stop = StopSignal()
     raise_file_limit()
-    told, metrics = open_sinks(sinks)
+    told, metrics = open_sinks(sink)
     if metrics is not None and health is None:
         raise click.UsageError(
             "`--sink prometheus` is read at /metrics of `--health`: say `--health 127.0.0.1:7610`."
@@ -169,6 +165,6 @@ def collect(
 
 
 def _keys(given: str | None) -> CollectorKeys | None:
-    if given is None:
+    if not given:
         return None
     return read_keys(sys.stdin.readline()) if given == "-" else CollectorKeys.load(given)

@@ -25,7 +25,7 @@ STOP_S = 60.0
 
 
 @click.command()
-@click.option("--run", "run_", envvar="RANKSCOPE_RUN", required=True, help="Name of the run.")
+@click.option("--run", envvar="RANKSCOPE_RUN", required=True, help="Name of the run.")
 @click.option(
     "--to",
     envvar=["RANKSCOPE_RELAY", "RANKSCOPE_TO"],
@@ -54,7 +54,7 @@ STOP_S = 60.0
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
-    run_: str,
+    run: str,
     to: str,
     keys: str,
     directory: str,
@@ -70,7 +70,7 @@ def run(
     launch = os.environ.get("RANKSCOPE_LAUNCH") or os.environ.get("SLURM_JOB_ID") or ""
     if print_environment:
         asked = Observation(
-            run=run_, to=to, keys=keys, directory=directory, launch=launch, options=options
+            run=run, to=to, keys=keys, directory=directory, launch=launch, options=options
         )
         for name, value in environment_of(asked, os.environ).items():
             click.echo(f"export {name}={shlex.quote(value)}")
@@ -79,7 +79,7 @@ def run(
         raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
     with nullcontext(to) if to else _collector(directory) as address:
         asked = Observation(
-            run=run_,
+            run=run,
             to=address,
             keys=keys,
             directory=directory,
@@ -88,7 +88,7 @@ def run(
         )
         code = _run(command, {**os.environ, **environment_of(asked, os.environ)})
     if not to:
-        _tell_where(directory, run_)
+        _tell_where(directory, run)
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -123,7 +123,7 @@ def _collector(directory: str) -> Generator[str]:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", directory),
-                *("--bind", "tcp://127.0.0.1:*"),
+                *("--bind", "tcp://127.0.0.1:*", "--keys", ""),
             ],
             stdout=subprocess.PIPE,
             stderr=log,

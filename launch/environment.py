@@ -13,6 +13,8 @@ OPTIONS = "RANKSCOPE_OBSERVE"
 """The variable that switches observing on: a JSON object of options of `observe`."""
 LAUNCH = "RANKSCOPE_LAUNCH"
 """The variable that is alike in all processes of one start of a job, and in no other's."""
+CONFIG = "RANKSCOPE_CONFIG"
+"""The variable that names the file of settings."""
 STARTUP = Path(__file__).parent / "startup"
 """The folder whose `sitecustomize` Python imports when it starts, if it is in PYTHONPATH."""
 
@@ -43,6 +45,7 @@ def environment_of(observation: Observation, given: Mapping[str, str]) -> dict[s
         "RANKSCOPE_KEYS": observation.keys,
         "RANKSCOPE_DIR": observation.directory,
         LAUNCH: observation.launch,
+        CONFIG: given.get(CONFIG, ""),
     }
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, path))),

@@ -36,7 +36,7 @@ class Bytes(click.ParamType):
         return int(float(match[1]) * UNITS[match[2].upper()])
 
 
-@click.command()
+@click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_RELAY"})
 @click.option("--to", required=True, help="The collector, or the next relay: tcp://host:7600.")
 @click.option(
     "--bind",

@@ -1,7 +1,8 @@
 """Which rules a run is judged by: those that are built in, those of installed packages, settings.
 
-Settings are a TOML file:
+Of a file of settings (docs/configuration.md) these tables are meant:
 
+    [rules]
     mute = ["nonfinite activation:.*mask"]
 
     [rules.underflow]
@@ -11,11 +12,11 @@ Settings are a TOML file:
     [rules.loss-spike]
     off = true
 
-    [agents]
+    [closer_look]
     severity = "warning"
     steps = 16
 
-    [[quantities]]
+    [[bounds]]
     quantity = "rank_me"
     of = "blocks"
     below = 8
@@ -25,16 +26,16 @@ Settings are a TOML file:
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..settings import check_names, fault_of, given, read_settings, settings_of
 from ..sketch.errors import SettingError
-from ..store.incidents import SEVERITIES
 from .bounds import BOUNDS, Bound, Side
 from .builtin import BUILT_IN
 from .exact import EXACT
@@ -42,8 +43,7 @@ from .rule import Rule, Severity
 
 GROUP = "rankscope.rules"
 """Entry points of this group are rules, or sequences of rules, of installed packages."""
-NUMBERS = "threshold", "clear", "records", "calm"
-"""What can be set of a rule, beside its severity and whether it is off."""
+Positive = Annotated[int, Meta(ge=1)]
 MOST_STEPS = 64
 """In more steps than these agents are not asked to look closer."""
 
@@ -77,31 +77,94 @@ class RuleBook:
         return any(pattern.search(f"{rule} {site}") for pattern in self.mute)
 
 
+class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file may say of a rule."""
+
+    threshold: float | UnsetType = UNSET
+    """Above it a record is wrong."""
+    clear: float | UnsetType = UNSET
+    """At most the threshold: at this a record is right again."""
+    records: Positive | UnsetType = UNSET
+    """After so many records in a row that are wrong it is told."""
+    calm: Positive | UnsetType = UNSET
+    """After so many that are right it is over."""
+    severity: Severity | UnsetType = UNSET
+    """How bad it is."""
+    off: bool = False
+    """Whether the rule judges nothing."""
+
+
+class CloserSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When agents look closer because of an alert, and how."""
+
+    severity: Severity | UnsetType = UNSET
+    """Of the alerts that make them, at least."""
+    steps: Annotated[int, Meta(ge=0, le=MOST_STEPS)] | UnsetType = UNSET
+    """In so many steps all sites are sketched, whatever schedules say."""
+    ring: bool | UnsetType = UNSET
+    """Whether all ranks send the steps that their rings keep."""
+
+
+class BoundSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a derived quantity may be at most, or at least."""
+
+    quantity: str
+    """Its name, with its options, if it has any."""
+    of: str = ""
+    """Pattern of the names of modules and parameters; without it all."""
+    above: float | UnsetType = UNSET
+    """More than this is wrong; or give `below`."""
+    below: float | UnsetType = UNSET
+    """Less than this is wrong."""
+    severity: Severity = "warning"
+    """How bad it is."""
+    records: Positive = 1
+    """So many records in a row must be beyond it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a bound on no side, or on both.
+
+        Raises:
+            ValueError: it is one.
+        """
+        if len(given(self).keys() & {"above", "below"}) != 1:
+            raise ValueError("give one of above and below.")
+
+
 def rule_book(settings: str | Path | None = None) -> RuleBook:
-    """All rules, as a TOML file says; without one as they are.
+    """All rules, as a file of settings says; without one as they are.
 
     Raises:
-        SettingError: the file cannot be read, or says what cannot be; the message lists near names.
+        SettingError: the file cannot be read, or says what cannot be; the message lists all faults,
+            and near names.
     """
-    rules = {rule.name: rule for rule in (*BUILT_IN, *installed())}
-    if settings is None:
-        return RuleBook(rules=tuple(rules.values()))
-    said = _read(Path(settings))
-    _check_names(said, ("mute", "rules", "agents", "quantities"), f"{settings}")
-    for name, wanted in said.get("rules", {}).items():
-        exact = [rule.name for rule in EXACT]
-        _check_names({name: None}, (*rules, *exact), f"{settings}, [rules]")
-        if name in exact:
-            raise SettingError(f"{settings}: rule {name} is exact; it can only be muted.")
-        rule = _changed(rules[name], wanted, f"{settings}, [rules.{name}]")
-        if rule is None:
-            del rules[name]
-        else:
-            rules[name] = rule
-    mute = [_pattern(one, f"{settings}: mute") for one in said.get("mute", [])]
-    closer = _closer(said.get("agents", {}), f"{settings}, [agents]")
-    bounds = _bounds(said.get("quantities", []), settings)
-    return RuleBook(rules=tuple(rules.values()), mute=mute, closer=closer, bounds=bounds)
+    faults = list[str]()
+    book = book_of({} if settings is None else read_settings(Path(settings)), f"{settings}", faults)
+    if faults:
+        raise SettingError("\n".join(faults))
+    return book
+
+
+def book_of(said: Mapping[str, Any], where: str, faults: list[str]) -> RuleBook:
+    """All rules, as the tables of a file say, but for what is wrong of it.
+
+    Args:
+        said: by name of the table.
+        where: what the file is called in a fault; faults are added to the list.
+
+    Raises:
+        SettingError: the rules of an installed package cannot be loaded.
+    """
+    rules, mute = _rules(said.get("rules", {}), f"{where}, [rules]", faults)
+    closer = settings_of(
+        said.get("closer_look", {}), CloserSettings, f"{where}, [closer_look]", faults
+    )
+    return RuleBook(
+        rules=rules,
+        mute=mute,
+        closer=Closer() if closer is None else replace(Closer(), **given(closer)),
+        bounds=_bounds(said.get("bounds", []), where, faults),
+    )
 
 
 def installed() -> list[Rule]:
@@ -123,109 +186,82 @@ def installed() -> list[Rule]:
     return found
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise SettingError(f"Rules cannot be read from {file}: {error.strerror}.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{file} is no TOML: {error}") from error
+def _rules(
+    said: Any, where: str, faults: list[str]
+) -> tuple[Sequence[Rule], Sequence[re.Pattern[str]]]:
+    """The rules as they are wanted, and what is not told."""
+    rules = {rule.name: rule for rule in (*BUILT_IN, *installed())}
+    exact = [rule.name for rule in EXACT]
+    if not isinstance(said, dict):
+        faults.append(f"{where} is a table of settings, got {said!r}.")
+        return tuple(rules.values()), ()
+    changes = dict(cast("dict[str, Any]", said))
+    mute = changes.pop("mute", [])
+    check_names(changes, ("mute", *rules, *exact), where, faults)
+    for name in exact:
+        if name in changes:
+            faults.append(f"{where}: {name} is exact; it can only be muted.")
+    for name in changes.keys() & rules.keys():
+        place = f"{where[:-1]}.{name}]"
+        wanted = settings_of(changes[name], RuleSettings, place, faults)
+        if wanted is not None:
+            rules[name] = _changed(rules[name], wanted, place, faults)
+    off = {name for name in changes if isinstance(changes[name], dict) and changes[name].get("off")}
+    fault = fault_of(mute, list[str])
+    if fault:
+        faults.append(f"{where}: mute {fault}")
+        mute = []
+    patterns = [_pattern(one, f"{where}: mute", faults) for one in mute]
+    return tuple(rule for rule in rules.values() if rule.name not in off), patterns
 
 
-def _check_names(said: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for name in said:
-        if name not in known:
-            near = get_close_matches(name, known, n=3, cutoff=0.4) or known
-            raise SettingError(f"{where}: there is no {name!r}; there are {', '.join(near)}.")
-
-
-def _changed(rule: Rule, wanted: Any, where: str) -> Rule | None:
-    """The rule as it is wanted; None where it is off."""
-    _check_names(_table(wanted, where), (*NUMBERS, "severity", "off"), where)
-    if wanted.get("off", False):
-        return None
-    severity = _severity(wanted.get("severity", rule.severity), where)
-    numbers = {name: wanted[name] for name in NUMBERS if name in wanted}
-    for name, number in numbers.items():
-        least = 1 if name in ("records", "calm") else None
-        is_whole = isinstance(number, int) and not isinstance(number, bool)
-        if not (is_whole if least else is_whole or isinstance(number, float)):
-            raise SettingError(f"{where}: {name} is a number, got {number!r}.")
-        if least is not None and number < least:
-            raise SettingError(f"{where}: {name} is at least {least}, got {number!r}.")
-    if "threshold" in numbers and "clear" not in numbers:
-        numbers["clear"] = min(rule.clear, numbers["threshold"])
-    changed = replace(rule, severity=severity, **numbers)
+def _changed(rule: Rule, wanted: RuleSettings, where: str, faults: list[str]) -> Rule:
+    """The rule as it is wanted."""
+    said = {name: value for name, value in given(wanted).items() if name != "off"}
+    if "threshold" in said:
+        said.setdefault("clear", min(rule.clear, said["threshold"]))
+    changed = replace(rule, **said)
     if changed.clear > changed.threshold:
-        raise SettingError(f"{where}: clear is at most the threshold, {changed.threshold}.")
+        faults.append(f"{where}: clear is at most the threshold, {changed.threshold}.")
     return changed
 
 
-def _closer(wanted: Any, where: str) -> Closer:
-    """When agents look closer, as it is wanted."""
-    usual = Closer()
-    _check_names(_table(wanted, where), ("severity", "steps", "ring"), where)
-    steps, ring = wanted.get("steps", usual.steps), wanted.get("ring", usual.ring)
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= MOST_STEPS:
-        raise SettingError(f"{where}: steps is a number from 0 to {MOST_STEPS}, got {steps!r}.")
-    if not isinstance(ring, bool):
-        raise SettingError(f"{where}: ring is true or false, got {ring!r}.")
-    severity = _severity(wanted.get("severity", usual.severity), where)
-    return Closer(severity=severity, steps=steps, ring=ring)
-
-
-def _bounds(wanted: Any, settings: str | Path) -> list[Bound]:
+def _bounds(wanted: Any, where: str, faults: list[str]) -> list[Bound]:
     """The bounds of quantities; what is said of one and side takes the place of a built-in one."""
-    if not isinstance(wanted, list):
-        raise SettingError(f"{settings}: quantities are tables, as [[quantities]].")
     bounds = {(one.quantity, one.side): one for one in BOUNDS}
+    if not isinstance(wanted, list):
+        faults.append(f"{where}: bounds are tables, as [[bounds]], got {wanted!r}.")
+        return list(bounds.values())
     said = set[tuple[str, Side]]()
     for number, one in enumerate(cast("list[Any]", wanted), 1):
-        where = f"{settings}, [[quantities]] {number}"
-        bound = _bound(_table(one, where), where)
+        place = f"{where}, [[bounds]] {number}"
+        found = settings_of(one, BoundSettings, place, faults)
+        if found is None:
+            continue
+        bound = _bound(found, place, faults)
         key = bound.quantity, bound.side
         if key in said:
-            raise SettingError(f"{where}: {bound.quantity} has a bound {bound.side} it already.")
+            faults.append(f"{place}: {bound.quantity} has a bound {bound.side} it already.")
         said.add(key)
         bounds[key] = bound
     return list(bounds.values())
 
 
-def _bound(said: Mapping[str, Any], where: str) -> Bound:
-    _check_names(said, ("quantity", "of", "above", "below", "severity", "records"), where)
-    quantity, records = said.get("quantity"), said.get("records", 1)
-    sides: list[Side] = [side for side in ("above", "below") if side in said]
-    if not isinstance(quantity, str) or len(sides) != 1:
-        raise SettingError(f"{where}: give quantity, and one of above and below.")
-    value = said[sides[0]]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{where}: {sides[0]} is a number, got {value!r}.")
-    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        raise SettingError(f"{where}: records is at least 1, got {records!r}.")
+def _bound(said: BoundSettings, where: str, faults: list[str]) -> Bound:
+    side: Side = "below" if said.above is UNSET else "above"
     return Bound(
-        quantity=quantity,
-        side=sides[0],
-        value=float(value),
-        of=_pattern(said.get("of", ""), f"{where}: of"),
-        severity=_severity(said.get("severity", "warning"), where),
-        records=records,
+        quantity=said.quantity,
+        side=side,
+        value=float(given(said)[side]),
+        of=_pattern(said.of, f"{where}: of", faults),
+        severity=said.severity,
+        records=said.records,
     )
 
 
-def _table(wanted: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(wanted, dict):
-        raise SettingError(f"{where}: expected a table of settings, got {wanted!r}.")
-    return cast("Mapping[str, Any]", wanted)
-
-
-def _severity(said: Any, where: str) -> Severity:
-    if said not in SEVERITIES:
-        raise SettingError(f"{where}: severity is one of {', '.join(SEVERITIES)}, got {said!r}.")
-    return said
-
-
-def _pattern(said: Any, where: str) -> re.Pattern[str]:
+def _pattern(said: str, where: str, faults: list[str]) -> re.Pattern[str]:
     try:
         return re.compile(said)
-    except (re.error, TypeError) as error:
-        raise SettingError(f"{where} holds no regular expression {said!r}: {error}") from error
+    except re.error as error:
+        faults.append(f"{where} holds no regular expression {said!r}: {error}.")
+        return re.compile("")

@@ -45,7 +45,7 @@ def rules() -> None:
 
 
 @rules.command("list")
-@click.option("--rules", "file", metavar="FILE", help="Settings of the rules, TOML.")
+@click.option("--rules", "file", metavar="FILE", help="Settings; otherwise those of --config.")
 def list_rules(file: str | None) -> None:
     """List all rules: what each means, and what to try."""
     book = rule_book(file)
@@ -56,7 +56,7 @@ def list_rules(file: str | None) -> None:
 
 @rules.command("test")
 @click.argument("run")
-@click.option("--rules", "file", metavar="FILE", help="Settings of the rules, TOML.")
+@click.option("--rules", "file", metavar="FILE", help="Settings; otherwise those of --config.")
 def test_rules(run: str, file: str | None) -> None:
     """Replay rules over RUN (a folder or a URL), and show what would have been told, and when.
 

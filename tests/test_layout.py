@@ -15,14 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MAY_IMPORT = {
     "sketch": set[str](),
+    "settings": {"sketch"},
     "wire": {"sketch"},
     "store": {"merge", "sketch", "wire"},
-    "agent": {"merge", "sketch", "wire"},
+    "agent": {"merge", "settings", "sketch", "wire"},
     "launch": {"agent", "sketch"},
     "merge": {"sketch", "wire"},
     "collector": {"merge", "rules", "sinks", "sketch", "store", "wire"},
     "relay": {"merge", "sketch", "wire"},
-    "rules": {"sketch", "store"},
+    "rules": {"settings", "sketch", "store"},
+    "config": {"agent", "rules", "settings", "sketch"},
     "sinks": {"sketch", "store", "wire"},
     "logframe": {"rules", "sketch", "store", "wire"},
     "viewer": {"rules", "sketch", "store"},
@@ -36,12 +38,14 @@ TRAINERS = {"accelerate", "lightning", "pytorch_lightning", "transformers"}
 TOLD = {"prometheus_client", "tensorboard", "wandb"}
 MUST_NOT_LOAD = {
     "sketch": {"msgspec", "zmq"} | FRAMEWORKS | SCREEN | STORAGE,
+    "settings": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "wire": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "agent": FRAMEWORKS | SCREEN | STORAGE | TRAINERS,
     "launch": {"msgspec", "numpy", "zmq"} | FRAMEWORKS | SCREEN | STORAGE | TRAINERS,
     "merge": {"zmq"} | FRAMEWORKS | SCREEN | STORAGE,
     "store": {"torch", "zmq"} | SCREEN,
     "collector": {"pandas", "torch", "xarray"} | SCREEN | TOLD,
+    "config": FRAMEWORKS | SCREEN | STORAGE,
     "relay": FRAMEWORKS | SCREEN | STORAGE,
     "rules": {"torch", "zmq"} | SCREEN,
     "sinks": {"torch", "zmq"} | SCREEN | TOLD,

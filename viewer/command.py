@@ -14,7 +14,7 @@ from .server import serve
 VARIABLE = "RANKSCOPE_VIEW_TOKEN"
 
 
-@click.command()
+@click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_VIEW"})
 @click.argument("directory")
 @click.option("--port", default=5006, show_default=True, help="0 takes any that is free.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
@@ -27,13 +27,12 @@ VARIABLE = "RANKSCOPE_VIEW_TOKEN"
 @click.option("--insecure", is_flag=True, help="Show the runs to all who reach the address.")
 @click.option(
     "--allow-origin",
-    "origins",
     multiple=True,
     metavar="HOST[:PORT]",
     help="What else the browser's address bar shows, behind a proxy; may be repeated.",
 )
 @click.option("--prefix", default="", help="Before every path, such as /rankscope.")
-@click.option("--open/--no-open", "open_browser", default=True, help="Whether to open the browser.")
+@click.option("--open/--no-open", default=True, help="Whether to open the browser.")
 def view(
     *,
     directory: str,
@@ -41,22 +40,22 @@ def view(
     address: str,
     token_file: Path | None,
     insecure: bool,
-    origins: tuple[str, ...],
+    allow_origin: tuple[str, ...],
     prefix: str,
-    open_browser: bool,
+    open: bool,
 ) -> None:
     """Show the run, or the runs, in DIRECTORY (or at a URL) in the browser, live or finished."""
     token, said = _token(token_file)
     if said:
         click.echo(said)
     server = serve(
-        directory, port=port, address=address, prefix=prefix, origins=origins, token=token,
+        directory, port=port, address=address, prefix=prefix, origins=allow_origin, token=token,
         insecure=insecure,
     )  # fmt: skip
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")
     if token is None and not server.access.is_local:
         click.echo(f"Whoever reaches {address} can look at all of it.", err=True)
-    if open_browser:
+    if open:
         webbrowser.open(server.address)
     try:
         server.wait()

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from jax.sharding import Mesh
 
 from ...sketch.errors import SettingError
-from ...sketch.exact_counts import ExactCount
 from ...wire.address import parse_destination
 from ...wire.messages import Placement
 from ..embedded import folder_of
 from ..schedule import Schedule, Scheduled, never, schedules_by_kind
-from ..selection import Counting, Placing, Selection, Unchecked
-from ..settings import destination_of, keys_of, run_name
+from ..selection import Counting, ExactCounts, Placing, Selection, Unchecked
+from ..settings import configured, destination_of, keys_of, run_name
 from .meshes import check_axes
 from .scope import Scope
 from .settings import Settings
@@ -30,6 +29,7 @@ KINDS = (
 )
 
 
+@configured("mesh")
 def observe(
     *,
     run: str | None = None,
@@ -39,7 +39,7 @@ def observe(
     kinds: str | Sequence[str] = KINDS,
     every: int = 1,
     schedules: Mapping[str, Scheduled] | None = None,
-    exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None = None,
+    exact_counts: ExactCounts | None = None,
     mesh: Mesh | None = None,
     axes: Mapping[str, str] | None = None,
     in_program: bool | None = None,
@@ -66,7 +66,7 @@ def observe(
         schedules: for single kinds: a `Schedule`, its `every`, a text as "logarithmic(10)" (see
             `Schedule.parse`), or a function of the step that says whether it is due.
         exact_counts: what is counted of some sites beside their sketches, whenever these are taken:
-            `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
+            `FineExponents`, `BlockExponents`, `CastCounts` or their names, by a regular
             expression that is searched for in the site's label, as `r"weight:.*mlp"`. Each device
             counts its own part. On the CPU.
         mesh: the job's mesh: its devices are the ranks, in its order. By default the largest that

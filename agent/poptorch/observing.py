@@ -12,7 +12,7 @@ from ..embedded import folder_of
 from ..modes import Mode
 from ..schedule import Schedule, Scheduled, never, schedule_of, schedules_by_kind
 from ..selection import Selection, Unchecked
-from ..settings import destination_of, keys_of, run_name
+from ..settings import configured, destination_of, keys_of, run_name
 from .compiling import poptorch_of
 from .scope import Scope
 from .settings import Settings
@@ -21,6 +21,7 @@ KINDS = ("weight", "weight_gradient", "optimizer_state", "tap")
 ALL_KINDS = ("activation", *KINDS)
 
 
+@configured()
 def observe(
     model: Any,
     options: Any,

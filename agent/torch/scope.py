@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...sketch.exact_counts import ExactCount
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
@@ -22,8 +21,8 @@ from ..own_collector import collector_of
 from ..printing import Printer
 from ..ring import Ring
 from ..schedule import Schedule, Scheduled, schedules_by_kind
-from ..selection import Counting, Placing, Selection, Unchecked
-from ..settings import destination_of, keys_of, run_name
+from ..selection import Counting, ExactCounts, Placing, Selection, Unchecked
+from ..settings import configured, destination_of, keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
@@ -81,6 +80,7 @@ features takes 4 MiB."""
 _scopes = OpenBlocks["Scope"]()
 
 
+@configured()
 def observe(
     model: Observable,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
@@ -98,7 +98,7 @@ def observe(
     sample: float | Mapping[str, float] | None = None,
     ring: int = 0,
     overflow: str | None = None,
-    exact_counts: Mapping[str, ExactCount | Sequence[ExactCount]] | None = None,
+    exact_counts: ExactCounts | None = None,
     quantities: Configuration | None = None,
     scaler: GradScaler | None = None,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
@@ -153,7 +153,7 @@ def observe(
         overflow: name of a number format, as float8_e4m3fn: magnitudes beyond it send the ring,
             too.
         exact_counts: what is counted of some sites beside their sketches, whenever these are taken:
-            `FineExponents`, `BlockExponents` or `CastCounts`, one or several, by a regular
+            `FineExponents`, `BlockExponents`, `CastCounts` or their names, by a regular
             expression that is searched for in the site's label, as `r"activation:.*mlp"`. Such
             sites are never sampled.
         quantities: what is derived from the tensors of some modules, by name or class: quantities,

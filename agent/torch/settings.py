@@ -149,7 +149,7 @@ def check_model(model: torch.nn.Module, start: int) -> None:
             "The model is compiled already, and what has run compiled is not seen: "
             "call observe() before torch.compile().",
             RankscopeWarning,
-            stacklevel=3,
+            stacklevel=4,  # past `configured`, to who calls `observe`
         )
 
 

@@ -213,14 +213,14 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         """
-        [[quantities]]
+        [[bounds]]
         quantity = "dead_neurons"
         of = "^act$"
         above = 0.5
         severity = "error"
         records = 2
 
-        [[quantities]]
+        [[bounds]]
         quantity = "input_cov_max_eig"
         below = 1e9
         """
@@ -254,15 +254,18 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("quantity = 'rank_me'", "give quantity, and one of above and below"),
-        ("quantity = 'rank_me'\nabove = 'x'", "above is a number, got 'x'"),
-        ("quantity = 'rank_me'\nabove = 1\nrecords = 0", "records is at least 1, got 0"),
+        ("quantity = 'rank_me'", "give one of above and below"),
+        ("quantity = 'rank_me'\nabove = 'x'", "above cannot be 'x': expected `float`"),
+        (
+            "quantity = 'rank_me'\nabove = 1\nrecords = 0",
+            "records cannot be 0: expected `int` >= 1",
+        ),
         ("quantity = 'rank_me'\nabove = 1\nof = '('", r"of holds no regular expression '\('"),
         ("quantiti = 'rank_me'", "there is no 'quantiti'; there are quantity"),
     ],
 )
 def test_bounds_that_cannot_be_are_refused(tmp_path: Path, said: str, words: str) -> None:
     file = tmp_path / "rules.toml"
-    file.write_text(f"[[quantities]]\n{said}\n")
+    file.write_text(f"[[bounds]]\n{said}\n")
     with pytest.raises(SettingError, match=words):
         rule_book(file)

@@ -128,6 +128,8 @@ def check(words: list[str], *, whole: bool) -> None:
     """Hold a command's words against what it takes; `whole`: nothing is left to be added."""
     command: click.Command = cli
     while isinstance(command, click.Group):
+        own, words, _ = command.make_parser(click.Context(command)).parse_args(words)
+        whole = whole and not own.get("config")  # which may say what is left out
         _, found, words = command.resolve_command(click.Context(command), words)
         assert found is not None
         command = found

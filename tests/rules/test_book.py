@@ -26,6 +26,7 @@ def test_a_file_changes_rules_turns_them_off_and_mutes_sites(tmp_path: Path) -> 
     book = book_of(
         tmp_path,
         """
+        [rules]
         mute = ["nonfinite activation:.*mask", "^replica-divergence"]
 
         [rules.underflow]
@@ -54,22 +55,35 @@ def test_a_file_changes_rules_turns_them_off_and_mutes_sites(tmp_path: Path) -> 
     [
         ("[rules.underflw]\noff = true", "there is no 'underflw'; there are underflow"),
         ("[rules.underflow]\nthreshhold = 1", "there is no 'threshhold'; there are threshold"),
-        ("[rules.underflow]\nthreshold = 'a'", "threshold is a number, got 'a'"),
-        ("[rules.underflow]\nrecords = 0", "records is at least 1, got 0"),
-        ("[rules.underflow]\nrecords = 1.5", "records is a number, got 1.5"),
+        (
+            "[rules.underflow]\nthreshold = 'a'",
+            "threshold cannot be 'a': expected `float`, got `str`",
+        ),
+        ("[rules.underflow]\nrecords = 0", "records cannot be 0: expected `int` >= 1"),
+        ("[rules.underflow]\nrecords = 1.5", "records cannot be 1.5: expected `int`"),
         ("[rules.underflow]\nclear = 9.0", "clear is at most the threshold, 0.25"),
         ("[rules.underflow]\nseverity = 'bad'", "severity is one of error, warning, notice, got"),
-        ("[rules]\nunderflow = 3", "expected a table of settings, got 3"),
+        ("[rules]\nunderflow = 3", "[rules.underflow] is a table of settings, got 3"),
         ("[rules.conservation]\nthreshold = 3", "conservation is exact; it can only be muted"),
-        ("mute = ['(']", "mute holds no regular expression '('"),
+        ("[rules]\nmute = ['(']", "mute holds no regular expression '('"),
         ("rules = [", "is no TOML"),
         ("sinks = 1", "there is no 'sinks'"),
+        ("rules = 1", "[rules] is a table of settings, got 1"),
+        ("[rules]\nmute = 'x'", "mute cannot be 'x': expected `array`"),
+        ("[closer_look]\nsteps = 65", "steps cannot be 65: expected `int` <= 64"),
+        ("bounds = 3", "bounds are tables, as [[bounds]], got 3"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_can(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingError) as error:
         book_of(tmp_path, text)
     assert said in str(error.value)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as error:
+        book_of(tmp_path, "[rules.underflow]\nrecords = 0\ncalm = 0\n[closer_look]\nring = 1")
+    assert len(str(error.value).splitlines()) == 3
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

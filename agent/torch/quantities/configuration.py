@@ -7,7 +7,6 @@ Keys are names of modules or parameters, names of classes, or classes.
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ....settings import read_toml
 from ....sketch.errors import SettingError
 from ...schedule import Schedule, Scheduled, schedule_of
 from ...selection import RankscopeWarning
@@ -89,15 +89,7 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
 
 def _table_of(given: Configuration) -> Mapping[Any, Any]:
     if isinstance(given, str | Path):
-        try:
-            given = tomllib.loads(Path(given).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SettingError(
-                f"quantities={str(given)!r} cannot be read ({error.strerror}); pass a TOML file "
-                "with a table [quantities], or a mapping."
-            ) from None
-        except tomllib.TOMLDecodeError as error:
-            raise SettingError(f"quantities={str(given)!r} is no TOML: {error}.") from None
+        given = read_toml(Path(given))
         if not isinstance(given.get("quantities"), Mapping):
             raise SettingError("The TOML file of `quantities` must have a table [quantities].")
     inner = given.get("quantities")

@@ -75,7 +75,7 @@ def test_every_quantity_says_what_it_is(name: str) -> None:
         ({"0": [["rank_me", 1.5]]}, r"The schedule of 'rank_me of 0' must be"),
         ({"0": 3}, r"quantities\['0'\] must be a list of quantities, got 3"),
         ({"0.weight": ["rank_me"]}, r"rank_me is of modules, and '0.weight' is a parameter"),
-        ("/nowhere.toml", r"quantities='/nowhere.toml' cannot be read"),
+        ("/nowhere.toml", r"cannot be read from /nowhere.toml"),
     ],
 )
 def test_what_does_not_exist_is_refused(config: Any, sentence: str) -> None:

@@ -1,0 +1,77 @@
+"""Whether a table holds what it may, by the fields of a msgspec Struct."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec.structs import fields
+
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+def settings_of(said: Any, kind: type[Settings], where: str, faults: list[str]) -> Settings | None:
+    """A table as a Struct; None if it has faults, which are added to the list.
+
+    Args:
+        kind: its fields are the names that the table may have, with their types.
+        where: what the table is called in a fault.
+    """
+    if not isinstance(said, Mapping):
+        faults.append(f"{where} is a table of settings, got {said!r}.")
+        return None
+    before = len(faults)
+    known = {field.encode_name: field for field in fields(kind)}
+    check_names(said, known, where, faults)
+    for name, field in known.items():
+        fault = fault_of(said[name], field.type) if name in said else ""
+        if fault:
+            faults.append(f"{where}: {name} {fault}")
+        if field.required and name not in said:
+            faults.append(f"{where}: {name} is missing.")
+    if len(faults) > before:
+        return None
+    try:
+        return msgspec.convert(said, kind)
+    except msgspec.ValidationError as error:  # what its fields say is wrong together
+        faults.append(f"{where}: {error}")
+        return None
+
+
+def given(settings: msgspec.Struct) -> dict[str, Any]:
+    """What was said of a Struct whose fields may be left out, by name."""
+    said = msgspec.structs.asdict(settings)
+    return {name: value for name, value in said.items() if value is not msgspec.UNSET}
+
+
+def check_names(
+    said: Collection[str], known: Collection[str], where: str, faults: list[str]
+) -> None:
+    """Add a fault for each name that is not known, with near ones, or all if none is near."""
+    for name in said:
+        if name not in known:
+            near = get_close_matches(name, known, n=3, cutoff=0.4) or sorted(known)
+            faults.append(f"{where}: there is no {name!r}; there are {', '.join(near)}.")
+
+
+def fault_of(value: Any, kind: Any) -> str:
+    """Why a value is not of a type, to be read after its name; empty if it is."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        expected, _, _ = str(error).partition(" - at `")
+        choices = _choices(kind)
+        if expected.startswith("Invalid enum value") and choices:
+            return f"is one of {', '.join(choices)}, got {value!r}."
+        return f"cannot be {value!r}: {expected[:1].lower()}{expected[1:]}."
+    return ""
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """What a type may be, if there is a Literal in it."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    found = (_choices(inner) for inner in get_args(kind))
+    return next(filter(None, found), ())

@@ -1,0 +1,221 @@
+"""The file of settings: what `rankscope config` says of it, and that it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from rankscope.__main__ import cli
+from rankscope.config.command import VARIABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+RIGHT = """
+[agent]
+run = "gpt"
+every = 10
+kinds = ["weight", "weight_gradient"]
+schedules = { weight = "logarithmic(10)", weight_gradient = 5 }
+exact_counts = { "weight:.*mlp" = "cast_counts:float8_e4m3fn" }
+quantities = { Linear = ["rank_me", ["input_cov_max_eig", "linear(100)"]] }
+
+[collect]
+bind = "tcp://127.0.0.1:7633"
+keep_steps = 1000
+sink = ["jsonl:numbers.jsonl"]
+
+[relay]
+to = "tcp://head:7600"
+spool_bytes = "3GiB"
+min_free = 1000000
+
+[view]
+directory = "runs"
+port = 5010
+open = false
+
+[rules]
+mute = ["nonfinite activation:.*mask"]
+
+[rules.loss-spike]
+off = true
+
+[closer_look]
+steps = 4
+
+[[bounds]]
+quantity = "rank_me"
+below = 8
+"""
+FAULTS = [
+    ("[agnet]", "there is no 'agnet'; there are agent."),
+    ("[agent]\nevry = 10", "[agent]: there is no 'evry'; there are every,"),
+    ("[agent]\nevery = 0", "[agent]: every cannot be 0: expected `int` >= 1."),
+    ("[agent]\nbudget = 3", "[agent]: budget cannot be 3: expected `float` <= 1.0."),
+    ("[agent]\nkinds = 'weights'", "[agent]: kinds is one of input,"),
+    ("[agent]\ninclude = '('", "[agent]: include='(' is not a regular expression"),
+    ("[agent]\nto = 'collector'", "[agent]: An address looks like tcp://"),
+    ("[agent]\nrun = 'a/b'", "[agent]: A run's name is letters, digits"),
+    ("[agent]\nschedules = {weight = 'lin(3)'}", "'lin(3)' is no schedule"),
+    ("[agent]\nexact_counts = {x = 'casts'}", "There is no exact count 'casts'"),
+    ("agent = 3", "[agent] is a table of settings, got 3."),
+    ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; there are keep_steps,"),
+    ("[collect]\nkeep_steps = '9'", "[collect]: keep_steps cannot be '9': expected `int`"),
+    ("[collect]\ndeadline = 0", "[collect]: deadline cannot be 0: expected `float` > 0.0."),
+    ("[collect]\nlog_format = 'xml'", "[collect]: log_format is one of text, json, got 'xml'."),
+    ("[collect]\nsink = 'jsonl:x'", "[collect]: sink cannot be 'jsonl:x': expected `array`"),
+    ("[relay]\nspool_bytes = '3XB'", "[relay]: spool_bytes cannot be '3XB': A size looks like"),
+    ("[view]\nport = true", "[view]: port cannot be True: expected `int`, got `bool`."),
+    ("view = 3", "[view] is a table of settings, got 3."),
+    ("[rules.underflw]\noff = true", "[rules]: there is no 'underflw'; there are underflow"),
+    ("[[bounds]]\nquantity = 'x'", "[[bounds]] 1: give one of above and below."),
+    ("[[bounds]]\nbelow = 1", "[[bounds]] 1: quantity is missing."),
+    ("[agent", "is no TOML"),
+]
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    for name in list(os.environ):
+        if name.startswith("RANKSCOPE_"):
+            monkeypatch.delenv(name)
+    # `--config` sets it for what is started from here: put back what was.
+    monkeypatch.setenv("RANKSCOPE_CONFIG", "")
+    return CliRunner()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "rankscope.toml"
+    file.write_text(RIGHT)
+    return file
+
+
+def test_a_file_that_is_right_is_told_so(runner: CliRunner, file: Path) -> None:
+    for arguments in (["config", "check", str(file)], ["--config", str(file), "config", "check"]):
+        said = runner.invoke(cli, arguments)
+        assert (said.exit_code, said.stderr) == (0, "")
+        assert said.output.startswith(f"{file} is right: [agent], [collect], [relay], [view]")
+
+
+@pytest.mark.parametrize(("text", "said"), FAULTS)
+def test_a_fault_is_told_with_its_place_and_what_could_be(
+    runner: CliRunner, file: Path, text: str, said: str
+) -> None:
+    file.write_text(text)
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert result.exit_code == 1
+    assert said in result.output
+    assert result.output.count(str(file)) == 1
+
+
+def test_all_faults_are_told_at_once(runner: CliRunner, file: Path) -> None:
+    file.write_text("[agnet]\n[collect]\nkep_steps = 1\nmemory = 2\n[closer_look]\nsteps = 99\n")
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert len(result.output.splitlines()) == 4
+
+
+def test_without_a_file_it_says_how_to_name_one(runner: CliRunner) -> None:
+    result = runner.invoke(cli, ["config", "check"])
+    assert result.exit_code == 2
+    assert "rankscope config check FILE" in result.output
+
+
+def test_a_variable_that_is_none_of_ours_is_told(
+    runner: CliRunner, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKSCOPE_COLLECT_BNID", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("RANKSCOPE_COLLECTOR_SERVICE_PORT", "7600")  # as Kubernetes sets it
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert result.exit_code == 1
+    assert "there is no 'RANKSCOPE_COLLECT_BNID'; there are RANKSCOPE_COLLECT_BIND" in result.output
+    assert "SERVICE" not in result.output
+
+
+def test_every_variable_of_the_code_is_known() -> None:
+    rooms = [file for file in ROOT.rglob("*.py") if file.relative_to(ROOT).parts[0][0] != "."]
+    left_out = {"tests", "benchmarks", "build", "docs"}
+    texts = [file.read_text() for file in rooms if file.relative_to(ROOT).parts[0] not in left_out]
+    named = {name for text in texts for name in re.findall(r'"(RANKSCOPE_[A-Z_]+)"', text)}
+    assert named - set(VARIABLES) == {"RANKSCOPE_COLLECT", "RANKSCOPE_RELAY", "RANKSCOPE_VIEW"} - {
+        "RANKSCOPE_RELAY"
+    }
+
+
+def test_show_names_who_said_what(
+    runner: CliRunner, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKSCOPE_COLLECT_KEEP_STEPS", "7")
+    monkeypatch.setenv("RANKSCOPE_SINKS", "webhook")
+    monkeypatch.setenv("RANKSCOPE_TO", "tcp://head:7600")
+    said = runner.invoke(cli, ["--config", str(file), "config", "show"]).output.splitlines()
+    assert f'agent.run = "gpt"  # {file}' in said
+    assert 'agent.to = "tcp://head:7600"  # RANKSCOPE_TO' in said
+    assert 'collect.sink = ["webhook"]  # RANKSCOPE_SINKS' in said
+    assert "collect.keep_steps = 7  # RANKSCOPE_COLLECT_KEEP_STEPS" in said
+    assert f'collect.bind = "tcp://127.0.0.1:7633"  # {file}' in said
+    assert f"view.open = false  # {file}" in said
+    assert not any(line.startswith("collect.deadline") for line in said)
+
+
+def listens_at(folder: Path, *arguments: str, **variables: str) -> str:
+    """Where a collector listens that is started with these arguments and variables."""
+    plain = {name: value for name, value in os.environ.items() if "RANKSCOPE" not in name}
+    command = [sys.executable, "-m", "rankscope", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, env=plain | variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+    return str(json.loads(line)["address"])
+
+
+def test_flags_go_before_variables_and_these_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[collect]\nbind = 'ipc://by-file'\nannounce = true\n")
+    collect = ("--config", "r.toml", "collect")
+    assert listens_at(tmp_path, *collect) == "ipc://by-file"
+    by_variable = {"RANKSCOPE_COLLECT_BIND": "ipc://by-variable"}
+    assert listens_at(tmp_path, *collect, **by_variable) == "ipc://by-variable"
+    flag = ("--bind", "ipc://by-flag")
+    assert listens_at(tmp_path, *collect, *flag, **by_variable) == "ipc://by-flag"
+    named = {"RANKSCOPE_CONFIG": "r.toml"}
+    assert listens_at(tmp_path, "collect", **named) == "ipc://by-file"
+
+
+def test_a_command_refuses_a_file_with_faults_in_its_table(runner: CliRunner, file: Path) -> None:
+    file.write_text("[collect]\nkep_steps = 1\nmemory = 2\n")
+    result = runner.invoke(cli, ["--config", str(file), "collect"])
+    assert result.exit_code == 1
+    assert "there is no 'kep_steps'; there are keep_steps" in result.output
+    assert "memory cannot be 2: expected `int` >= 16." in result.output
+
+
+def test_rules_are_those_of_the_file(runner: CliRunner, file: Path) -> None:
+    plain = runner.invoke(cli, ["rules", "list"]).output
+    changed = runner.invoke(cli, ["--config", str(file), "rules", "list"]).output
+    assert "loss-spike (" in plain
+    assert "loss-spike (" not in changed
+    assert "rank_me below (warning)" in changed
+
+
+def test_the_published_schema_is_that_of_the_code(runner: CliRunner) -> None:
+    published = (ROOT / "docs" / "config.schema.json").read_text()
+    assert runner.invoke(cli, ["config", "schema"]).output == published
+
+
+def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
+    schema = json.loads((ROOT / "docs" / "config.schema.json").read_text())
+    checker = jsonschema.Draft202012Validator(schema)
+    checker.check_schema(schema)
+    checker.validate(tomllib.loads(RIGHT))
+    for wrong in ("[agnet]", "[agent]\nevry = 1", "[collect]\nmemory = 2", "[closer_look]\nx = 1"):
+        assert not checker.is_valid(tomllib.loads(wrong))
