@@ -6,10 +6,10 @@ import logging
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from ..sketch.errors import SettingError
 from .alerts import AlertCallback, AlertCallbacks
@@ -19,10 +19,17 @@ from .selection import RankscopeWarning
 from .stopwatch import Stopwatch
 from .worker import Worker
 
+Number = TypeVar("Number")
+
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 15.0
 """How long leaving the block may wait for the collector, in seconds."""
+
+
+def numbers_given(training: Mapping[str, Number | None]) -> dict[str, Number]:
+    """The numbers of a step without those that this rank has not, given as None."""
+    return {name: number for name, number in training.items() if number is not None}
 
 
 class Block(ABC):

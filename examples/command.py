@@ -76,7 +76,12 @@ INTERRUPTED = 130
     show_default=True,
     help="Show the run in the browser until Ctrl-C; --no-view trains, stores, tells and ends.",
 )
-@click.option("--port", default=0, help="Of the viewer.  [default: any that is free]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the viewer.  [default: any that is free]",
+)
 @click.option(
     "--open/--no-open",
     "open_browser",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from .rule import Rule, Severity, Told, Verdict, figures
 Side = Literal["above", "below"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Bound:
     """What a quantity may not be above, or below."""
 
@@ -35,7 +36,7 @@ class Bound:
     meaning: str = "A quantity is beyond the bound that was set for it."
     advice: str = "See docs/quantities.md for what it means."
 
-    @property
+    @cached_property
     def rule(self) -> Rule:
         """The rule that it makes: of what is too small the negative is measured."""
         edge = self.value if self.side == "above" else -self.value

@@ -53,6 +53,8 @@ def what_is_at(place: Place) -> str:
     if names:
         more = ", …" if len(names) > MOST_NAMES else ""
         return f"is a folder of runs: {', '.join(names[:MOST_NAMES])}{more}"
+    if holds_repository(place):
+        return "is a run"
     if is_plain_zarr(place):
         return "is a plain Zarr store, not a run"
     return "is a folder without a run"

@@ -125,3 +125,10 @@ def test_any_other_error_keeps_its_traceback(
     result = runner.invoke(group_of(go, monkeypatch), ["go"])
 
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_port_that_there_is_not_is_told(runner: CliRunner) -> None:
+    result = runner.invoke(cli, ["view", "runs", "--port", "99999"])
+
+    assert result.exit_code == 2
+    assert "99999 is not in the range 0<=x<=65535" in result.output

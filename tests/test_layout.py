@@ -152,7 +152,7 @@ def test_importing_a_room_loads_only_what_it_may(room: str, tmp_path: Path) -> N
 def test_the_agent_for_jax_loads_jax_and_no_other_framework(tmp_path: Path) -> None:
     loaded = modules_loaded_by("import rankscope.agent.jax", tmp_path)
 
-    assert loaded & {"equinox", "flax", "jax", "optax", "torch", "triton"} == {"jax"}
+    assert loaded & {"equinox", "flax", "jax", "numba", "optax", "torch", "triton"} == {"jax"}
 
 
 def test_the_agent_for_poptorch_loads_no_framework_that_is_not_there(tmp_path: Path) -> None:

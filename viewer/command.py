@@ -16,7 +16,13 @@ VARIABLE = "RANKSCOPE_VIEW_TOKEN"
 
 @click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_VIEW"})
 @click.argument("directory")
-@click.option("--port", default=5006, show_default=True, help="0 takes any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5006,
+    show_default=True,
+    help="0 takes any that is free.",
+)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option(
     "--token-file",

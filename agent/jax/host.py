@@ -1,7 +1,8 @@
 """Reading what a step gave: one batch for the kernels, on the agent's thread.
 
 On the host nothing is copied: a piece is read where XLA wrote it. All pieces of a step, of all
-devices of this process, are one list of work for `agent.kernel`.
+devices of this process, are one list of work for `agent.kernel`, which is imported when there is
+something to read: it imports numba.
 """
 
 from __future__ import annotations
@@ -17,15 +18,11 @@ from numpy.typing import NDArray
 from ...sketch.elements import Region
 from ...sketch.reference import sketch_array
 from ...sketch.table import SketchTable
-from ..kernel import DTYPES, absorb, count, cut_into, sketch_items
 from ..sitebook import UNMEASURED, Counted
 from ..steptable import StepTable
 from .in_program import sketch_pieces
 from .meshes import Bounds
 from .rows import table_of
-
-CODES = {name: code for code, name in enumerate(DTYPES)}
-"""What the kernels call the dtypes that they read; what else there is goes through NumPy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +65,15 @@ class HostBatch:
 
     def read(self, pieces: list[Piece]) -> None:
         """Sketch pieces into their rows, and count what is to be counted beside."""
+        from ..kernel import DTYPES, cut_into, sketch_items
+
+        # What the kernels do not read goes through NumPy.
+        codes = {name: code for code, name in enumerate(DTYPES)}
         items, rows = list[tuple[int, ...]](), list[int]()
         # They stay alive here.
         arrays = [np.ascontiguousarray(np.asarray(piece.array)) for piece in pieces]
         for piece, elements in zip(pieces, arrays, strict=True):
-            row, code = piece.place * self._sites + piece.row, CODES.get(elements.dtype.name)
+            row, code = piece.place * self._sites + piece.row, codes.get(elements.dtype.name)
             if code is None:
                 parts = np.split(elements.reshape(-1), len(piece.regions))
                 for part, region in zip(parts, piece.regions, strict=True):
@@ -115,6 +116,8 @@ class HostBatch:
 
     def add(self, rows: list[int], leaf: SketchTable) -> None:
         """Merge sketches into these rows; that of a device's site is place x sites + row."""
+        from ..kernel import absorb
+
         absorb(self._table, np.array(rows, np.int64), leaf, np.ones(len(rows), np.bool_))
         self._present[rows] = True
 
@@ -123,6 +126,8 @@ class HostBatch:
         return self._steps
 
     def _count(self, piece: Piece, elements: NDArray[Any], code: int) -> None:
+        from ..kernel import count
+
         for index, exact_count in piece.counted:
             counts = count(exact_count, elements.ctypes.data, elements.shape, code)
             self._steps[piece.place].count(index, counts)

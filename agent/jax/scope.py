@@ -15,8 +15,7 @@ from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
 from ...wire.messages import PROTOCOL, Hello
-from ..block import Block
-from ..kernel import warm
+from ..block import Block, numbers_given
 from ..lifetime import OpenBlocks
 from ..modes import Mode
 from ..outbox import Outbox, OutboxStatistics
@@ -205,18 +204,18 @@ class Scope(Block):
         )
         return marked_as(mark, x)
 
-    def step(self, telemetry: Telemetry | None = None, **training: Number) -> None:
+    def step(self, telemetry: Telemetry | None = None, **training: Number | None) -> None:
         """Close the step that is open and begin the next; to be called after the jitted step.
 
         Args:
             telemetry: what `sketch` made of it.
             training: further numbers to keep with the step; arrays of one element are copied
-                without waiting for their device.
+                without waiting for their device. None, as of a process without a loss, is left out.
 
         Raises:
             SettingError: called outside the `with` block.
         """
-        self._end_step_by(lambda: self._end_step(telemetry, training))
+        self._end_step_by(lambda: self._end_step(telemetry, numbers_given(training)))
 
     def health(self) -> dict[str, float]:
         """Counters: what was dropped or unreadable; and seconds in `step`."""
@@ -260,6 +259,8 @@ class Scope(Block):
         self._worker.start()
         if settings.mesh is not None:  # it says hello while the step is compiled
             self._layout.settle(())
+        from ..kernel import warm  # here, not with the module: it imports numba
+
         warm()
         self._begun = time.monotonic()
 

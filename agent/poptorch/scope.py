@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...sketch.errors import SettingError
 from ...sketch.labels import site_label
-from ..block import Block
+from ..block import Block, numbers_given
 from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
@@ -99,12 +99,12 @@ class Scope(Block):
 
         Args:
             training: numbers to keep with the step, as `loss=loss`; of a tensor of several
-                elements, as one of each replica, the mean is kept.
+                elements, as one of each replica, the mean is kept; None is left out.
 
         Raises:
             SettingError: called outside the `with` block.
         """
-        self._end_step_by(lambda: self._end_step(training))
+        self._end_step_by(lambda: self._end_step(numbers_given(training)))
 
     def health(self) -> dict[str, float]:
         """Counters: what was dropped or unreadable; and seconds in the agent."""

@@ -13,7 +13,7 @@ import torch
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis, Placement
 from ..alarm import Alarm
-from ..block import Block
+from ..block import Block, numbers_given
 from ..embedded import folder_of
 from ..lifetime import OpenBlocks
 from ..outbox import WINDOW_BYTES, Outbox, OutboxStatistics
@@ -265,17 +265,18 @@ class Scope(Block):
         self._training_only = training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
 
-    def step(self, **training: float | torch.Tensor) -> None:
+    def step(self, **training: float | torch.Tensor | None) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
 
         Args:
             training: numbers to keep with the step, as `loss=loss`; tensors of one element are
-                copied without waiting for their device.
+                copied without waiting for their device. None, as of a rank without a loss, is left
+                out.
 
         Raises:
             SettingError: called outside the `with` block.
         """
-        self._end_step_by(lambda: self._end_step(training))
+        self._end_step_by(lambda: self._end_step(numbers_given(training)))
 
     def begin_forward(self) -> None:
         """Say that another forward begins, where the loop calls parts of the model, never itself.

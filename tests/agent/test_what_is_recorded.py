@@ -49,6 +49,19 @@ def test_steps_are_those_in_which_tensors_were_used(observed: Observed) -> None:
     assert open_run(observed.path).records()["final"].tolist() == [False, False, False, True]
 
 
+def test_a_number_that_a_rank_has_not_is_left_out_of_its_step(observed: Observed) -> None:
+    model = nn.Linear(1, 1)
+    with observed.observe(model) as scope:
+        for loss in (None, 3.0):
+            model(torch.ones(1, 1))
+            scope.step(loss=loss, other=1.0)
+    told = open_run(observed.path).training()
+    assert np.isnan(told.sel(name="loss", rank=0).values[0])
+    assert told.sel(name="loss", rank=0).values[1] == 3.0
+    assert told.sel(name="other", rank=0).values[:2].tolist() == [1.0, 1.0]
+    assert observed.reports() == ""
+
+
 def test_optimizer_state_belongs_to_its_parameter_whatever_the_groups(
     observed: Observed, train: Train
 ) -> None:

@@ -189,6 +189,15 @@ def test_what_cannot_be_seen_is_told_once(watch: Watch, observed: Observed) -> N
     assert scope.health()["tensors_unsupported"] == 4
 
 
+def test_a_number_that_a_process_has_not_is_left_out_of_its_step(
+    watch: Watch, observed: Observed
+) -> None:
+    with watch() as scope:
+        scope.step(scope.sketch(taps=Taps()), loss=None, other=1.0)
+    assert open_run(observed.path).training().sel(name="other").values[0].tolist() == [1.0]
+    assert observed.reports() == ""
+
+
 def test_a_tap_may_be_called_as_an_array_of_aux(watch: Watch, observed: Observed) -> None:
     batch = batch_of(0)
     with watch() as scope:
