@@ -88,7 +88,7 @@ def test_a_folder_in_use_is_left_alone(writer: RunWriter, record: Make, tmp_path
     with pytest.raises(StoreError, match="mine is a folder without a run; choose a folder that is"):
         export_zarr(open_run(writer.path), tmp_path / "mine")
     with pytest.raises(StoreError, match=" is a run; choose a folder that is new or empty"):
-        export_zarr(open_run(writer.path), Path(writer.path))
+        export_zarr(open_run(writer.path), Path(str(writer.path)))
     command = ["export", str(tmp_path / "none"), "--zarr", str(tmp_path / "plain")]
     result = CliRunner().invoke(cli, command)
     assert result.output == f"Error: {tmp_path / 'none'} does not exist; give a run.\n"

@@ -193,7 +193,7 @@ def test_a_number_that_a_process_has_not_is_left_out_of_its_step(
     watch: Watch, observed: Observed
 ) -> None:
     with watch() as scope:
-        scope.step(scope.sketch(taps=Taps()), loss=None, other=1.0)
+        scope.step(scope.sketch(aux={"x": batch_of(0)}), loss=None, other=1.0)
     assert open_run(observed.path).training().sel(name="other").values[0].tolist() == [1.0]
     assert observed.reports() == ""
 
