@@ -70,15 +70,15 @@ class Counting:
         """
         asked: list[tuple[re.Pattern[str], tuple[ExactCount, ...]]] = []
         for pattern, some in (exact_counts or {}).items():
-            chosen = _exact_counts(some)
-            for one in chosen:
-                # Users without a type checker may pass anything.
-                if not isinstance(one, ExactCount):  # pyright: ignore[reportUnnecessaryIsInstance]
+            chosen = list[ExactCount]()
+            for one in _exact_counts(some):
+                if not isinstance(one, ExactCount):
                     raise SettingError(
                         f"exact_counts[{pattern!r}] must be FineExponents, BlockExponents or "
-                        f"CastCounts, got {one!r}."
+                        f"CastCounts, or a name as 'cast_counts:float8_e4m3fn', got {one!r}."
                     )
-            asked += [(found, chosen) for found in _compile("exact_counts", pattern)]
+                chosen.append(one)
+            asked += [(found, tuple(chosen)) for found in _compile("exact_counts", pattern)]
         return cls(tuple(asked))
 
     def of_site(self, label: str) -> tuple[ExactCount, ...]:
@@ -197,6 +197,16 @@ def _compile(option: str, patterns: str | Sequence[str] | None) -> tuple[re.Patt
         ) from None
 
 
-def _exact_counts(some: ExactCount | str | Sequence[ExactCount | str]) -> tuple[ExactCount, ...]:
+def _exact_counts(
+    some: ExactCount | str | Sequence[ExactCount | str],
+) -> tuple[ExactCount | str, ...]:
+    """Those that are meant; a name that there is not stays a name."""
     several = [some] if isinstance(some, str) or not isinstance(some, Sequence) else some
-    return tuple(exact_count_named(one) if isinstance(one, str) else one for one in several)
+    return tuple(_exact_count(one) if isinstance(one, str) else one for one in several)
+
+
+def _exact_count(name: str) -> ExactCount | str:
+    try:
+        return exact_count_named(name)
+    except SettingError:
+        return name

@@ -65,7 +65,10 @@ FAULTS = [
     ("[agent]\nto = 'collector'", "[agent]: An address looks like tcp://"),
     ("[agent]\nrun = 'a/b'", "[agent]: A run's name is letters, digits"),
     ("[agent]\nschedules = {weight = 'lin(3)'}", "'lin(3)' is no schedule"),
-    ("[agent]\nexact_counts = {x = 'casts'}", "There is no exact count 'casts'"),
+    (
+        "[agent]\nexact_counts = {x = 'casts'}",
+        "exact_counts['x'] must be FineExponents, BlockExponents or",
+    ),
     ("agent = 3", "[agent] is a table of settings, got 3."),
     ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; there are keep_steps,"),
     ("[collect]\nkeep_steps = '9'", "[collect]: keep_steps cannot be '9': expected `int`"),
