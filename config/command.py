@@ -58,9 +58,11 @@ def check(file: Path | None) -> None:
     said = read_toml(chosen)
     faults = list[str]()
     check_names(said, TABLES, f"{chosen}", faults)
+    checked = list[str]()
     for name in [name for name in TABLES if name in said]:
         try:
             faults += _faults_of(said[name], name, chosen)
+            checked.append(f"[{name}]")
         except (click.ClickException, ModuleNotFoundError) as error:
             click.echo(f"{chosen}, [{name}] was not checked: {error}", err=True)
     faults += _strays()
@@ -68,8 +70,7 @@ def check(file: Path | None) -> None:
         click.echo(fault)
     if faults:
         raise SystemExit(1)
-    tables = ", ".join(f"[{name}]" for name in said) or "no table"
-    click.echo(f"{chosen} is right: {tables}.")
+    click.echo(f"{chosen} is right: {', '.join(checked) or 'no table'}.")
 
 
 @config.command()
@@ -83,7 +84,11 @@ def show() -> None:
     for name, (value, whose) in said.items():
         click.echo(f"agent.{name} = {json.dumps(value)}  # {whose}")
     for name in CONFIGURED:
-        command = _command(name)
+        try:
+            command = _command(name)
+        except click.ClickException as error:
+            click.echo(f"{name} is not shown: {error}", err=True)
+            continue
         context = click.Context(
             command,
             info_name=name,
