@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import data
-from .job import RANKS, Fault, Job, Watch, train
+from .job import RANKS, Fault, Job, Watch, paced, train
 from .models import GPT, WIDTH, Reader, mlp
 
 STEPS, FAULTY = 160, 80
@@ -64,7 +64,7 @@ def fp16_autocast_unscaled(watch: Watch) -> None:
     model = mlp(out=data.FEATURES)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with watch(model, optimizer) as scope:
-        for x, y in data.signals(watch.seed, STEPS, samples=128):
+        for x, y in paced(scope, data.signals(watch.seed, STEPS, samples=128)):
             with torch.autocast("cpu", torch.float16):
                 loss = F.mse_loss(model(x), y)
             loss.backward()

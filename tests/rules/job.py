@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from rankscope.agent.torch import Scope, observe
 
 RANKS = 4
 """Of a job of several ranks."""
+BEHIND = 8
+"""Steps that may be on their way out when the next one begins: a quarter of the agent's tables."""
+PATIENCE_S = 10.0
+"""How long a step waits for those before it; then it begins, whatever became of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,25 @@ def nothing(step: int) -> None:
     """Done where a job has no business of its own."""
 
 
+def paced(scope: Scope, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batch of each step, once the agent has made frames of the steps before.
+
+    Steps of the bench take a millisecond. Where other processes take the cores they could outrun
+    the agent's thread, which loses steps then, as it must.
+    """
+    for steps, batch in enumerate(batches):
+        deadline = time.monotonic() + PATIENCE_S
+        while steps - frames_made(scope) > BEHIND and time.monotonic() < deadline:
+            time.sleep(0.001)
+        yield batch
+
+
+def frames_made(scope: Scope) -> int:
+    """Frames that the agent has made, whatever became of them."""
+    now = scope.statistics()
+    return now.acknowledged + now.pending_frames + now.dropped_frames
+
+
 def train(
     watch: Watch,
     model: nn.Module,
@@ -86,7 +110,7 @@ def train(
     if dist.is_initialized():
         model = DistributedDataParallel(model)
     with watch(model, optimizer) as scope:
-        for step, (x, y) in enumerate(batches):
+        for step, (x, y) in enumerate(paced(scope, batches)):
             loss = loss_of(model(x), y)
             loss.backward()
             before_update(step)
