@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -29,6 +30,12 @@ def best(work: Callable[[], object], repeats: int) -> float:
         work()
         taken.append(time.perf_counter() - begin)
     return min(taken)
+
+
+def in_turn(works: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Each call does the next of some works."""
+    turn = cycle(works)
+    return lambda: next(turn)()
 
 
 def items_of(
@@ -140,6 +147,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=4,
+        help="of each tensor; they are read in turn, so that none is found in a cache",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -162,11 +175,14 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|")
     for name, tensors in cases.items():
-        items, glances = items_of(tensors), items_of(tensors, sentinel=True)
-        words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
-        ours = best(lambda i=items: sketch_items(i), options.repeats)
-        read = best(lambda w=words: [word.sum() for word in w], options.repeats)
-        seen = best(lambda i=glances: sketch_items(i), options.repeats)
+        copies = [[tensor.clone() for tensor in tensors] for _ in range(options.copies)]
+        items = [items_of(copy) for copy in copies]
+        glances = [items_of(copy, sentinel=True) for copy in copies]
+        words = [[one.view(torch.uint8).view(torch.int64) for one in copy] for copy in copies]
+        calls = options.repeats * options.copies
+        ours = best(in_turn([lambda i=i: sketch_items(i) for i in items]), calls)
+        read = best(in_turn([lambda w=w: [x.sum() for x in w] for w in words]), calls)
+        seen = best(in_turn([lambda i=i: sketch_items(i) for i in glances]), calls)
         ratio = ""
         if tensors[0].dtype == torch.float32:
             theirs = best(lambda t=tensors: [separate_reductions(x) for x in t], 1)

@@ -88,11 +88,76 @@ def prefetch(typing_context, address):
     """Ask for the cache line at an address, which may lie outside of any array."""
 
     def codegen(context, builder, signature, arguments):
-        word, pointer = cgutils.ir.IntType(32), cgutils.voidptr_t
-        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), (pointer, word, word, word))
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        place = builder.inttoptr(arguments[0], pointer)
-        builder.call(function, (place, word(0), word(3), word(1)))
+        _prefetch(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+def _prefetch(builder, address):
+    word, pointer = cgutils.ir.IntType(32), cgutils.voidptr_t
+    kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), (pointer, word, word, word))
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, (builder.inttoptr(address, pointer), word(0), word(3), word(1)))
+
+
+@intrinsic
+def float_bits(typing_context, number):
+    """The bits of a float32."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], cgutils.ir.IntType(32))
+
+    return types.uint32(types.float32), codegen
+
+
+@intrinsic
+def count_four(typing_context, octets, groups, first, counts, ahead):
+    """Add to four int64 how many of some bytes are `first`, `first + 1`, and so on.
+
+    With vectors written out, for the counters must be bytes, too, and numba makes all integers
+    wide. Meanwhile a cache line is fetched for each group: this pass waits for no memory.
+
+    Args:
+        octets: the address of the first byte.
+        groups: how many times 64 bytes there are; at most 255, and no counter overflows.
+        first: from 0 on.
+        counts: the address of the first of the four.
+        ahead: the address of the first line to fetch, which may lie outside of any array.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        ir = cgutils.ir
+        byte, half, word = ir.IntType(8), ir.IntType(16), ir.IntType(64)
+        vector, wider = ir.VectorType(byte, 64), ir.VectorType(half, 64)
+        octets, groups, first, counts, ahead = arguments
+        kind = ir.FunctionType(half, (wider,))
+        add_up = cgutils.get_or_insert_function(
+            builder.module, kind, "llvm.vector.reduce.add.v64i16"
+        )
+
+        def on_all_lanes(value):
+            undefined, zero = ir.Constant(vector, ir.Undefined), ir.IntType(32)(0)
+            one = builder.insert_element(undefined, value, zero)
+            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), 64), [0] * 64)
+            return builder.shuffle_vector(one, undefined, first_lane)
+
+        wanted = [builder.trunc(builder.add(first, word(k)), byte) for k in range(4)]
+        wanted = [on_all_lanes(value) for value in wanted]
+        none = ir.Constant(vector, [0] * 64)
+        found = [cgutils.alloca_once_value(builder, none) for _ in wanted]
+        source = builder.inttoptr(octets, vector.as_pointer())
+        with cgutils.for_range(builder, groups) as loop:
+            _prefetch(builder, builder.add(ahead, builder.mul(loop.index, word(64))))
+            group = builder.load(builder.gep(source, [loop.index]), align=1)
+            for value, sums in zip(wanted, found, strict=True):
+                hit = builder.sext(builder.icmp_unsigned("==", group, value), vector)
+                builder.store(builder.sub(builder.load(sums), hit), sums)
+        target = builder.inttoptr(counts, word.as_pointer())
+        for k, sums in enumerate(found):
+            place = builder.gep(target, [word(k)])
+            total = builder.call(add_up, [builder.zext(builder.load(sums), wider)])
+            builder.store(builder.add(builder.load(place), builder.zext(total, word)), place)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen

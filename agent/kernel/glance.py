@@ -130,12 +130,17 @@ def _float32_of(number, word):
 
 @compiled
 def _glance_at_bytes(octets, first, values, tables, counts, moments):
-    """The same of an 8-bit dtype, whose values begin at `first`: each value is counted."""
-    tables[:] = 0
+    """The same of an 8-bit dtype, whose values begin at `first`: each value is counted.
+
+    In four tables in turn, which are zero before and after.
+    """
     for i in range(octets.size):
-        tables[i & 3, octets[i]] += np.uint32(1)
+        tables[((i & 3) << 8) + octets[i]] += np.uint32(1)
     for place in range(256):
-        n = np.int64(tables[0, place]) + tables[1, place] + tables[2, place] + tables[3, place]
+        n = np.int64(0)
+        for table in range(0, 1024, 256):
+            n += np.int64(tables[table + place])
+            tables[table + place] = np.uint32(0)
         x = values[first + place]
         if n == 0:
             continue

@@ -1,9 +1,9 @@
 """The CPU kernels: sketches of a whole list of tensors in one call that holds no lock, with numba.
 
 They agree with `sketch.reference` bit for bit in counts, extremes, histogram and checksum. Tensors
-are given as addresses, so that no framework is needed here. Large ones of 8 and 16 bits go through
-the histogram of their values (`values`); all others in chunks of 8192 elements, small 16-bit ones
-widened to float32 (`passes`, `moments`).
+are given as addresses, so that no framework is needed here. Those of 8 bits go through the
+histogram of their values (`values`); all others in chunks of 8192 elements, 16-bit ones widened to
+float32 (`passes`, `moments`).
 
 Never numba's parallel layer: it changes torch's thread count. Threads of the caller's may share a
 call instead.
@@ -46,27 +46,26 @@ from ...sketch.table import (
 from ..strides import CONTIGUOUS, Runs
 from .compiling import SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
-from .dtypes import FIRST_NORMAL, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
+from .dtypes import FIRST_NORMAL, FLOAT16, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
 from .exact_counts import count
 from .glance import checksum_of_item, glance
 from .keys import keys_of, signs_of
 from .moments import chunk_moments, merge_moments
 from .passes import (
-    CODES,
     checksum_of,
     compress_finite,
     count_exponents,
     count_subnormals,
+    exponents_of,
+    exponents_within,
     extremes_of,
     load_words,
+    negatives_of,
     widen,
 )
 from .scratch import PIECE, SCRATCH_BYTES, scratch_at
 from .strided import gather
-from .values import MANY, WHICH, sketch_values, takes_values
-
-VALUES_PIECE = 1 << 21
-"""The same for what pays the fixed cost of a histogram of 65,536 values."""
+from .values import WHICH, sketch_values
 
 SKETCHED, GLANCED, COMPARED = 0, 1, 2
 """What is wanted of an item: all; what a sentinel sees; that and the checksum."""
@@ -99,11 +98,13 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
     """One work item into its row, chunk by chunk; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
     within, within_signs, keys, widened = constants
-    words, wide, kept, kept_signs, tables, chunk, word, scratch_keys, scratch_signs = scratch
+    words, wide, kept, kept_signs, table, exponents, chunk, word, scratch_keys, scratch_signs = (
+        scratch
+    )
     size = SIZES[code]
-    tables[:] = 0
+    table[:] = 0
     checksum = np.uint64(0)
-    finite = nan = negative_nan = negative_subnormals = 0
+    finite = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
         hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
@@ -119,46 +120,41 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
             widen(raw, code, widened, bits)
         checksum += checksum_of(raw, hashes, key)
         extremes = extremes_of(bits.view(np.int32))
-        count_exponents(bits, tables, address + size * (begin + BLOCK), size)
-        if extremes[2] < np.int32(0x7FFFFF):
-            negative_subnormals += count_subnormals(bits, histogram)
         m = n
         if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
-            m, more, negative = compress_finite(bits, signs, kept, kept_signs)
-            nan += more
-            negative_nan += negative
+            m, nan, negative_infinity = compress_finite(bits, signs, kept, kept_signs)
+            counts[NAN] += nan
+            counts[NEG_INF] += negative_infinity
+            counts[POS_INF] += n - m - nan - negative_infinity
             bits, signs = kept[:m], kept_signs[:m]
             extremes = extremes_of(bits.view(np.int32))
         if m:
+            counts[NEGATIVE] += negatives_of(bits)
+            low, high = exponents_within(extremes)
+            if not low:
+                count_subnormals(bits, histogram)
+            exponents_of(bits, exponents)
+            ahead = address + size * (begin + BLOCK)
+            count_exponents(exponents, m, low, high, table, ahead, size * BLOCK)
             chunk_moments(bits.view(np.float32), signs, extremes, moments, finite, word, chunk)
             if key >> np.uint32(31):
                 chunk[PROJECTION] = -chunk[PROJECTION]
             merge_moments(moments, finite, chunk, m)
         finite += m
-    _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram)
+    _fill_counts(length, finite, code, table, counts, histogram)
     return checksum
 
 
 @compiled
-def _fill_counts(length, nan, negative_nan, negative_subnormals, code, tables, counts, histogram):
-    """Counts and normal bins from the four tables of signs and exponents."""
-    for t in range(1, 4):
-        for at in range(CODES):
-            tables[0, at] += tables[t, at]
-    table = tables[0]
-    subnormals = 0
+def _fill_counts(length, finite, code, table, counts, histogram):
+    """Normal bins from the table of exponents, and the counts that follow from bins."""
+    zero = finite
     for i in range(SUBNORMALS):
-        subnormals += histogram[i]
-    negative = negative_subnormals
+        zero -= histogram[i]
     for e in range(1, 255):
-        histogram[SUBNORMALS + e - 1] = np.int64(table[e]) + np.int64(table[256 + e])
-        negative += np.int64(table[256 + e])
-    counts[COUNT] = length
-    counts[NAN] = nan
-    counts[POS_INF] = np.int64(table[255]) - (nan - negative_nan)
-    counts[NEG_INF] = np.int64(table[511]) - negative_nan
-    counts[ZERO] = np.int64(table[0]) + np.int64(table[256]) - subnormals
-    counts[NEGATIVE] = negative
+        histogram[SUBNORMALS + e - 1] = table[e]
+        zero -= table[e]
+    counts[COUNT], counts[ZERO] = length, zero
     for i in range(FIRST_NORMAL[code]):
         counts[SUBNORMAL] += histogram[i]
 
@@ -178,7 +174,7 @@ def _sketch_from(sources):
         items = numba.carray(address_of(task[5]), (n, ITEM), np.int64)
         within = numba.carray(address_of(task[6]), (BLOCK,), np.uint32)
         signs = numba.carray(address_of(task[7]), (BLOCK,), np.float32)
-        which = numba.carray(address_of(task[8]), (2, BLOCK), np.uint32)
+        which = numba.carray(address_of(task[8]), (BLOCK,), np.uint32)
         keys = numba.carray(address_of(task[9]), (task[4],), np.uint32)
         values = numba.carray(address_of(task[10]), (_VALUES_LENGTH,), np.float64)
         widened = numba.carray(address_of(task[11]), (_VALUES_LENGTH,), np.uint32)
@@ -196,12 +192,12 @@ def _sketch_from(sources):
             if item[5]:
                 gather(item, place)
             if item[4]:
-                glance(item, values, chunks[4], chunks[6], counts[i], moments[i])
+                glance(item, values, tables[2], chunks[7], counts[i], moments[i])
                 if item[4] == COMPARED:
-                    checksum[i] = checksum_of_item(item, within, keys, chunks[0], chunks[7])
+                    checksum[i] = checksum_of_item(item, within, keys, chunks[0], chunks[8])
             elif item[3] == FLOAT64:
-                checksum[i] = sketch_doubles(item, within, keys, chunks[5], chunks[7], *row)
-            elif takes_values(item[3], item[2]):
+                checksum[i] = sketch_doubles(item, within, keys, chunks[6], chunks[8], *row)
+            elif item[3] > FLOAT16:
                 checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
             else:
                 checksum[i] = _sketch_chunks(item, (within, signs, keys, widened), chunks, *row)
@@ -347,13 +343,11 @@ def cut(
     region: Region | None = None,
 ) -> Sequence[tuple[int, ...]]:
     """The work items of one tensor; of none without elements there is one, too."""
-    large = SIZES[code] == 2 and elements >= MANY and not sentinel and runs == CONTIGUOUS
-    piece = VALUES_PIECE if large else PIECE
     wanted = (COMPARED if compared else GLANCED) if sentinel else SKETCHED
     place = (0, 0, 0) if region is None else (region.origin, region.run, region.pitch)
     return [
-        (address, start, min(piece, elements - start), code, wanted, *runs, *place)
-        for start in range(0, max(elements, 1), piece)
+        (address, start, min(PIECE, elements - start), code, wanted, *runs, *place)
+        for start in range(0, max(elements, 1), PIECE)
     ]
 
 

@@ -9,16 +9,24 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from .compiling import address_of, compiled, prefetch
-from .dtypes import BFLOAT16, FLOAT16, VALUES_16
+from .compiling import address_of, compiled, count_four, float_bits
+from .dtypes import BFLOAT16, FLOAT16
 from .moments import NO_SMALLEST
 
 INFINITY = np.uint32(0x7F800000)
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 """All bits of a float32 but its sign."""
 
-CODES = 512
-"""Values of sign and exponent of a float32 together: bits 31 to 23."""
+SIGN = np.uint32(0x80000000)
+
+GROUP = 64
+"""Exponents that are looked at together."""
+EXPONENTS = 256 + 3
+"""Numbers of a table of exponents: four are counted at a time."""
+WIDE = 56
+"""Of so many exponents those of single elements are looked up faster."""
+SUBNORMAL_UNIT = np.float32(2.0**-24)
+"""What float16's subnormal numbers are multiples of."""
 
 
 @compiled
@@ -40,10 +48,24 @@ def widen(words, code, widened, bits):
     if code == BFLOAT16:
         for i in range(words.size):
             bits[i] = words[i] << np.uint32(16)
-    else:
-        first = VALUES_16[code] if code == FLOAT16 else code * 256
+    elif code == FLOAT16:
         for i in range(words.size):
-            bits[i] = widened[first + words[i]]
+            bits[i] = _widened_half(words[i])
+    else:
+        for i in range(words.size):
+            bits[i] = widened[code * 256 + words[i]]
+
+
+@compiled
+def _widened_half(word):
+    """A float16 as float32 bits; no step takes or makes a subnormal float32, which may be 0."""
+    magnitude = np.uint32(word & np.uint32(0x7FFF))
+    bits = np.uint32((magnitude << np.uint32(13)) + np.uint32(112 << 23))
+    if magnitude >= np.uint32(0x7C00):  # infinity, NaN
+        bits = np.uint32(bits + np.uint32(112 << 23))
+    if magnitude < np.uint32(0x400):
+        bits = float_bits(np.float32(np.int32(magnitude)) * SUBNORMAL_UNIT)
+    return np.uint32(bits | ((word & np.uint32(0x8000)) << np.uint32(16)))
 
 
 @compiled
@@ -61,24 +83,63 @@ def extremes_of(signed):
 
 
 @compiled
-def count_exponents(bits, tables, ahead, size):
-    """Sign and exponent of each element, counted in four tables in turn.
+def exponents_within(extremes):
+    """The least and the greatest exponent of elements that are not zero, by `extremes_of`.
 
-    One table alone waits on equal values. Meanwhile as many elements of `size` bytes are fetched
-    from the address `ahead`: this pass waits for no memory.
+    (1, 0) where all are zero.
     """
-    shift = np.uint32(23)
+    low, high, small = extremes
+    if small == NO_SMALLEST:
+        return np.int64(1), np.int64(0)
+    most = max(_magnitude(low), _magnitude(high))
+    return (np.int64(small) + 1) >> 23, np.int64(most) >> 23
+
+
+@compiled
+def _magnitude(key):
+    """The bits of |x|, of an order-preserving key."""
+    return key if key >= 0 else np.int32(~key)
+
+
+@compiled
+def exponents_of(bits, exponents):
+    """The exponent of each element, and 255 up to a whole number of `GROUP`s."""
     n = bits.size
-    whole = n & ~15
-    for i in range(0, whole, 16):
-        prefetch(ahead + i * size)
-        for j in range(i, i + 16, 4):
-            tables[0, bits[j] >> shift] += np.uint32(1)
-            tables[1, bits[j + 1] >> shift] += np.uint32(1)
-            tables[2, bits[j + 2] >> shift] += np.uint32(1)
-            tables[3, bits[j + 3] >> shift] += np.uint32(1)
-    for i in range(whole, n):
-        tables[0, bits[i] >> shift] += np.uint32(1)
+    for i in range(n):
+        exponents[i] = np.uint8(bits[i] >> np.uint32(23))
+    for i in range(n, -(-n // GROUP) * GROUP):
+        exponents[i] = np.uint8(255)
+
+
+@compiled
+def count_exponents(exponents, n, low, high, table, ahead, fetched):
+    """Add to the table how many exponents from 1 to 254 there are of each.
+
+    Meanwhile as many bytes as are to be `fetched` are, or some of them, from the address `ahead`.
+
+    Args:
+        low, high: the least and the greatest of elements that are not zero.
+        table: int64 [EXPONENTS]; what else it holds than at 1 to 254 means nothing.
+    """
+    first = max(low, 1)
+    if high - first >= WIDE:
+        for i in range(n):
+            table[exponents[i]] += 1
+        return
+    groups, offset = -(-n // GROUP), 0
+    for four in range(first, high + 1, 4):
+        place = table.ctypes.data + 8 * four
+        count_four(exponents.ctypes.data, groups, four, place, ahead + offset)
+        offset = (offset + 64 * groups) % fetched
+
+
+@compiled
+def negatives_of(bits):
+    """How many of some finite elements are below zero."""
+    n = np.uint32(0)
+    for i in range(bits.size):
+        n = np.uint32(n + np.uint32(bits[i] > SIGN))
+    return np.int64(n)
 
 
 @compiled
@@ -116,9 +177,9 @@ def checksum_of(words, within, key):
 def compress_finite(bits, signs, kept, kept_signs):
     """Copy the finite elements to the front of `kept`, and their signs to that of `kept_signs`.
 
-    Returns how many they are, how many NaNs there were, and how many of those were negative.
+    Returns how many they are, how many NaNs there were, and how many -inf.
     """
-    n = nan = negative_nan = 0
+    n = nan = negative_infinity = 0
     for i in range(bits.size):
         magnitude = bits[i] & MAGNITUDE
         if magnitude < INFINITY:
@@ -127,20 +188,18 @@ def compress_finite(bits, signs, kept, kept_signs):
             n += 1
         elif magnitude > INFINITY:
             nan += 1
-            negative_nan += np.int64(bits[i] >> np.uint32(31))
-    return n, nan, negative_nan
+        else:
+            negative_infinity += np.int64(bits[i] >> np.uint32(31))
+    return n, nan, negative_infinity
 
 
 @compiled
 def count_subnormals(bits, histogram):
-    """Exact bins of the float32 subnormals (rare); how many of them are negative."""
-    negative = 0
+    """Exact bins of the float32 subnormals, which are rare."""
     for i in range(bits.size):
         magnitude = bits[i] & MAGNITUDE
         if magnitude != np.uint32(0) and magnitude < np.uint32(0x800000):
             histogram[top_bit(magnitude)] += 1
-            negative += np.int64(bits[i] >> np.uint32(31))
-    return negative
 
 
 @compiled

@@ -12,7 +12,7 @@ import numpy as np
 from ...sketch.elements import BLOCK
 from ...sketch.table import MOMENTS
 from .compiling import address_of, compiled
-from .passes import CODES
+from .passes import EXPONENTS
 from .values import TABLE
 
 _MOMENTS = len(MOMENTS)
@@ -30,9 +30,10 @@ def _regions() -> tuple[dict[str, int], int]:
         "kept": 4 * BLOCK,
         "kept_signs": 4 * BLOCK,
         "places": 4 * BLOCK,
-        "tables": 4 * 4 * CODES,
+        "table": 8 * EXPONENTS,
+        "exponents": BLOCK,
         "values": 4 * TABLE,
-        "numbers": 8 * 2 * 65536,
+        "numbers": 8 * 2 * 256,
         "moments": 8 * _MOMENTS,
         "word": 64,
         "keys": 4 * BLOCK,
@@ -49,7 +50,9 @@ def _regions() -> tuple[dict[str, int], int]:
 _AT, SCRATCH_BYTES = _regions()
 _WORDS, _WIDE, _PLACES = _AT["words"], _AT["wide"], _AT["places"]
 _KEPT, _KEPT_SIGNS = _AT["kept"], _AT["kept_signs"]
-_FOUR, _VALUES, _NUMBERS = _AT["tables"], _AT["values"], _AT["numbers"]
+_TABLE, _EXPONENTS, _VALUES, _NUMBERS = (
+    _AT[name] for name in ("table", "exponents", "values", "numbers")
+)
 _KEYS, _SIGNS = _AT["keys"], _AT["signs"]
 _CHUNK, _WORD, _PIECE = _AT["moments"], _AT["word"], _AT["piece"]
 
@@ -67,7 +70,8 @@ def scratch_at(base):
         numba.carray(address_of(base + _WIDE), (BLOCK,), np.uint32),
         numba.carray(address_of(base + _KEPT), (BLOCK,), np.uint32),
         numba.carray(address_of(base + _KEPT_SIGNS), (BLOCK,), np.float32),
-        numba.carray(address_of(base + _FOUR), (4, CODES), np.uint32),
+        numba.carray(address_of(base + _TABLE), (EXPONENTS,), np.int64),
+        numba.carray(address_of(base + _EXPONENTS), (BLOCK,), np.uint8),
         numba.carray(address_of(base + _CHUNK), (_MOMENTS,), np.float64),
         numba.carray(address_of(base + _WORD), (1,), np.uint32),
         numba.carray(address_of(base + _KEYS), (BLOCK,), np.uint32),
@@ -77,7 +81,7 @@ def scratch_at(base):
         words,
         places,
         numba.carray(address_of(base + _VALUES), (TABLE,), np.uint32),
-        numba.carray(address_of(base + _NUMBERS), (2, 65536), np.float64),
-        chunks[7],
+        numba.carray(address_of(base + _NUMBERS), (2, 256), np.float64),
+        chunks[8],
     )
     return chunks, values, base + _PIECE

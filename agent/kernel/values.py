@@ -1,4 +1,4 @@
-"""Tensors of 8 and 16 bits through the histogram of their values, from which all else follows.
+"""Tensors of 8 bits through the histogram of their values, from which all else follows.
 
 All but two: the checksum is taken on the way, and for the projection each value is counted apart
 for elements of positive and of negative sign. Tables are told apart by `lane`, too, because equal
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK, WITHIN
 from ...sketch.table import (
@@ -38,81 +37,62 @@ from ...sketch.table import (
     ZERO,
 )
 from .compiling import compiled, prefetch, reordered
-from .dtypes import BFLOAT16, FIRST_NORMAL, FLOAT16, FLOAT64, SIZES, VALUES_16
+from .dtypes import FIRST_NORMAL
 from .keys import keys_of
 from .moments import exponent
 from .passes import checksum_of, load_words
 
-MANY = 1 << 19
-"""Elements from which the histogram of 65,536 values pays; that of 256 always does."""
-LANES_16, LANES_8 = 2, 4
+LANES = 4
 """Tables for elements in turn, for each sign."""
-TABLE = 2 * LANES_16 * 65536
-"""Entries of the largest set of tables."""
-
-
-def _which_table(lanes: int, bits: int) -> NDArray[np.uint32]:
-    tables = (WITHIN >> 31) + 2 * (np.arange(BLOCK, dtype=np.uint32) % lanes)
-    return (tables << bits).astype(np.uint32)
-
-
-WHICH = np.stack([_which_table(LANES_8, 8), _which_table(LANES_16, 16)])
-"""uint32 [2, BLOCK]: where the table of an element's sign and lane begins, for 8 and 16 bits."""
+TABLE = 2 * LANES * 256
+"""Entries of all tables."""
+WHICH = (((WITHIN >> 31) + 2 * (np.arange(BLOCK, dtype=np.uint32) % LANES)) << 8).astype(np.uint32)
+"""uint32 [BLOCK]: where the table of an element's sign and lane begins."""
 
 
 @compiled
-def takes_values(code, length):
-    """Whether an item of so many elements is summarised here."""
-    return FLOAT16 < code < FLOAT64 or (code in (BFLOAT16, FLOAT16) and length >= MANY)
-
-
-@compiled
-def _count_values(words, which, turn, places, tables, ahead, size):
+def _count_values(words, which, turn, places, tables, ahead):
     """Count each word in the table of its sign and lane; meanwhile fetch what lies `ahead`."""
     for i in range(words.size):
         places[i] = words[i] ^ which[i] ^ turn
-    whole = words.size & ~15
-    for i in range(0, whole, 16):
-        prefetch(ahead + i * size)
-        for j in range(i, i + 16):
+    whole = words.size & ~63
+    for i in range(0, whole, 64):
+        prefetch(ahead + i)
+        for j in range(i, i + 64):
             tables[places[j]] += np.uint32(1)
     for i in range(whole, words.size):
         tables[places[i]] += np.uint32(1)
 
 
 @compiled
-def _turn_to_tables(hashes, size):
+def _turn_to_tables(hashes):
     """Where the table of each element's sign and lane begins, in place of its key."""
-    bits = np.uint32(8 * size)
-    lanes = np.uint32(LANES_16 if size == 2 else LANES_8) - np.uint32(1)
     for i in range(hashes.size):
-        table = (hashes[i] >> np.uint32(31)) | ((np.uint32(i) & lanes) << np.uint32(1))
-        hashes[i] = np.uint32(table << bits)
+        lane = np.uint32(i) & np.uint32(LANES - 1)
+        table = (hashes[i] >> np.uint32(31)) | (lane << np.uint32(1))
+        hashes[i] = np.uint32(table << np.uint32(8))
 
 
 @compiled
 def sketch_values(item, constants, scratch, counts, moments, histogram):
-    """One work item of an 8- or 16-bit dtype into its row; returns the checksum."""
+    """One work item of an 8-bit dtype into its row; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
-    within, tables_at, keys, values = constants
+    within, which, keys, values = constants
     words, places, tables, kept, scratch_keys = scratch
-    size = SIZES[code]
-    which = tables_at[size - 1]
     checksum = np.uint64(0)
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
         hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
         load_words(address, begin, n, code, words)
         checksum += checksum_of(words[:n], hashes, key)
-        turn = (key >> np.uint32(31)) << np.uint32(8 * size)
-        ahead = address + size * (begin + BLOCK)
+        turn = (key >> np.uint32(31)) << np.uint32(8)
+        ahead = address + begin + BLOCK
         if are_made:
-            _turn_to_tables(hashes, size)
-            _count_values(words[:n], hashes, turn, places, tables, ahead, size)
+            _turn_to_tables(hashes)
+            _count_values(words[:n], hashes, turn, places, tables, ahead)
         else:
-            _count_values(words[:n], which, turn, places, tables, ahead, size)
-    tables = tables[: (LANES_16 if size == 2 else LANES_8) << (8 * size + 1)]
-    found = _unfold(code, 1 << (8 * size), values, tables, kept, counts, moments, histogram)
+            _count_values(words[:n], which, turn, places, tables, ahead)
+    found = _unfold(code, values, tables, kept, counts, moments, histogram)
     counts[COUNT] = length
     for i in range(FIRST_NORMAL[code]):
         counts[SUBNORMAL] += histogram[i]
@@ -122,24 +102,23 @@ def sketch_values(item, constants, scratch, counts, moments, histogram):
 
 
 @compiled
-def _unfold(code, length, values, tables, kept, counts, moments, histogram):
-    """Counts, bins, sums and extremes from tables of that length, which are cleared.
+def _unfold(code, values, tables, kept, counts, moments, histogram):
+    """Counts, bins, sums and extremes from the tables, which are cleared.
 
     Each finite value that occurs is put into `kept`, and how often; returns how many they are.
     """
     found = 0
-    first = 256 * code if length == 256 else VALUES_16[code]
-    for lane in range(2 * length, tables.size, 2 * length):
-        for at in range(2 * length):
+    for lane in range(512, TABLE, 512):
+        for at in range(512):
             tables[at] += tables[lane + at]
             tables[lane + at] = np.uint32(0)
-    for place in range(length):
-        plus, minus = np.int64(tables[place]), np.int64(tables[length + place])
+    for place in range(256):
+        plus, minus = np.int64(tables[place]), np.int64(tables[256 + place])
         n = plus + minus
         if n == 0:
             continue
-        tables[place] = tables[length + place] = np.uint32(0)
-        x = values[first + place]
+        tables[place] = tables[256 + place] = np.uint32(0)
+        x = values[256 * code + place]
         if math.isnan(x):
             counts[NAN] += n
         elif math.isinf(x):
