@@ -121,5 +121,7 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _last_sentence(said: str) -> str:
+    """Why it did not start; the collector of the job before may write to the same file."""
     lines = [line for line in said.splitlines() if line.strip()]
-    return lines[-1].removeprefix("Error: ") if lines else ""
+    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    return (errors or lines or [""])[-1]

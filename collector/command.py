@@ -21,6 +21,9 @@ from .logs import log_to_stderr
 from .service import Service
 from .settings import CollectorSettings
 
+TAKE_OVER_S = 30.0
+"""With `--until-done` so long a collector waits for the one of the job before to let go of a run."""
+
 
 @click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_COLLECT"})
 @click.option(
@@ -36,7 +39,12 @@ from .settings import CollectorSettings
     help="Folder of the runs, or a URL: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 @click.option("--run", multiple=True, help="Take only this run; may be said several times.")
-@click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
+@click.option(
+    "--until-done",
+    is_flag=True,
+    help="End when every rank has left or is gone. With --run it waits for a collector of the run "
+    "that is about to end.",
+)
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
     "--keys",
@@ -131,6 +139,7 @@ def collect(
         joiner=joiner,
         runs=frozenset(run),
         keep_records=keep_steps,
+        take_over_s=TAKE_OVER_S if until_done else 0.0,
         held_bytes=memory << 20,
     )
     stop = StopSignal()

@@ -383,6 +383,11 @@ class Run:
         """What frames, and records that are not durable yet, take of memory."""
         return self._record_bytes() + sum(one.held_bytes for one in self._joiners.values())
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another collector waits to write the run."""
+        return self._writer.is_awaited
+
     def is_done(self, now: float) -> bool:
         """Whether every rank of every attempt has said goodbye or is gone, and all is stored."""
         return (

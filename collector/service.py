@@ -30,6 +30,8 @@ TRIM_S = 10.0
 """How often free memory goes back to the system."""
 LOOK_S = 0.5
 """How often it puts down how it is."""
+LOOKS = 3
+"""So often in a row it must have found no agent connected before another may have its run."""
 STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
 DRAIN_S = 2.0
@@ -75,7 +77,7 @@ class Service:
         _prepare(folder)
         self._started = time.monotonic()
         self._collector = Collector(
-            lambda name: _open_run(folder, name, self.settings.max_stored_runs),
+            lambda name, wait_s: _open_run(folder, name, self.settings.max_stored_runs, wait_s),
             self.settings,
             time.time_ns,
             time.monotonic(),
@@ -86,7 +88,7 @@ class Service:
         """Where it listens, with the port that was taken."""
         try:
             for name in sorted(self.settings.runs):
-                self._collector.open(name)
+                self._collector.open(name, self.settings.take_over_s)
         except BaseException:
             self._listener.close(linger_ms=0)
             raise
@@ -94,10 +96,13 @@ class Service:
         """How it was when it looked last; for other threads, too."""
 
     def run(self, stop: Callable[[], bool], *, until_done: bool = False) -> None:
-        """Serve until `stop` says so, or, if wanted, until all work is done; then store all."""
+        """Serve until `stop` says so, or, if wanted, until all work is done; then store all.
+
+        Work is done, too, when no agent is connected, and another collector waits for the run.
+        """
         wait_ms = max(1, int(self.settings.commit_s * 1000 / 10))
         next_trim = time.monotonic() + TRIM_S
-        leave_at = 0.0
+        leave_at, looks = 0.0, 0
         while not stop():
             if self._listener.wait(self._wait_ms(wait_ms)):
                 self._take_in()
@@ -110,6 +115,10 @@ class Service:
             self._listener.attend(now)
             if now - self.health.at >= LOOK_S:
                 self.health = self._look(now)
+                deserted = until_done and not self._listener.connections
+                looks = looks + 1 if deserted and self._collector.is_awaited else 0
+                if looks == LOOKS:
+                    break
             if now >= next_trim:
                 next_trim = now + TRIM_S
                 trim()
@@ -170,7 +179,7 @@ class Service:
             self._listener.send(peer, message)
 
 
-def _open_run(folder: Place, name: str, most: int) -> RunWriter:
+def _open_run(folder: Place, name: str, most: int, wait_s: float) -> RunWriter:
     """The writer of a run in the folder.
 
     Raises:
@@ -181,7 +190,7 @@ def _open_run(folder: Place, name: str, most: int) -> RunWriter:
         if not (folder / name).exists() and known >= most:
             text = f"{folder} holds {most} runs already: move some away, or take another."
             raise StoreError(text)
-    return RunWriter.open(folder / name, run=name)
+    return RunWriter.open(folder / name, run=name, wait_s=wait_s)
 
 
 def _prepare(store: Place) -> None:

@@ -95,7 +95,7 @@ class Collector:
     """Runs, streams and their dialogue.
 
     Args:
-        open_run: opens the writer of a run, by name.
+        open_run: opens the writer of a run, by name; it may wait so many seconds for another.
         settings: times, sizes and limits.
         wall_ns: the wall clock, nanoseconds since 1970.
         now: seconds, on the clock of all other calls.
@@ -104,7 +104,7 @@ class Collector:
 
     def __init__(
         self,
-        open_run: Callable[[str], RunWriter],
+        open_run: Callable[[str, float], RunWriter],
         settings: CollectorSettings,
         wall_ns: Callable[[], int],
         now: float,
@@ -186,6 +186,11 @@ class Collector:
             return now - self._started > self.settings.first_hello_s
         return all(run.is_done(now) for run in self._runs.values())
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another collector waits for a run of this one, which had its ranks."""
+        return self._heard and any(run.is_awaited for run in self._runs.values())
+
     def seal(self) -> None:
         """Take in only what completes the records that are open: the next collector gets the rest.
 
@@ -205,14 +210,17 @@ class Collector:
         for name in list(self._runs):
             self._finish(self._runs[name], now)
 
-    def open(self, name: str) -> None:
+    def open(self, name: str, wait_s: float = 0.0) -> None:
         """Open a run before anybody asks for it.
+
+        Args:
+            wait_s: how long to wait for another collector that writes it.
 
         Raises:
             StoreError: it cannot be opened.
         """
         try:
-            writer = self._open_run(name)
+            writer = self._open_run(name, wait_s)
         except StoreError:
             raise
         except Exception as error:  # whatever the store's engine raises

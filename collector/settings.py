@@ -25,6 +25,8 @@ class CollectorSettings:
     """Of how many records of a run, the last, all is to stay; None: of all."""
     retry_s: float = 1.0
     """Wait after a commit that failed; doubled each time, up to 4 times this."""
+    take_over_s: float = 0.0
+    """How long to wait, at the start, for another collector that writes one of `runs`."""
     first_hello_s: float = 60.0
     """With `until_done`: end if nobody said hello within this time."""
     credit_frames: int = 32

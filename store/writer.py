@@ -110,13 +110,16 @@ class RunWriter:
         self._meta_writer = AttributeWriter(session.store, "meta")
 
     @classmethod
-    def open(cls, path: str | Place, *, run: str, formats: Sequence[str] = ()) -> Self:
+    def open(
+        cls, path: str | Place, *, run: str, formats: Sequence[str] = (), wait_s: float = 0.0
+    ) -> Self:
         """Create the run's store, or go on with it.
 
         Args:
             path: A folder that is missing, empty or holds this run, or the URL of such a one.
             run: Name of the run.
             formats: Number formats that viewers should mark; kept when the run is created.
+            wait_s: How long to wait until another process lets go of a folder.
 
         Raises:
             BusyError: another process writes to it.
@@ -127,7 +130,7 @@ class RunWriter:
         if isinstance(place, ObjectUrl):
             return cls._open_url(place, run, formats)
         make_folder(place)
-        lock = WriterLock(place)
+        lock = WriterLock(place, wait_s)
         try:
             return cls(place, run, lock, ready_repository(place, run, formats))
         except BaseException:
@@ -299,6 +302,11 @@ class RunWriter:
 
         self._transact(end, "Finished")
         self._cleaner.clean(FINISH_RETENTION_S)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another process waits to write to the run's folder."""
+        return isinstance(self._lock, WriterLock) and self._lock.is_awaited
 
     def close(self) -> None:
         """Let go of the store, so that another writer may open it. Everything committed is safe."""

@@ -129,6 +129,11 @@ class Listener:
             raise
 
     @property
+    def connections(self) -> int:
+        """How many are open, as of the last `attend`."""
+        return self._connections
+
+    @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What to wait for; not the same for ever."""
         return [self._socket]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -332,6 +333,21 @@ def test_a_second_writer_is_told_who_writes(writer: RunWriter) -> None:
 
     writer.close()
     RunWriter.open(writer.path, run="gpt").close()
+
+
+def test_a_writer_that_waits_is_seen_and_comes_next(writer: RunWriter) -> None:
+    with pytest.raises(BusyError, match="is being written by process"):
+        RunWriter.open(writer.path, run="gpt", wait_s=0.2)
+    assert not writer.is_awaited
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(RunWriter.open, writer.path, run="gpt", wait_s=60.0)
+        while not writer.is_awaited:
+            time.sleep(0.01)
+        writer.close()
+        second = waits.result()
+
+    assert not second.is_awaited
+    second.close()
 
 
 def test_another_run_is_not_overwritten(writer: RunWriter) -> None:
