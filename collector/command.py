@@ -22,7 +22,7 @@ from .service import Service
 from .settings import CollectorSettings
 
 TAKE_OVER_S = 30.0
-"""With `--until-done` so long a collector waits for the one of the job before to let go of a run."""
+"""With `--until-done` it waits so long for the collector of the job before to let go of a run."""
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_COLLECT"})

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..sketch.errors import BusyError, StoreError
 
-
 POLL_S = 0.05
 """Who waits for another writer looks this often."""
 
