@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..sinks.fanout import Sinks
@@ -76,8 +77,10 @@ class Service:
         folder = place_of(store)
         _prepare(folder)
         self._started = time.monotonic()
+        most, wait_s = self.settings.max_stored_runs, self.settings.take_over_s
+        open_run = partial(_open_run, folder, most)
         self._collector = Collector(
-            lambda name, wait_s: _open_run(folder, name, self.settings.max_stored_runs, wait_s),
+            open_run,
             self.settings,
             time.time_ns,
             time.monotonic(),
@@ -88,7 +91,7 @@ class Service:
         """Where it listens, with the port that was taken."""
         try:
             for name in sorted(self.settings.runs):
-                self._collector.open(name, self.settings.take_over_s)
+                self._collector.open(name, partial(open_run, wait_s=wait_s))
         except BaseException:
             self._listener.close(linger_ms=0)
             raise
@@ -179,7 +182,7 @@ class Service:
             self._listener.send(peer, message)
 
 
-def _open_run(folder: Place, name: str, most: int, wait_s: float) -> RunWriter:
+def _open_run(folder: Place, most: int, name: str, wait_s: float = 0.0) -> RunWriter:
     """The writer of a run in the folder.
 
     Raises:

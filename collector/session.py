@@ -95,7 +95,7 @@ class Collector:
     """Runs, streams and their dialogue.
 
     Args:
-        open_run: opens the writer of a run, by name; it may wait so many seconds for another.
+        open_run: opens the writer of a run, by name.
         settings: times, sizes and limits.
         wall_ns: the wall clock, nanoseconds since 1970.
         now: seconds, on the clock of all other calls.
@@ -104,7 +104,7 @@ class Collector:
 
     def __init__(
         self,
-        open_run: Callable[[str, float], RunWriter],
+        open_run: Callable[[str], RunWriter],
         settings: CollectorSettings,
         wall_ns: Callable[[], int],
         now: float,
@@ -210,17 +210,17 @@ class Collector:
         for name in list(self._runs):
             self._finish(self._runs[name], now)
 
-    def open(self, name: str, wait_s: float = 0.0) -> None:
+    def open(self, name: str, open_run: Callable[[str], RunWriter] | None = None) -> None:
         """Open a run before anybody asks for it.
 
         Args:
-            wait_s: how long to wait for another collector that writes it.
+            open_run: does so in another way than for those that ask.
 
         Raises:
             StoreError: it cannot be opened.
         """
         try:
-            writer = self._open_run(name, wait_s)
+            writer = (open_run or self._open_run)(name)
         except StoreError:
             raise
         except Exception as error:  # whatever the store's engine raises
