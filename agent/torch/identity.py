@@ -98,7 +98,7 @@ class Rendezvous:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._prefix = f"rankscope/{next(_launches)}"
+        self._prefix = f"rankscope/{_restart()}/{next(_launches)}"
         self._store: Any = None
         if identity.world_size > 1:
             if not dist.is_initialized():
@@ -153,9 +153,13 @@ def named_launch(run: str) -> str:
     Restarts by torchrun are starts of their own, and so is each observation of a run in a process.
     """
     name = os.environ.get("RANKSCOPE_LAUNCH", "")
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     _observed[run] += 1
-    return f"{name}/{restart}/{_observed[run]}" if name else ""
+    return f"{name}/{_restart()}/{_observed[run]}" if name else ""
+
+
+def _restart() -> str:
+    """How often torchrun has started this job's processes anew, with the same key-value store."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def facts(model: torch.nn.Module) -> dict[str, str]:
