@@ -50,6 +50,8 @@ class JoinerSettings:
     lost_after_s: float = 30.0
     """A rank that was silent for so long is no longer waited for."""
     stalled_after_s: float = 30.0
+    begins_within_s: float = 300.0
+    """The same before the first tensor: training may be compiled, and rankscope's own kernels."""
     """When no rank has come to another step or site for so long, it is told where each is."""
     retain_s: float = 120.0
     """How long after its closing a record can be patched."""
@@ -411,7 +413,9 @@ class Joiner:
 
     def _find_stall(self, now: float) -> None:
         moved = max((one.moved for one in self._ranks.values() if not one.gone), default=now)
-        stalled = now - moved > self.settings.stalled_after_s
+        begun = any(one.place != Place() for one in self._ranks.values())
+        limit_s = self.settings.stalled_after_s if begun else self.settings.begins_within_s
+        stalled = now - moved > limit_s
         if stalled and not self._stalled:
             at = defaultdict[Place, list[int]](list)
             for rank in sorted(self.present()):
@@ -421,7 +425,7 @@ class Joiner:
             text = "; ".join(
                 f"{rank_words(ranks)} {place.words()}" for place, ranks in places[:MAX_PLACES]
             )
-            since = f"No rank has moved for {self.settings.stalled_after_s:g} s: "
+            since = f"No rank has moved for {limit_s:g} s: "
             place, [rank, *_] = places[0]
             self._tell("stalled", rank, place.step, f"{since}{text}.")
         self._stalled = stalled

@@ -16,6 +16,8 @@ call instead.
 from __future__ import annotations
 
 import ctypes
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -81,6 +83,15 @@ _COUNTS, _MOMENTS, _VALUES_LENGTH = len(COUNTS), len(MOMENTS), len(VALUES)
 _MAX_KEY = np.int32(0x7F7FFFFF)
 """Order-preserving key of float32's largest number; that of its negative is `_MIN_KEY`."""
 _MIN_KEY = np.int32(-0x7F800000)
+
+
+TOLD_AFTER_S = 3.0
+COMPILING = (
+    "rankscope compiles its kernels for the CPU: once on this machine, half a minute or so. "
+    "numba keeps them (NUMBA_CACHE_DIR says where)."
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +338,16 @@ def absorb(
 
 def warm() -> None:
     """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
+    waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(COMPILING))
+    waits.daemon = True
+    waits.start()
+    try:
+        _warm()
+    finally:
+        waits.cancel()
+
+
+def _warm() -> None:
     nothing = sketch_items(np.array(cut(0, 0, FLOAT32), np.int64))
     absorb(SketchTable.empty(1), np.zeros(1, np.int64), nothing, np.ones(1, np.bool_))
     count(FineExponents(), 0, (0,), FLOAT32)

@@ -367,6 +367,16 @@ def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> 
     assert [event.kind for event in joiner.tick(15.5, 1).events] == ["stalled"]
 
 
+def test_before_the_first_tensor_a_job_may_take_its_time() -> None:
+    settings = JoinerSettings(stalled_after_s=5.0, begins_within_s=60.0, lost_after_s=1e3)
+    joiner = new_joiner(0, 2, settings=settings)
+    for rank in range(2):
+        joiner.hear(rank, 0.0)
+    assert joiner.tick(50.0, 0).events == []
+    [event] = joiner.tick(61.0, 0).events
+    assert event.text == "No rank has moved for 60 s: ranks 0, 1 in step 0."
+
+
 def test_reports_become_events(ranks: Ranks) -> None:
     joiner, (zero,) = new_joiner(0, 1), ranks(1)
     feed(joiner, zero, 1, reports=["The hook of fc failed."], time_ns=5)
