@@ -171,9 +171,13 @@ def choose_step(facts: Indices, step: int, attempt: int | None = None, *, delete
         return int(chosen.records[0])
     every = choose_records(facts, attempt=attempt, deleted=deleted).steps
     place = int(np.searchsorted(every, step))
-    near = [str(other) for other in every[max(place - 1, 0) : place + 1]]
-    hint = f"the nearest recorded {'are' if near[1:] else 'is'} {' and '.join(near)}"
-    hint = hint if near else "nothing is recorded yet"
+    match every[max(place - 1, 0) : place + 1].tolist():
+        case [before, after]:
+            hint = f"the nearest recorded are {before} and {after}"
+        case [only]:
+            hint = f"the nearest recorded is {only}"
+        case _:
+            hint = "nothing is recorded yet"
     was_there = step in facts[:deleted, STEP]
     what = "was deleted by retention" if was_there else "was not recorded"
     raise SettingError(f"Step {step} {what}; {hint}.")
