@@ -207,6 +207,8 @@ def test_tensors_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
         },
         kind="optimizer_state",
     )
+    with pytest.raises(SettingError, match=r"Tensors are saved as \.safetensors, got 'a\.pkl'"):
+        save(tensors, tmp_path / "a.pkl")
     save(tensors, tmp_path / "tensors.safetensors")
     found = load(tmp_path / "tensors.safetensors")
 
