@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -179,8 +180,16 @@ def _warn_of_strays(
                 f"{option}={pattern.pattern!r} matches no {what}; near names are "
                 f"{', '.join(near) or 'none'}.",
                 RankscopeWarning,
-                stacklevel=5,
+                stacklevel=_level_of_caller(),
             )
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` of whoever called this package: the ways to here are not equally long."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rankscope."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _compile(option: str, patterns: str | Sequence[str] | None) -> tuple[re.Pattern[str], ...]:

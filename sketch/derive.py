@@ -56,8 +56,9 @@ def derive(table: SketchTable, statistic: str) -> Floats:
 def check_statistic(statistic: str) -> None:
     """Raise a SettingError that lists near names unless there is such a statistic."""
     if statistic not in STATISTICS:
-        near = get_close_matches(statistic, STATISTICS, n=3, cutoff=0.4) or list(STATISTICS)
-        raise SettingError(f"There is no statistic {statistic!r}; there are {', '.join(near)}.")
+        near = get_close_matches(statistic, STATISTICS, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(STATISTICS)}."
+        raise SettingError(f"There is no statistic {statistic!r}; {hint}")
 
 
 class Columns:

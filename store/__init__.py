@@ -7,6 +7,7 @@ never an array's shape.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..sketch.extras import brought_by as _brought_by
 from .record import (
     Alert,
     Event,
@@ -18,7 +19,9 @@ from .record import (
     Record,
     SiteInfo,
 )
-from .writer import RunWriter
+
+with _brought_by("collector", "The store of runs"):
+    from .writer import RunWriter
 
 if TYPE_CHECKING:
     from .compare import Comparison, Parting
@@ -70,5 +73,6 @@ def __getattr__(name: str) -> Any:
     # Not imported before they are used: a collector writes, and needs neither pandas nor xarray,
     # which take 50 MiB and half a second.
     if name in _FOR_READERS:
-        return getattr(import_module(f".{_FOR_READERS[name]}", __name__), name)
+        with _brought_by("collector", "The store of runs"):
+            return getattr(import_module(f".{_FOR_READERS[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

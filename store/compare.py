@@ -287,7 +287,7 @@ def _log2_ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray
 def _pair(
     one: Reader, other: Reader, statistic: str, kind: str | None, name: str | None, steps: Steps
 ) -> _Pair:
-    main_column(statistic, "comparisons")
+    main_column(one, statistic, "comparisons")
     places = [_chosen(reader, kind, name) for reader in (one, other)]
     theirs = {other.label(int(place)): int(place) for place in places[1]}
     shared = [int(place) for place in places[0] if one.label(int(place)) in theirs]

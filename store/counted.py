@@ -70,7 +70,7 @@ def counts_at(reader: Reader, site: str, step: int, attempt: int | None) -> dict
         SettingError: the step was not recorded, or there is no such site.
     """
     record = np.array([reader.choose_step(step, attempt)])
-    [place] = reader.choose_sites(sites=site)
+    [place] = reader.choose_sites(site=site)
     infos = [info for info in reader.meta.exact_counts if info.site == place]
     blocks = reader.read_all([("exact_counts", record, (info.numbers,)) for info in infos])
     return {
@@ -102,7 +102,7 @@ def fit_blocks(
 
 
 def _info(reader: Reader, exact_count: ExactCount, site: str) -> ExactCountInfo:
-    [place] = reader.choose_sites(sites=site)
+    [place] = reader.choose_sites(site=site)
     there = {info.name: info for info in reader.meta.exact_counts if info.site == place}
     if exact_count.name not in there:
         known = ", ".join(there) or "nothing beside the sketch"

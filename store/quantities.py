@@ -84,7 +84,7 @@ def _of_sketches(reader: Reader, name: str, of: str | None, chosen: Chosen) -> p
 
 def _ordered(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([one for one in frames if len(one)] or [frames[0]], ignore_index=True)
-    order = np.lexsort([frame[name] for name in ("index", "part", "of", "step", "attempt")])
+    order = np.lexsort([frame[name] for name in ("index", "part", "of", "step")])
     return pd.DataFrame({name: frame[name].to_numpy()[order] for name in COLUMNS})
 
 
@@ -112,6 +112,11 @@ def _unknown(reader: Reader, name: str, of: str | None) -> str:
     if name in known:
         there = sorted({one.of for one in reader.meta.quantities if one.name == name})
         return f"No {name} was derived of {of!r}; it is there of {', '.join(there[:8])}."
-    near = get_close_matches(name, [*known, *SKETCHED], n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"there is {', '.join(known) or 'none'}."
-    return f"The run has no quantity {name!r}; {hint}"
+    kinds = {one.kind for one in reader.meta.sites}
+    known += [of_sketches for of_sketches, (kind, _) in SKETCHED.items() if kind in kinds]
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}."
+    return (
+        f"The run has no quantity {name!r}; {hint} Others are derived on request, as by "
+        "observe(…, quantities={'Linear': ['rank_me']}): docs/quantities.md."
+    )

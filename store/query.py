@@ -1,7 +1,8 @@
 """Questions about a run: what was observed, labelled, from one snapshot at a time.
 
-Steps are chosen inclusively. Of a step that was recorded by several attempts the last counts,
-unless `attempt` says otherwise. Numbers that were not observed are NaN.
+Steps are chosen inclusively; a single one must have been recorded. Of a step that was recorded by
+several attempts the last counts, unless `attempt` says otherwise. Numbers that were not observed
+are NaN.
 """
 
 from __future__ import annotations
@@ -224,6 +225,7 @@ class Run:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        site: str | None = None,
         sites: Labels = None,
         steps: Steps = None,
         view: View = "merged",
@@ -244,6 +246,7 @@ class Run:
             statistic: A name of `rankscope.sketch.STATISTICS`.
             kind: Only sites of this kind, or these.
             name: Only sites in whose name this regular expression is found.
+            site: Only the site of this label.
             sites: Only these labels, in this order.
             steps: Which steps, both ends included.
             view: `merged`, a rank, or `min`, `max`, `argmin`, `argmax` over ranks; or one of
@@ -253,10 +256,10 @@ class Run:
             unscaled: Gradients as they were without the loss scale, in runs that kept it.
 
         Raises:
-            SettingError: there is no such statistic, site, view or attempt, or no loss scale.
+            SettingError: there is no such statistic, site, step, view or attempt, or no loss scale.
         """
         reader = self._reader
-        places = reader.choose_sites(kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = values(reader, statistic, chosen.records, places, view)
         if unscaled and view not in ("argmin", "argmax"):
@@ -274,6 +277,7 @@ class Run:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        site: str | None = None,
         sites: Labels = None,
         steps: Steps = None,
         attempt: int | None = None,
@@ -281,10 +285,10 @@ class Run:
         """All main statistics over (step, site, statistic), float32: quickest for one step.
 
         Raises:
-            SettingError: there is no such site or attempt.
+            SettingError: there is no such site, step or attempt.
         """
         reader = self._reader
-        places = reader.choose_sites(kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt)
         return xr.DataArray(
             reader.read("scalars", chosen.records, places),
@@ -307,8 +311,8 @@ class Run:
             SettingError: it is no main statistic, or there is no such site.
         """
         reader = self._reader
-        column = main_column(statistic, "ranks")
-        [place] = reader.choose_sites(sites=site)
+        column = main_column(reader, statistic, "ranks")
+        [place] = reader.choose_sites(site=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         found = reader.read("ranks", chosen.records, slice(None), int(place), column)
         return xr.DataArray(
@@ -324,6 +328,7 @@ class Run:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        site: str | None = None,
         sites: Labels = None,
         steps: Steps = None,
         width: int | None = None,
@@ -337,7 +342,7 @@ class Run:
         without which all counts are 0.
 
         Args:
-            kind, name, sites: which sites.
+            kind, name, site, sites: which sites, see `scalar`.
             steps: which steps, both ends included.
             width: sums over neighbouring steps, at most so many: `step` is the first of each,
                 `last_step` the last. Of a long run they are read from sums that are kept.
@@ -346,10 +351,10 @@ class Run:
             attempt: only records of this attempt.
 
         Raises:
-            SettingError: there is no such site or view, or no exact columns of it.
+            SettingError: there is no such site, step or view, or no exact columns of it.
         """
         reader = self._reader
-        places = reader.choose_sites(kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         if width is not None:
             if view != "merged":
@@ -371,13 +376,15 @@ class Run:
         step: int,
         sites: Labels = None,
         *,
+        site: str | None = None,
         view: View = "merged",
         attempt: int | None = None,
     ) -> tuple[list[str], SketchTable]:
         """The exact columns of one step: labels of the sites observed in it, and a row for each.
 
-        They come in the order of execution, or of `sites`. For a rank, or the ranks at coordinates
-        on the mesh, as "dp=0,tp=1", the frames of these must be kept, see `kept_ranks`.
+        They come in the order of execution, or of `sites`; `site` chooses one. For a rank, or the
+        ranks at coordinates on the mesh, as "dp=0,tp=1", the frames of these must be kept, see
+        `kept_ranks`.
 
         Raises:
             SettingError: the step was not recorded, there is no such site or view, or there are no
@@ -385,7 +392,7 @@ class Run:
         """
         reader = self._reader
         record = reader.choose_step(step, attempt)
-        places = reader.choose_sites(sites=sites)
+        places = reader.choose_sites(site=site, sites=sites)
         here, table = observed(reader, view, record, places)
         return [reader.label(place) for place in here], table
 
@@ -408,7 +415,7 @@ class Run:
             SettingError: the site was not observed in that step, there is no such format or view,
                 or there are no exact columns of it.
         """
-        labels, table = self.table(step, [site], view=view, attempt=attempt)
+        labels, table = self.table(step, site=site, view=view, attempt=attempt)
         if not labels:
             raise SettingError(f"{site} was not observed in step {step}.")
         if table.is_glance()[0]:
@@ -430,6 +437,7 @@ class Run:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        site: str | None = None,
         sites: Labels = None,
         formats: Sequence[str] = NARROW_FORMATS,
         scale: Scale = 0,
@@ -450,7 +458,7 @@ class Run:
 
         Args:
             steps: a step, or first and last; the worst of them counts.
-            kind, name, sites: which sites.
+            kind, name, site, sites: which sites, see `scalar`.
             formats: names, as float8_e4m3fn, or e4m3; and those with a scale by block: mxfp8_e5m2,
                 mxfp8_e4m3, mxfp6_e3m2, mxfp6_e2m3, mxfp4_e2m1, nvfp4, which scale themselves.
             scale: the exponent of a power of two by which all are multiplied, or one for each
@@ -468,10 +476,10 @@ class Run:
             attempt: only records of this attempt.
 
         Raises:
-            SettingError: there is no such site, format, scale or attempt.
+            SettingError: there is no such site, step, format, scale or attempt.
         """
         reader = self._reader
-        places = reader.choose_sites(kind=kind, name=name, sites=sites)
+        places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         asked = Question(
             formats=formats,
@@ -538,11 +546,20 @@ class Run:
         Blocks of 32 with `scale="power"` are those of MX, of 16 with "amax" those of NVFP4.
 
         Raises:
-            SettingError: the step was not recorded, there is no such site or format.
+            SettingError: the step was not recorded, there is no such site or format, or no blocks
+                were counted of it in that step.
         """
-        labels, table = self.table(step, [site], attempt=attempt)
+        labels, table = self.table(step, site=site, attempt=attempt)
         counts = counts_at(self._reader, site, step, attempt) if labels else {}
-        return fit_blocks(table, counts, formats)
+        found = fit_blocks(table, counts, formats)
+        if not len(found):
+            [place] = self._reader.choose_sites(site=site)
+            pattern = self.site_infos[place].name
+            raise SettingError(
+                f"No blocks of {site} were counted in step {step}: they are counted on request, as "
+                f"by observe(…, exact_counts={{{pattern!r}: BlockExponents()}})."
+            )
+        return found
 
     def heatmap(
         self,
@@ -788,7 +805,7 @@ class Run:
             SettingError: it is no main statistic, or there is no such site or attempt.
         """
         reader = self._reader
-        [place] = reader.choose_sites(sites=site)
+        [place] = reader.choose_sites(site=site)
         chosen = _records_with(reader, statistic, steps, attempt)
         return rank_ratios(reader, statistic, chosen, int(place), width=width)
 

@@ -53,7 +53,7 @@ def rank_ratios(
     Raises:
         SettingError: it is no main statistic.
     """
-    column, site = main_column(statistic, "ranks"), reader.meta.sites[place]
+    column, site = main_column(reader, statistic, "ranks"), reader.meta.sites[place]
     attempts = reader.meta.attempts
     last = int(chosen.attempts[-1]) if len(chosen) else len(attempts) - 1
     rows = by_mesh(attempts[last], reader.ranks) if attempts else []

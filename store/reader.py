@@ -36,6 +36,7 @@ from .selection import (
     choose_step,
     first_ranks,
     index_of,
+    is_one,
     within,
 )
 from .state import IMPORTED, Meta, State
@@ -115,11 +116,12 @@ class Reader:
         *,
         kind: str | Collection[str] | None = None,
         name: str | None = None,
+        site: str | None = None,
         sites: Labels = None,
     ) -> Indices:
         """The indices of sites, see `choose_sites`."""
         known = self.meta.sites
-        return choose_sites(known, kind=kind, name=name, sites=sites, index=self._index)
+        return choose_sites(known, kind=kind, name=name, site=site, sites=sites, index=self._index)
 
     @property
     def is_imported(self) -> bool:
@@ -152,7 +154,7 @@ class Reader:
     ) -> Chosen:
         """The records that can be asked for all they hold, see `choose_records`."""
         facts, deleted = self.facts(), self.state.deleted
-        if attempt is not None:
+        if attempt is not None or is_one(steps):
             return choose_records(
                 facts, steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
             )

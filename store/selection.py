@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ def choose_records(
 
     Where an attempt recorded a step twice it is the one with more ranks, else the later: a rewound
     step replaces the old one, and one rank's frame that came too late does not hide the others.
+    A final record, of weights alone, counts where no attempt recorded the step itself: where a
+    later attempt ended earlier, what the earlier one saw of that step is not hidden.
 
     Args:
         facts: int64 [records, columns], the rows of the array `records`.
@@ -67,8 +69,11 @@ def choose_records(
         deleted: Leave out the records below this: retention deleted them.
 
     Raises:
-        SettingError: `steps` cannot be understood, or there is no such attempt.
+        SettingError: `steps` cannot be understood, or is one that was not recorded, or there is no
+            such attempt.
     """
+    if is_one(steps):
+        choose_step(facts, int(steps), attempt, deleted=deleted)  # raises, and names the nearest
     low, high = step_limits(steps)
     wanted = (facts[:, STEP] >= low) & (facts[:, STEP] <= high)
     wanted[:deleted] = False
@@ -80,7 +85,10 @@ def choose_records(
         wanted &= facts[:, ATTEMPT] == attempt
     records = np.flatnonzero(wanted)
     columns = facts[records]
-    order = np.lexsort((records, columns[:, RANKS], columns[:, ATTEMPT], columns[:, STEP]))
+    is_itself = columns[:, FINAL] == 0
+    order = np.lexsort(
+        (records, columns[:, RANKS], columns[:, ATTEMPT], is_itself, columns[:, STEP])
+    )
     ordered = records[order]
     step = facts[ordered, STEP]
     is_last = np.append(step[1:] != step[:-1], True)[: len(step)]
@@ -128,6 +136,11 @@ def is_counted(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (counts[..., COUNT] >= 0) & (counts[..., UNBINNED] == 0)
 
 
+def is_one(steps: Steps) -> TypeGuard[int | np.integer[Any]]:
+    """Whether a single step is asked for, which must have been recorded."""
+    return isinstance(steps, int | np.integer)
+
+
 def step_limits(steps: Steps) -> tuple[int, int]:
     """The first and the last step that are wanted."""
     lowest, highest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -153,14 +166,19 @@ def choose_step(facts: Indices, step: int, attempt: int | None = None, *, delete
     Raises:
         SettingError: the step was not recorded, or was deleted; the message names the nearest.
     """
-    chosen = choose_records(facts, steps=step, attempt=attempt, deleted=deleted)
+    chosen = choose_records(facts, steps=(step, step), attempt=attempt, deleted=deleted)
     if len(chosen):
         return int(chosen.records[0])
     every = choose_records(facts, attempt=attempt, deleted=deleted).steps
     place = int(np.searchsorted(every, step))
-    near = [str(other) for other in every[max(place - 1, 0) : place + 1]]
-    hint = f"the nearest recorded are {' and '.join(near)}" if near else "nothing is recorded yet"
-    was_there = len(choose_records(facts[:deleted], steps=step)) > 0
+    match every[max(place - 1, 0) : place + 1].tolist():
+        case [before, after]:
+            hint = f"the nearest recorded are {before} and {after}"
+        case [only]:
+            hint = f"the nearest recorded is {only}"
+        case _:
+            hint = "nothing is recorded yet"
+    was_there = step in facts[:deleted, STEP]
     what = "was deleted by retention" if was_there else "was not recorded"
     raise SettingError(f"Step {step} {what}; {hint}.")
 
@@ -170,6 +188,7 @@ def choose_sites(
     *,
     kind: str | Collection[str] | None = None,
     name: str | None = None,
+    site: str | None = None,
     sites: Labels = None,
     index: Mapping[str, int] | None = None,
 ) -> Indices:
@@ -181,12 +200,16 @@ def choose_sites(
         known: All sites of the run.
         kind: One kind, or several.
         name: A regular expression, searched for in the site's name.
-        sites: Labels of sites.
+        site: Label of the only site.
+        sites: In its place, labels of several.
         index: Their indices by label, if they are known.
 
     Raises:
         SettingError: nothing matches, or the expression is broken; the message lists near names.
     """
+    if site is not None and sites is not None:
+        raise SettingError("Choose by `site`, which is one, or by `sites`, not by both.")
+    sites = sites if site is None else site
     if sites is None:
         places = execution_order(known)
     else:
@@ -253,7 +276,8 @@ def nothing_matches(known: Sequence[SiteInfo], kinds: set[str] | None, name: str
         return f"No site is of kind {asked}; there are {known_kinds}."
     names = {site.name for site in known if kinds is None or site.kind in kinds}
     near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
-    return f"No site's name matches {name!r}; near are {', '.join(near)}."
+    among = "" if kinds is None else f" among those of kind {' or '.join(sorted(kinds))}"
+    return f"No site's name matches {name!r}{among}; near are {', '.join(near)}."
 
 
 def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, slice]]:

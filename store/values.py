@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.derive import MAIN, SENTINEL, check_statistic, derive
+from ..sketch.derive import MAIN, SENTINEL, STATISTICS, check_statistic, derive
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, COUNTS
@@ -61,9 +61,10 @@ def where(
     reader: Reader, statistic: str, records: Indices, places: Indices, view: View
 ) -> Asked | None:
     """Where a statistic of these records and sites lies; None for one that is derived."""
-    check_statistic(statistic)
     if view in SPREAD:
-        return "spread", records, (places, main_column(statistic, view), SPREAD.index(str(view)))
+        column = main_column(reader, statistic, view)
+        return "spread", records, (places, column, SPREAD.index(str(view)))
+    check(reader, statistic)
     if not isinstance(view, str) and not 0 <= view < reader.ranks:
         raise SettingError(f"There is no rank {view}; there are 0 to {reader.ranks - 1}.")
     if isinstance(view, str) and view not in ("merged", *reader.meta.groups) and "=" not in view:
@@ -237,9 +238,19 @@ def exact_of(
         yield counts, of_words(words)
 
 
-def main_column(statistic: str, what: str) -> int:
-    """Where a main statistic stands; SettingError for one that is kept merged only."""
+def check(reader: Reader, statistic: str) -> None:
+    """Raise a SettingError unless there is such a statistic of tensors."""
+    if statistic not in STATISTICS and statistic in reader.meta.training:
+        raise SettingError(
+            f"{statistic!r} is a training statistic, and not one of tensors; "
+            f"`run.training().sel(name={statistic!r})` has it."
+        )
     check_statistic(statistic)
+
+
+def main_column(reader: Reader, statistic: str, what: str) -> int:
+    """Where a main statistic stands; SettingError for one that is kept merged only."""
+    check(reader, statistic)
     if statistic not in MAIN:
         raise SettingError(
             f"{statistic!r} is kept merged only, not for {what}; "

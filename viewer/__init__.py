@@ -4,6 +4,9 @@ The one rule of this room: every number comes from the store's query API; nothin
 tensors here. Plots for notebooks are in `rankscope.viewer.plots`, which needs HoloViews.
 """
 
-from .server import Server, serve
+from ..sketch.extras import brought_by as _brought_by
+
+with _brought_by("viewer", "The viewer"):
+    from .server import Server, serve
 
 __all__ = ["Server", "serve"]

@@ -284,8 +284,10 @@ def fit_table(fit: pd.DataFrame | None, *, target: NumberFormat, own: str) -> st
     return _fit_table("Share of the non-zero elements that would not fit", "if cast to", rows)
 
 
-def block_tables(fit: pd.DataFrame) -> Iterator[str]:
+def block_tables(fit: pd.DataFrame | None) -> Iterator[str]:
     """The same where the elements of a block share a scale, a table for each kind of block."""
+    if fit is None:
+        return
     for name, lines in fit.groupby(level="exact_count", sort=False):
         exact_count = exact_count_named(str(name))
         if isinstance(exact_count, BlockExponents):

@@ -159,7 +159,7 @@ class AtStep:
 
 def load_at_step(run: Run, statistic: str, *, site: str, step: int) -> list[AtStep]:
     """The ranks at a step, in the order of the mesh; none where it was not recorded."""
-    found = run.rank_ratios(statistic, site=site, steps=step)
+    found = run.rank_ratios(statistic, site=site, steps=slice(step, step))
     if not found.values.shape[1]:
         return []
     values, bad = (

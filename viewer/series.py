@@ -189,7 +189,7 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
     """What to say where a site has no histogram, and where the nearest one is."""
     if step is None:
         return "Not observed."
-    seen = run.scalar("abs_max", sites=[site], steps=step)
+    seen = run.scalar("abs_max", site=site, steps=slice(step, step))
     if not seen.size or bool(seen.isnull().all()):
         return f"Not observed at step {step}."
     text = f"At step {step} the sentinel alone looked at this site: |x| is at most"

@@ -173,9 +173,12 @@ def load_fit(run: Run, *, site: str, step: int, view: View = "merged") -> pd.Dat
         return None
 
 
-def load_block_fit(run: Run, *, site: str, step: int) -> pd.DataFrame:
-    """How the site would fit formats with a scale by block; empty where no blocks were counted."""
-    return run.block_formats(site=site, step=step)
+def load_block_fit(run: Run, *, site: str, step: int) -> pd.DataFrame | None:
+    """How the site would fit formats with a scale by block; None where no blocks were counted."""
+    try:
+        return run.block_formats(site=site, step=step)
+    except SettingError:
+        return None
 
 
 def describe(spectrum: Spectrum, target: NumberFormat) -> str:

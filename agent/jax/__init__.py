@@ -1,13 +1,16 @@
 """The agent for JAX: `with observe(run="x") as scope: … scope.step(telemetry)`."""
 
-from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
-from ...wire.messages import AlertSummary
-from ..schedule import Schedule
-from .collecting import Taps, TapSite, collect
-from .observing import observe
-from .scope import Scope
-from .taps import tap
-from .telemetry import Telemetry
+from ...sketch.extras import brought_by as _brought_by
+
+with _brought_by("jax", "The agent for JAX"):
+    from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
+    from ...wire.messages import AlertSummary
+    from ..schedule import Schedule
+    from .collecting import Taps, TapSite, collect
+    from .observing import observe
+    from .scope import Scope
+    from .taps import tap
+    from .telemetry import Telemetry
 
 __all__ = [
     "AlertSummary",

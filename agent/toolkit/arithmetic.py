@@ -6,6 +6,7 @@ import math
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ...sketch.errors import SettingError
@@ -36,7 +37,15 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
         self.kind = kind
 
     def __getitem__(self, name: str) -> Array:
+        """The array of that name; a KeyError lists near ones."""
+        if name not in self._arrays:
+            near = get_close_matches(name, self._arrays, n=3, cutoff=0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there is {_listed([*self])}."
+            raise KeyError(f"There is no tensor {name!r}; {hint}")
         return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -201,6 +210,13 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
 
     def _matched(self, other: Any, word: str) -> Mapping[str, Any]:
         """What goes with each array."""
+        parts = other.values() if isinstance(other, Mapping) else [other]
+        if any(isinstance(part, Mapping | list | tuple) for part in parts):
+            raise SettingError(
+                f"`{word}` takes a number or named tensors, got a tree that is a "
+                f"{type(other).__name__}; name its tensors first, by `snapshot`, `weights` or "
+                "`gradients`."
+            )
         if not isinstance(other, Mapping):
             if isinstance(other, self._array_type) and other.ndim:
                 raise SettingError(

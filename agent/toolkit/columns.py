@@ -78,5 +78,6 @@ def _unfolded(wanted: Wanted) -> list[str]:
 def _check(name: str, known: Collection[str]) -> None:
     if name not in known:
         every = [*GROUPS, *sorted(known)]
-        near = get_close_matches(name, every, n=3, cutoff=0.4) or every
-        raise SettingError(f"There is no column or group {name!r}; there are {', '.join(near)}.")
+        near = get_close_matches(name, every, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(every)}."
+        raise SettingError(f"There is no column or group {name!r}; {hint}")

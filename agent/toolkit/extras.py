@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ...sketch.extras import brought_by
+
 
 def imported(package: str, purpose: str) -> Any:
     """The module of that name. `Any`: what it has is known to its callers.
@@ -16,13 +18,5 @@ def imported(package: str, purpose: str) -> Any:
     Raises:
         ImportError: it is not installed; the message says how to install it.
     """
-    try:
+    with brought_by("toolkit", purpose):
         return import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
-            raise
-        raise ImportError(
-            f"{purpose} needs {error.name}, which is not installed: "
-            "pip install 'rankscope[toolkit]'.",
-            name=error.name,
-        ) from None

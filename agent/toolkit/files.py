@@ -12,8 +12,20 @@ from typing import Any
 from ...sketch.errors import SettingError
 from .extras import imported
 
+ENDING = ".safetensors"
 KEY = "rankscope"
 """Under which the file's metadata has, as JSON, what is no tensor."""
+
+
+def checked(path: str | os.PathLike[str]) -> str:
+    """The path of a file to write, whose name says what it will be.
+
+    Raises:
+        SettingError: it ends in something else.
+    """
+    if Path(path).suffix != ENDING:
+        raise SettingError(f"Tensors are saved as {ENDING}, got {Path(path).name!r}.")
+    return str(path)
 
 
 def metadata_of(kind: str, names: Iterable[str], **more: Any) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +22,7 @@ from rankscope.agent.torch.tensors import (
     gradients,
     learning_rates,
     optimizer_state,
+    snapshot,
     trust_ratio,
     update,
     weights,
@@ -195,8 +197,29 @@ def test_patterns_are_regular_expressions_found_in_names() -> None:
     assert list(weights(model).filter("0.w")) == ["0.weight"]
     with pytest.raises(SettingError, match=r"include='\(' is not a regular expression"):
         weights(model, include="(")
-    with pytest.warns(RankscopeWarning, match="include='w1' matches no"):
-        assert not weights(model, include="w1")
+    for ask in (lambda: weights(model, include="w1"), lambda: weights(model).filter("w1")):
+        with pytest.warns(RankscopeWarning, match="include='w1' matches no") as told:
+            assert not ask()
+        assert told[0].filename == __file__
+
+
+def test_a_name_that_there_is_not_names_what_is_near() -> None:
+    taken = named(**{"0.weight": [1.0], "0.bias": [1.0]})
+
+    with pytest.raises(KeyError, match=r"There is no tensor '0\.wieght'; did you mean 0\.weight"):
+        taken["0.wieght"]
+    with pytest.raises(KeyError, match=r"There is no tensor 'x'; there is 0\.weight, 0\.bias\."):
+        taken["x"]
+    assert taken.get("x") is None
+    assert "x" not in taken
+
+
+def test_what_is_no_tensor_is_no_part_of_a_snapshot() -> None:
+    mixed: Any = {"a": torch.ones(3), "b": np.ones(3)}
+
+    with pytest.raises(SettingError, match=r"takes torch tensors by name, got ndarray as 'b': "):
+        snapshot(mixed)
+    assert list(snapshot(mixed, exclude="b")) == ["a"]
 
 
 def test_a_model_without_memory_is_refused() -> None:

@@ -115,7 +115,7 @@ def test_the_norm_of_several_is_that_of_their_elements(values: list[float], p: f
 def test_what_is_no_norm_or_statistic_is_refused() -> None:
     with pytest.raises(SettingError, match="`p` must be positive"):
         named(a=[1.0]).norm(0)
-    with pytest.raises(SettingError, match=r"no statistic 'skew'; there are skewness"):
+    with pytest.raises(SettingError, match=r"no statistic 'skew'; did you mean skewness"):
         named(a=[1.0]).statistic("skew")
     with pytest.raises(SettingError, match="`by` must be 'tensor', 'whole' or a function"):
         named(a=[1.0]).describe(by="layer")  # pyright: ignore[reportArgumentType]
@@ -166,7 +166,7 @@ def test_what_one_call_leaves_out_the_next_has() -> None:
     assert "L1_norm" in tensors.describe("all")
     assert own.loc["x"].to_dict() == {"L1_norm": 3, "rms": pytest.approx(2.5**0.5), "largest": 2}
     assert "largest" not in tensors.describe("all")
-    with pytest.raises(SettingError, match="no column or group 'L1_nrom'; there are L1_norm"):
+    with pytest.raises(SettingError, match="no column or group 'L1_nrom'; did you mean L1_norm"):
         tensors.describe("L1_nrom")
 
 
@@ -207,6 +207,8 @@ def test_tensors_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
         },
         kind="optimizer_state",
     )
+    with pytest.raises(SettingError, match=r"Tensors are saved as \.safetensors, got 'a\.pkl'"):
+        save(tensors, tmp_path / "a.pkl")
     save(tensors, tmp_path / "tensors.safetensors")
     found = load(tmp_path / "tensors.safetensors")
 

@@ -15,4 +15,8 @@ def test_all_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     assert len(blocks) == 9
 
-    exec("\n".join(blocks), {})
+    found = {"scale": None}
+    exec("\n".join(blocks), found)
+
+    assert found["scale"] is not None
+    assert 0 < found["scale"].b_noise_error < found["scale"].b_noise < 1000

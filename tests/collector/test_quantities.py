@@ -147,6 +147,9 @@ def test_what_was_not_measured_is_not_there(four_ranks: Path) -> None:
     assert listed["dead_neurons", ""] == 1
     with pytest.raises(SettingError, match="no quantity 'dead_neuron'; did you mean dead_neurons"):
         run.quantity("dead_neuron")
+    known = r"it has dead_neurons, input_cov_max_eig, .*\. Others are derived on request, as by "
+    with pytest.raises(SettingError, match=rf"{known}observe\(…, quantities=\{{'Linear'"):
+        run.quantity("rank_me")
     with pytest.raises(SettingError, match=r"No dead_neurons was derived of 'x'; .* of act\."):
         run.quantity("dead_neurons", of="x")
 
@@ -180,6 +183,18 @@ def test_sketches_tell_norms(four_ranks: Path, tmp_path: Path) -> None:
     assert "weight_norm" in run.quantities("fc")["quantity"].tolist()
     with pytest.raises(SettingError, match="no weight_gradient of any module"):
         run.quantity("weight_grad_norm")
+
+
+def test_numbers_come_in_the_order_of_steps_whatever_attempt_they_are_of(tmp_path: Path) -> None:
+    for launch, steps in (("first", range(5)), ("second", range(1, 3))):
+        with serving(tmp_path) as service:
+            box = outbox(service.address, launch=launch, stream=launch)
+            send_sketches(box, steps, value=2.0)
+            assert close_all([box]) == [True]
+    found = open_run(tmp_path / "demo").quantity("output_norm", of="fc")
+
+    assert found["step"].tolist() == [0, 1, 2, 3, 4]
+    assert found["attempt"].tolist() == [0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

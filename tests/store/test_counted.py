@@ -195,7 +195,9 @@ def test_what_was_not_counted_is_no_number(writer: RunWriter, record: Make) -> N
     run = open_run(writer.path)
 
     assert run.exact_count(CAST, site=UP_0).sizes["step"] == 0
-    assert run.block_formats(site=UP_0, step=0).empty
+    on_request = r"step 0: .* by observe\(…, exact_counts=\{'layers.0.up': BlockExponents\(\)\}\)"
+    with pytest.raises(SettingError, match=f"No blocks of {UP_0} were counted in {on_request}"):
+        run.block_formats(site=UP_0, step=0)
     with pytest.raises(SettingError, match=f"not counted of {UP_0}; there is {CAST.name}"):
         run.exact_count(FINE, site=UP_0)
     with pytest.raises(SettingError, match="there is nothing beside the sketch"):

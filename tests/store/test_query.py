@@ -111,6 +111,15 @@ def test_every_statistic_is_what_the_sketch_says(run: Run, record: Make, statist
     assert got.attrs["units"]
 
 
+def test_one_site_is_asked_for_alike_in_all_questions(run: Run) -> None:
+    assert run.scalar("rms", site=WEIGHT).equals(run.scalar("rms", sites=[WEIGHT]))
+    assert run.main(site=WEIGHT).equals(run.main(sites=[WEIGHT]))
+    assert run.exponents(site=WEIGHT).equals(run.exponents(sites=[WEIGHT]))
+    assert run.format_table(site=WEIGHT).equals(run.format_table(sites=[WEIGHT]))
+    assert run.table(3, site=WEIGHT)[0] == [WEIGHT]
+    assert run.ranks("rms", site=WEIGHT)["site"] == WEIGHT
+
+
 def test_all_main_statistics_of_a_step_come_at_once(run: Run, record: Make) -> None:
     main = run.main(steps=7)
 
@@ -137,7 +146,23 @@ def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; there are .*rms"),
+        (lambda run: run.scalar("rsm"), "There is no statistic 'rsm'; did you mean .*rms"),
+        (lambda run: run.scalar("qqq"), "There is no statistic 'qqq'; there are rms, mean, "),
+        (
+            lambda run: run.scalar("loss"),
+            r"'loss' is a training statistic, .* `run.training\(\).sel\(name='loss'\)` has it",
+        ),
+        (lambda run: run.ranks("loss", site=UP_0), "'loss' is a training statistic"),
+        (lambda run: run.heatmap("loss"), "'loss' is a training statistic"),
+        (lambda run: run.scalar("rms", steps=99), r"Step 99 was not recorded; .* is 19\."),
+        (lambda run: run.scalar("rms", steps=99, attempt=0), "Step 99 was not recorded"),
+        (lambda run: run.exponents(steps=-1), r"Step -1 was not recorded; .* recorded is 0\."),
+        (lambda run: run.training(steps=99), "Step 99 was not recorded"),
+        (
+            lambda run: run.scalar("rms", site=UP_0, sites=[UP_1]),
+            "Choose by `site`, .* not by both",
+        ),
+        (lambda run: run.exponents(site="up"), "There is no site 'up'"),
         (
             lambda run: run.scalar("rms", view="median"),
             "`view` must be 'merged', a rank, or one of min",
@@ -146,7 +171,7 @@ def test_views_over_ranks(writer: RunWriter, record: Make) -> None:
         (lambda run: run.scalar("sum", view="max"), "'sum' is kept merged only"),
         (lambda run: run.scalar("rms", name="nowhere"), "No site's name matches 'nowhere'"),
         (lambda run: run.ranks("var", site=UP_0), "'var' is kept merged only"),
-        (lambda run: run.table(99), "Step 99 was not recorded; the nearest recorded are 19"),
+        (lambda run: run.table(99), "Step 99 was not recorded; the nearest recorded is 19"),
         (lambda run: run.heatmap("rms", pool="mean"), "`pool` must be 'max' or 'min', got 'mean'"),
         (lambda run: run.heatmap("rms", view="argmax"), "has no worst to pool"),
         (lambda run: run.formats(site=UP_0, step=1, formats=["fp8"]), "There is no number format"),
@@ -293,9 +318,7 @@ def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
     again = {0: f32([2])}
     writer.commit([record(index, first) for index in range(6)], streams={})
     assert writer.catalog.attempt_of("second launch") == 1
-    writer.commit(
-        [record(6 + i, again, step=3 + i, attempt=1, final=i == 1) for i in range(2)], streams={}
-    )
+    writer.commit([record(6 + i, again, step=3 + i, attempt=1) for i in range(2)], streams={})
     run = open_run(writer.path)
 
     assert run.scalar("max", sites=UP_0)[:, 0].to_numpy().tolist() == [1, 1, 1, 2, 2, 1]
@@ -304,8 +327,25 @@ def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
     assert run.table(3, attempt=0)[1].moments[0, 8] == 1
     assert run.records().step.tolist() == [0, 1, 2, 3, 4, 5]
     assert run.records(all_attempts=True).step.tolist() == [0, 1, 2, 3, 4, 5, 3, 4]
-    assert run.records()["final"].tolist() == [False] * 4 + [True, False]
     assert run.attempts["first_step"].tolist() == [0, 3]
+
+
+def test_the_weights_that_an_attempt_ended_with_hide_no_step_of_an_earlier_one(
+    writer: RunWriter, record: Make
+) -> None:
+    writer.commit([record(index) for index in range(4)], streams={})
+    assert writer.catalog.attempt_of("second launch") == 1
+    last = {2: f32([1, 2])}  # the weight
+    ended = [record(4, step=1, attempt=1), record(5, last, step=2, attempt=1, final=True)]
+    writer.commit(ended, streams={})
+    run = open_run(writer.path)
+
+    assert run.scalar("rms", site=UP_0)["attempt"].values.tolist() == [0, 1, 0, 0]
+    assert not run.scalar("rms", site=UP_0).isnull().any()
+    assert run.heatmap("rms", kind="activation").observed.all()
+    assert run.table(2, site=UP_0)[0] == [UP_0]
+    assert run.records()["final"].tolist() == [False] * 4
+    assert run.scalar("max", site=WEIGHT, steps=2, attempt=1).item() == 2
 
 
 def test_records_say_what_they_hold(writer: RunWriter, record: Make) -> None:
@@ -328,7 +368,7 @@ def test_training_and_health_by_rank(writer: RunWriter, record: Make) -> None:
     writer.commit([late], streams={})
     run = open_run(writer.path)
 
-    assert run.training(steps=10**6).shape[0] == 0
+    assert run.training(steps=(10**6, None)).shape[0] == 0
     training = run.training()
     assert training.dims == ("step", "rank", "name")
     assert training.sel(step=0, name="loss").to_numpy().tolist() == [10, 11]

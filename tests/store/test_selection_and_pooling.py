@@ -17,6 +17,7 @@ from rankscope.store.chunks import overlaps
 from rankscope.store.layout import COLUMNS, RING
 from rankscope.store.pooling import Pool, group_size, pool_sites, pool_steps, row_starts
 from rankscope.store.selection import (
+    FINAL,
     choose_records,
     choose_sites,
     choose_step,
@@ -45,6 +46,15 @@ def test_the_last_attempt_of_each_step_counts() -> None:
     assert chosen.steps.tolist() == [0, 1, 2, 3]
     assert chosen.records.tolist() == [0, 4, 5, 3]
     assert chosen.attempts.tolist() == [0, 1, 1, 0]
+
+
+def test_a_final_record_hides_no_full_one_of_an_earlier_attempt() -> None:
+    rows = facts((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (4, 1))
+    rows[4:, FINAL] = 1
+
+    assert choose_records(rows).records.tolist() == [3, 1, 2, 5]
+    assert choose_records(rows, attempt=1).records.tolist() == [3, 4, 5]
+    assert choose_step(rows, 1) == 1
 
 
 def test_an_older_attempt_can_be_asked_for() -> None:

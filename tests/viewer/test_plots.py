@@ -50,6 +50,41 @@ def frame(broken_job: Path) -> pd.DataFrame:
     return open_run(broken_job).logframe()
 
 
+# Which sites are drawn.
+
+
+def test_a_name_without_a_kind_is_looked_for_in_all_kinds(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    name = r"^blocks\.2\.mlp\.up$"
+    every = run.sites(name=name).index.tolist()
+
+    assert len({site.partition(":")[0] for site in every}) > 1
+    assert titles(plots.scalar_lines(run, "abs_max", name=name)) == every
+    assert titles(plots.exponent_heatmap(run, name=name)) == every
+    drawn = titles(plots.exponent_histogram(run, name=name, step=20))
+    assert drawn == [f"{site}, step 20" for site in every]
+    assert titles(plots.scalar_heatmap(run, "abs_max", name=name)) == [
+        f"abs_max of {site.partition(':')[0].replace('_', ' ')}s, merged over ranks"
+        for site in every
+    ]
+
+
+def test_where_activations_are_meant_by_default_the_message_says_so(
+    broken_job: Path, frame: pd.DataFrame
+) -> None:
+    run, twice = open_run(broken_job), pd.concat([frame, frame], ignore_index=True)
+
+    with pytest.raises(
+        SettingError,
+        match=r"sites match among those of kind activation \(`kind` chooses others\), and at most",
+    ):
+        plots.scalar_lines(twice, "mean")
+    with pytest.raises(SettingError, match="matches 'nowhere' among those of kind activation; "):
+        plots.scalar_lines(run, kind="activation", name="nowhere")
+    with pytest.raises(SettingError, match="No site's name matches 'nowhere'; near are "):
+        plots.scalar_heatmap(run, name="nowhere")
+
+
 # Histograms of exponents.
 
 
@@ -279,13 +314,23 @@ def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -
 def test_the_table_of_formats_is_that_of_the_run(broken_job: Path) -> None:
     run = open_run(broken_job)
 
-    table = plots.format_table(run, name="mlp", steps=20, formats="float8_e4m3fn").dframe()
+    table = plots.format_table(
+        run, kind="activation", name="mlp", steps=20, formats="float8_e4m3fn"
+    ).dframe()
 
     for row in table.to_dict("records"):
         wanted = run.formats(site=row["site"], step=20, formats=["float8_e4m3fn"]).iloc[0]
         assert row["underflow_low"] <= wanted["underflow_high"]
         assert row["underflow_high"] >= wanted["underflow_low"]
     assert len(table) == 8
+
+
+def test_tensors_of_every_kind_are_judged(broken_job: Path) -> None:
+    run = open_run(broken_job)
+
+    table = plots.format_table(run, steps=20, formats="float8_e4m3fn").dframe()
+
+    assert sorted(table["site"]) == sorted(run.sites().index)
 
 
 def test_only_what_breaks_is_listed_where_that_is_asked(broken_job: Path) -> None:
@@ -400,6 +445,25 @@ def test_any_plot_is_saved_as_html_png_and_svg(broken_job: Path, tmp_path: Path)
             assert saved.read_bytes().startswith(start)
 
 
+def test_a_legend_lies_on_nothing_that_is_drawn(broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(
+        open_run(broken_job), site=OTHER, step=20, formats=["float16", "float8_e4m3fn"]
+    )
+
+    figure = hv.render(drawn, backend="matplotlib")
+
+    figure.canvas.draw()
+    [axes] = figure.axes
+    legend, place = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert legend.y0 >= place.y1
+    assert axes.title.get_window_extent().y0 >= legend.y1
+
+
+def test_what_is_no_plot_is_not_saved(broken_job: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"`save` takes a plot, .* got Explorer\. .* report`"):
+        plots.save(plots.explore(open_run(broken_job)), tmp_path / "panel.html")
+
+
 def test_a_file_of_another_kind_is_refused(broken_job: Path, tmp_path: Path) -> None:
     drawn = plots.scalar_heatmap(open_run(broken_job))
 
@@ -467,6 +531,14 @@ def test_ranks_are_rows_and_the_bad_one_stands_out(broken_job: Path) -> None:
 def test_a_logframe_has_no_ranks_to_draw(frame: pd.DataFrame) -> None:
     with pytest.raises(SettingError, match="knows of no ranks"):
         plots.rank_heatmap(frame, site=ORIGIN)
+
+
+def test_a_run_of_one_rank_has_nothing_to_compare(new_job: Callable[..., Any]) -> None:
+    job = new_job(ranks=1, bad_step=None)
+    job.commit(range(3))
+
+    with pytest.raises(SettingError, match=f"No rank holds the same part of {OTHER} as another, "):
+        plots.rank_heatmap(open_run(job.path), site=OTHER)
 
 
 # Looking around.

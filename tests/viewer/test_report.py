@@ -77,7 +77,7 @@ def test_a_tensor_and_a_step_can_be_asked_for(broken_job: Path, tmp_path: Path) 
     assert "Asked for." in page
     with pytest.raises(SettingError, match="There is no site 'activation:nothing'"):
         write_report(run, tmp_path / "b.html", site="activation:nothing")
-    with pytest.raises(SettingError, match="Step 99 was not recorded; the nearest recorded are 58"):
+    with pytest.raises(SettingError, match="Step 99 was not recorded; the nearest recorded is 59"):
         write_report(run, tmp_path / "b.html", step=99)
     assert not list(tmp_path.glob("*b.html*")), "no half a file is left"
 

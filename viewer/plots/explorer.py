@@ -43,7 +43,7 @@ def explore(
 
     Args:
         data: a run, or a LogFrame.
-        kind: which kind of site comes first; activations by default.
+        kind: which kind of site comes first; activations by default, and the panel's menu has all.
         statistic: which statistic comes first.
         training: a training statistic, or numbers by step; of a run that has none, nothing.
     """

@@ -89,7 +89,7 @@ def exponent_histogram(
     Args:
         data: a run, or a LogFrame.
         site: labels.
-        kind: only these kinds.
+        kind: only these kinds; activations by default, unless `site` or `name` is given.
         name: only sites in whose name this regular expression is found.
         step: a recorded step; of each site the last one by default.
         style: bars; a line; or a smooth line, blurred by 0.7 of a power of two.
@@ -122,17 +122,19 @@ def exponent_histogram(
 
 
 def chosen(source: Source, site: Many, kind: Many, name: str | None, most: int = MOST) -> list[str]:
-    """The sites that are drawn, at most so many.
+    """The sites that are drawn, at most so many; where nothing chooses them, those of one kind.
 
     Raises:
         SettingError: there are none, or too many.
     """
-    if site is None and kind is None:
+    among = ""
+    if site is None and kind is None and name is None:
         kind = one_kind(source, "")
+        among = f" among those of kind {kind} (`kind` chooses others)"
     found = source.choose(kind=kind, name=name, site=site)
     if len(found) > most:
         raise SettingError(
-            f"{len(found)} sites match, and at most {most} can be told apart: "
+            f"{len(found)} sites match{among}, and at most {most} can be told apart: "
             "choose by `site`, `kind` or `name`."
         )
     if not found:
@@ -346,7 +348,7 @@ def exponent_heatmap(
     Args:
         data: a run, or a LogFrame.
         site: labels.
-        kind: only these kinds.
+        kind: only these kinds; activations by default, unless `site` or `name` is given.
         name: only sites in whose name this regular expression is found.
         steps: first and last step; all by default.
         formats: whose ends are drawn, as in `exponent_histogram`.

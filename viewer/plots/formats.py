@@ -11,7 +11,7 @@ from ...sketch.errors import SettingError
 from ...store.format_table import FITS, NOT_KNOWN
 from . import look
 from .opening import source_of
-from .source import Data, Many, one_kind
+from .source import Data, Many
 
 if TYPE_CHECKING:
     from ...store.format_table import Scale
@@ -46,7 +46,7 @@ def format_table(
     Args:
         data: a run, or a LogFrame.
         site: labels.
-        kind: only these kinds; activations by default, unless `site` is given.
+        kind: only these kinds; all by default.
         name: only sites in whose name this regular expression is found.
         steps: a step, or first and last; all by default.
         formats: a name, or several; of a run those with a scale by block, too.
@@ -60,8 +60,6 @@ def format_table(
         SettingError: nothing matches, or there is no such format or scale.
     """
     source = source_of(data)
-    if site is None and kind is None:
-        kind = one_kind(source, "")
     sites = source.choose(kind=kind, name=name, site=site)
     if not sites:
         raise SettingError("No site has been recorded yet.")

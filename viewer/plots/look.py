@@ -33,6 +33,11 @@ CYCLE = ("#2f7fb5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6
 LEGEND = {"background_fill_alpha": 0.75, "label_text_font_size": "10px", "spacing": 0,
           "padding": 4, "margin": 4, "click_policy": "hide", "orientation": "vertical"}  # fmt: skip
 """Of Bokeh's legends."""
+KEY = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "handlelength": 1.6,
+       "labelspacing": 0.2, "borderaxespad": 0}  # fmt: skip
+"""Of Matplotlib's: above the axes, so that nothing lies on what is drawn."""
+KEY_WIDTH = 280
+"""Pixels of a column of it."""
 SMALL = {"title": 9, "labels": 8, "ticks": 7, "minor_ticks": 5.5, "legend": 6.5}
 """Points of Matplotlib's letters."""
 DASHES = {"max": "solid", "smallest normal": "dashed", "smallest subnormal": "dotted"}
@@ -67,13 +72,14 @@ def sized(
     mpl: dict[str, Any] | None = None,
     **both: Any,
 ) -> Plot:
-    """An overlay of that many pixels, with a legend of so many entries, and options."""
+    """An overlay of that many pixels, with a legend of so many entries above it, and options."""
     inches = {
         "aspect": width / height,
         "fig_inches": (width / 100, height / 100),
         "fontsize": SMALL,
-        "legend_opts": {"fontsize": 6, "framealpha": 0.6, "handlelength": 1.6, "labelspacing": 0.2},
-        "legend_position": "best",
+        "legend_opts": KEY | {"ncol": 1 if entries <= 3 else width // KEY_WIDTH},
+        "legend_position": "inner",  # whose place is that of the options
+        "hooks": [_titled_above],
     }
     pixels = {
         "width": width,
@@ -86,6 +92,16 @@ def sized(
     }
     both |= {"show_legend": entries > 0}
     return styled(plot, bokeh=pixels | (bokeh or {}), mpl=inches | (mpl or {}), **both)
+
+
+# `Any`: HoloViews' own plot.
+def _titled_above(plot: Any, _: object) -> None:
+    """Move the title above Matplotlib's legend, where there is one."""
+    axis, legend = plot.handles["axis"], plot.handles.get("legend")
+    if legend is not None:
+        size, names = SMALL["legend"], legend.get_texts()
+        rows = -(-len(names) // legend._ncols)
+        axis.set_title(axis.get_title(), fontsize=SMALL["title"], pad=(1.4 * rows + 1) * size)
 
 
 def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WIDTH) -> Plot:

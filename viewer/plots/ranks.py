@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...sketch.errors import SettingError
 from .. import words
 from ..figures import colours
 from ..rank_map import load_rank_map
@@ -34,7 +35,7 @@ def rank_heatmap(
         data: a run.
         statistic: a main statistic.
         site: labels.
-        kind: only these kinds; activations by default, unless `site` is given.
+        kind: only these kinds; activations by default, unless `site` or `name` is given.
         name: only sites in whose name this regular expression is found.
         steps: first and last step; all by default.
         width: cells across at most; of several steps in one the furthest from the median is kept.
@@ -42,7 +43,8 @@ def rank_heatmap(
         training: a training statistic to draw below, over the same steps.
 
     Raises:
-        SettingError: nothing matches, too much does, or it is a LogFrame.
+        SettingError: nothing matches, too much does, no rank has another to compare with, or it is
+            a LogFrame.
     """
     run = run_of(data, "`rank_heatmap`")
     source = source_of(run)
@@ -50,6 +52,11 @@ def rank_heatmap(
     plots: list[look.Plot] = []
     for one in chosen(source, site, kind, name, most=MOST):
         found = load_rank_map(run, statistic, site=one, steps=steps, width=width)
+        if found.alone:
+            raise SettingError(
+                f"No rank holds the same part of {one} as another, so there is nothing to compare "
+                "it with; `scalar_lines` draws it, with `ranks=True` on each rank."
+            )
         limits = colours.limits(found.grid.usual(), diverging=True)
         title = f"{words.shorten(one, 60)}: {statistic} of each rank against its peers"
         plots.append(picture(found.grid, limits, unit="log2 ratio", title=title, across=across))

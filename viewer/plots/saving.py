@@ -31,8 +31,14 @@ def save(plot: Plot, path: str | Path) -> Path:
         path: its ending says what is written.
 
     Raises:
-        SettingError: the ending is another one, or Matplotlib is not installed.
+        SettingError: it is no plot, the ending is another one, or Matplotlib is not installed.
     """
+    if not isinstance(plot, hv.core.Dimensioned):
+        raise SettingError(
+            "`save` takes a plot, as `scalar_lines` and the others return them, or any HoloViews "
+            f"object, got {type(plot).__name__}. A panel needs Python to answer its clicks: "
+            "`rankscope report` writes a run as one file."
+        )
     path = Path(path)
     ending = path.suffix.lower()
     if ending == ".html":

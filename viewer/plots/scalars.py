@@ -18,7 +18,7 @@ from ..figures import colours
 from . import look
 from .exponents import MOST, chosen
 from .opening import source_of
-from .source import Data, Many, Training, one_kind, run_of
+from .source import Data, Many, Source, Training, one_kind, run_of
 from .training import STEP, alongside, nearest, ranks_drawn
 
 Style = Literal["line", "points", "both"]
@@ -74,7 +74,7 @@ def scalar_lines(
         data: a run, or a LogFrame.
         statistic: one, or several.
         site: labels.
-        kind: only these kinds.
+        kind: only these kinds; activations by default, unless `site` or `name` is given.
         name: only sites in whose name this regular expression is found.
         steps: first and last step; all by default.
         view: `merged`; `min`, `max` over ranks; a rank; or coordinates as "tp=1".
@@ -244,8 +244,8 @@ def scalar_heatmap(
     Args:
         data: a run, or a LogFrame.
         statistic: which one.
-        kind: one, or several; activations by default.
-        name: a regular expression that names must match.
+        kind: one, or several; activations by default, or with `name` all that have such sites.
+        name: only sites in whose name this regular expression is found.
         view: `merged`, `max`, `min`, `argmax`, `argmin` over ranks, a rank, or coordinates.
         scale: `log2` or `linear`; empty chooses by statistic.
         steps: first and last step; all by default.
@@ -258,10 +258,9 @@ def scalar_heatmap(
         SettingError: nothing matches.
     """
     source = source_of(data)
-    kinds = [one_kind(source, "")] if kind is None else [kind] if isinstance(kind, str) else [*kind]
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
-    for one in kinds:
+    for one in _kinds(source, kind, name):
         found = source.grid(
             statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
             size=(width, height),
@@ -272,6 +271,16 @@ def scalar_heatmap(
         plots.append(picture(found, limits, unit=unit, title=title, across=across))
     plot = look.facets(plots, columns=columns, shared=True, width=across)
     return alongside(plot, source, training, steps=steps, width=across)
+
+
+def _kinds(source: Source, kind: Many, name: str) -> list[str]:
+    """Those that are asked for, or that have sites of such names; else one."""
+    if kind is not None:
+        return [kind] if isinstance(kind, str) else [*kind]
+    if not name:
+        return [one_kind(source, "")]
+    sites = source.choose(kind=None, name=name, site=None)
+    return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
 def picture(

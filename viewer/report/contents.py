@@ -58,7 +58,7 @@ def gather(run: Run, *, site: str = "", step: int | None = None) -> Contents:
         SettingError: there is no such site, or the step was not recorded.
     """
     if step is not None:
-        _check_step(run, step)
+        run.training(steps=step)  # raises where there is no such step
     if site:
         choose_sites(run.site_infos, sites=site)
     found = why(run)
@@ -73,17 +73,6 @@ def gather(run: Run, *, site: str = "", step: int | None = None) -> Contents:
         evidence=evidence,
         kinds=kinds or _first_kind(run),
     )
-
-
-def _check_step(run: Run, step: int) -> None:
-    steps = run.records()["step"].to_numpy(np.int64)
-    if step not in steps:
-        near = steps[np.argsort(np.abs(steps - step), kind="stable")[:2]]
-        hint = " and ".join(str(one) for one in sorted(near.tolist()))
-        raise SettingError(
-            f"Step {step} was not recorded; "
-            + (f"the nearest recorded are {hint}." if hint else "nothing is recorded yet.")
-        )
 
 
 def _evidence(run: Run, cards: Sequence[Card], site: str, step: int | None) -> list[Evidence]:

@@ -8,19 +8,25 @@ import numpy as np
 
 from ....sketch.errors import SettingError
 from ...toolkit.extras import imported
-from ...toolkit.files import metadata_of, opened
+from ...toolkit.files import checked, metadata_of, opened
 from .named import NamedArrays
 
 
 def save(arrays: NamedArrays, path: str | os.PathLike[str]) -> None:
     """Write arrays to a file, with their kind; any reader of safetensors can read them.
 
+    Args:
+        arrays: what is written.
+        path: ends in .safetensors.
+
     Raises:
         ImportError: safetensors is not installed.
-        SettingError: an array lies on devices of several processes.
+        SettingError: the path ends in something else, or an array lies on devices of several
+            processes.
         OSError: the file cannot be written.
     """
     files = imported("safetensors.numpy", "Saving tensors")
+    path = checked(path)
     for name, array in arrays.items():
         if not array.is_fully_addressable:
             raise SettingError(
@@ -28,7 +34,7 @@ def save(arrays: NamedArrays, path: str | os.PathLike[str]) -> None:
                 "gather it first, by jax.experimental.multihost_utils.process_allgather."
             )
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    files.save_file(whole, str(path), metadata=metadata_of(arrays.kind, arrays))
+    files.save_file(whole, path, metadata=metadata_of(arrays.kind, arrays))
 
 
 def load(path: str | os.PathLike[str]) -> NamedArrays:

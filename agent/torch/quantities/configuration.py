@@ -22,7 +22,7 @@ from ...schedule import Schedule, Scheduled, schedule_of
 from ...selection import RankscopeWarning
 from ..names import Names
 from .quantity import Quantity
-from .registry import named
+from .registry import named, near_names
 from .sketched import kind_of
 
 Asked = str | Quantity
@@ -98,12 +98,17 @@ def _table_of(given: Configuration) -> Mapping[Any, Any]:
 
 def _entries(key: Any, asked: Any) -> Iterator[tuple[Asked, Schedule]]:
     """(quantity, schedule) of each entry under a key."""
-    entries = [asked] if isinstance(asked, str | Quantity) else asked
+    entries: Any = [asked] if isinstance(asked, str | Quantity) else asked
     if not isinstance(entries, Sequence) or isinstance(entries, bytes):
         raise SettingError(f"quantities[{key!r}] must be a list of quantities, got {asked!r}.")
-    for entry in entries:
+    for before, entry in zip(("rank_me", *entries), entries, strict=False):
         schedule: Any = 1
         match entry:
+            case str() if _is_schedule(entry):
+                raise SettingError(
+                    f"quantities[{key!r}] has {entry!r}, which is a schedule and no quantity; a "
+                    f"quantity and its schedule are a list of their own: [[{before!r}, {entry!r}]]."
+                )
             case str() | Quantity() as first:
                 pass
             case [str() | Quantity() as first]:
@@ -117,6 +122,15 @@ def _entries(key: Any, asked: Any) -> Iterator[tuple[Asked, Schedule]]:
                 )
         whose = f"{first if isinstance(first, str) else first.label} of {key}"
         yield first, schedule_of(schedule, Schedule(), whose)
+
+
+def _is_schedule(text: str) -> bool:
+    """Whether a text is a schedule, and not also a quantity that somebody called so."""
+    try:
+        Schedule.parse(text)
+    except SettingError:
+        return False
+    return text.partition("(")[0].strip() not in near_names()
 
 
 def _is_name(key: Any, names: Names) -> bool:

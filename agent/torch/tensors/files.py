@@ -7,7 +7,7 @@ import os
 import torch
 
 from ...toolkit.extras import imported
-from ...toolkit.files import metadata_of, opened
+from ...toolkit.files import checked, metadata_of, opened
 from .named import NamedTensors
 from .places import place_as_words, place_of_words
 
@@ -17,19 +17,26 @@ def save(tensors: NamedTensors, path: str | os.PathLike[str]) -> None:
 
     Any reader of safetensors can read the tensors; on several ranks give each its own path.
 
+    Args:
+        tensors: what is written.
+        path: ends in .safetensors.
+
     Raises:
         ImportError: safetensors is not installed.
+        SettingError: the path ends in something else.
         OSError: the file cannot be written.
     """
     imported("safetensors", "Saving tensors")
     files = imported("safetensors.torch", "Saving tensors")
+    path = checked(path)
     places = {name: place_as_words(place) for name, place in tensors.places.items()}
     # It refuses tensors that share memory, and strided ones.
     whole = {
         name: tensor.clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    files.save_file(whole, str(path), metadata=metadata_of(tensors.kind, tensors, places=places))
+    metadata = metadata_of(tensors.kind, tensors, places=places)
+    files.save_file(whole, path, metadata=metadata)
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> NamedTensors:

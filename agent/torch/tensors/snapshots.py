@@ -46,7 +46,8 @@ def snapshot(
         dtype: to convert to.
 
     Raises:
-        SettingError: a pattern is no regular expression, or a tensor has no elements.
+        SettingError: a pattern is no regular expression, what is chosen is no tensor, or has no
+            elements.
     """
     selection = Selection.of(include, exclude)
     selection.warn_of_strays(tensors)
@@ -54,7 +55,7 @@ def snapshot(
         piece
         for name, tensor in tensors.items()
         if selection.chooses(name)
-        for piece in pieces_of(name, tensor, ())
+        for piece in pieces_of(name, _tensor(name, tensor), ())
     ]
     return copied(pieces, kind, device, dtype)
 
@@ -212,6 +213,20 @@ def copied(
         for name, tensor, place in pieces
     )
     return NamedTensors.of(copies, kind)
+
+
+def _tensor(name: str, given: object) -> torch.Tensor:
+    """What was given by name, which should be a tensor.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if not isinstance(given, torch.Tensor):
+        raise SettingError(
+            f"`snapshot` takes torch tensors by name, got {type(given).__name__} as {name!r}: "
+            "leave it out by `exclude`, or make a tensor of it by torch.as_tensor."
+        )
+    return given
 
 
 def _of_parameters(

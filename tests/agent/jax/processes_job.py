@@ -47,7 +47,7 @@ def train(run: str, directory: str) -> None:
 def look(directory: Path, mesh: Mesh, arrays: NamedArrays) -> None:
     """Write what a process finds by hand, of all processes' elements and of its own."""
     with pytest.raises(SettingError, match="batch lies on devices of several processes"):
-        save(arrays.filter("batch"), directory / "arrays")
+        save(arrays.filter("batch"), directory / "arrays.safetensors")
     found = {
         "across": arrays.statistic("l1", by="tensor", across=mesh),
         "own": arrays.statistic("count", by="tensor"),

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from rankscope.agent import RankscopeWarning
 from rankscope.agent.jax.tensors import (
     NamedArrays,
     adam_update,
@@ -147,10 +148,26 @@ def test_others_names_and_what_is_no_array_are_refused() -> None:
 
     with pytest.raises(SettingError, match="Only the left side has a; only the right side has b"):
         operator.add(mine, NamedArrays({"b": jnp.ones(2)}))
+    trees: dict[str, Any] = {"dict": {"a": {"b": jnp.ones(2)}}, "list": [jnp.ones(2)]}
+    for name, tree in trees.items():
+        with pytest.raises(SettingError, match=f"got a tree that is a {name}; name its tensors"):
+            operator.sub(mine, tree)
     with pytest.raises(SettingError, match=r"must return a tensor, got 3\.0 of a"):
         mine.apply(lambda _: 3.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(SettingError, match=r"`across` must be a jax\.sharding\.Mesh"):
         mine.describe(across="all")
+
+
+def test_a_pattern_that_is_found_nowhere_is_warned_of_where_it_stands() -> None:
+    with pytest.warns(RankscopeWarning, match="include='kernal' matches no") as told:
+        weights(PARAMS, include="kernal")
+    assert told[0].filename == __file__
+
+
+def test_a_file_of_another_ending_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"Tensors are saved as \.safetensors, got 'a\.npz'"):
+        save(weights(PARAMS), tmp_path / "a.npz")
+    assert not list(tmp_path.iterdir())
 
 
 def test_optimizer_state_is_found_by_slot() -> None:
@@ -177,15 +194,15 @@ def test_a_file_has_the_same_arrays_and_torch_reads_it(tmp_path: Path) -> None:
     taken = snapshot(
         {"z": jnp.ones((2, 3), jnp.bfloat16), "a": on_mesh(jnp.arange(8.0), P("tp"))}, kind="weight"
     )
-    save(taken, tmp_path / "arrays")
-    again = load(tmp_path / "arrays")
+    save(taken, tmp_path / "arrays.safetensors")
+    again = load(tmp_path / "arrays.safetensors")
 
     assert list(again) == list(taken)
     assert again.kind == "weight"
     assert again["z"].dtype == ml_dtypes.bfloat16
     assert again["a"].tolist() == list(range(8))
-    save_of_torch(NamedTensors({"x": torch.ones(2)}, kind="update"), tmp_path / "torch")
-    assert load(tmp_path / "torch").statistic("l1") == 2
+    save_of_torch(NamedTensors({"x": torch.ones(2)}, kind="update"), tmp_path / "torch.safetensors")
+    assert load(tmp_path / "torch.safetensors").statistic("l1") == 2
     (tmp_path / "bad").write_bytes(b"nothing")
     with pytest.raises(SettingError, match="is no file of named tensors"):
         load(tmp_path / "bad")

@@ -72,6 +72,12 @@ def test_every_quantity_says_what_it_is(name: str) -> None:
         ({"0": ["dead_neurons(threshold='x')"]}, r"`threshold` .* must be a number, got 'x'"),
         ({"0": [["rank_me", "linear(1", 3]]}, r"write a quantity as 'rank_me', or"),
         ({"0": [["rank_me", "linaer(1)"]]}, r"'linaer\(1\)' is no schedule"),
+        (
+            {"0": ["rank_me", "linear(5)"]},
+            r"quantities\['0'\] has 'linear\(5\)', which is a schedule and no quantity; "
+            r".* are a list of their own: \[\['rank_me', 'linear\(5\)'\]\]\.",
+        ),
+        ({"0": "on_alert"}, r"a list of their own: \[\['rank_me', 'on_alert'\]\]"),
         ({"0": [["rank_me", 1.5]]}, r"The schedule of 'rank_me of 0' must be"),
         ({"0": 3}, r"quantities\['0'\] must be a list of quantities, got 3"),
         ({"0.weight": ["rank_me"]}, r"rank_me is of modules, and '0.weight' is a parameter"),
