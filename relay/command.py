@@ -72,6 +72,13 @@ class Bytes(click.ParamType):
 )
 @click.option("--merge", is_flag=True, help="Send one frame a step for all ranks that come here.")
 @click.option("--until-done", is_flag=True, help="End when every rank has left or is gone.")
+@click.option(
+    "--first-agent",
+    type=click.FloatRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    help="With --until-done: seconds to wait for the first rank; 0 sends what is in the spool.",
+)
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
     "--keys",
@@ -91,6 +98,7 @@ def relay(
     memory_bytes: int,
     merge: bool,
     until_done: bool,
+    first_agent: float,
     announce: bool,
     keys: str | None,
     insecure: bool,
@@ -102,6 +110,7 @@ def relay(
         spool_bytes=spool_bytes,
         min_free=min_free,
         memory_bytes=memory_bytes,
+        first_hello_s=first_agent,
         merge=merge,
     )
     loaded = RelayKeys.load(keys) if keys else None

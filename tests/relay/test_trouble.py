@@ -71,7 +71,8 @@ def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
     assert box.close(timeout_s=20)
     process.kill()  # all is on disk again
     process.communicate()
-    process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options, "--until-done")
+    options += ["--until-done", "--first-agent", "0"]
+    process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options)
     collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
     end(process)
     end(collector)
