@@ -91,7 +91,7 @@ oldest: .venv/installed ## Run the tests with the oldest libraries that pyprojec
 	test -x build/oldest/bin/python || $(PYTHON) -m venv build/oldest
 	$(BIN)/uv pip install --python build/oldest/bin/python --resolution lowest-direct \
 		-e '.[torch,collector,parquet,viewer,toolkit,prometheus]' \
-		hypothesis==6.170.15 psutil==7.2.2 pytest==9.2.0 pytest-timeout==2.4.0 pytest-xdist==3.8.0
+		hypothesis==6.170.15 msgpack==1.2.4 psutil==7.2.2 pytest==9.2.0 pytest-timeout==2.4.0 pytest-xdist==3.8.0
 	build/oldest/bin/python -m pytest --timeout 300 -W default \
 		tests/sketch tests/wire tests/merge tests/relay tests/store tests/rules tests/collector $(ARGS)
 

@@ -4,6 +4,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.table.get(args[0])
+        near = get_close_matches(args[0], self.table)
+        if known is None and near:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
         for option, target in known.by_option.items() if known else ():
             if option in args:
                 return args[0], load(target), args[1:]
@@ -206,14 +210,18 @@ def load(target: str) -> click.Command:
 def cli(context: click.Context, config: str | None) -> None:
     """Watch the numbers inside a neural network while it trains."""
     name = context.invoked_subcommand
-    if config is None or name is None or not isinstance(context.command, LazyGroup):
+    if config is not None:
+        os.environ["RANKSCOPE_CONFIG"] = config  # for what is started from here, too
+    if name not in ("collect", "relay", "rules", "run", "view"):
         return
-    os.environ["RANKSCOPE_CONFIG"] = config  # for what is started from here, too
-    command = context.command.get_command(context, name)
-    if command is not None and name in ("collect", "relay", "rules", "run", "view"):
-        # Imported late: this loads NumPy, which other commands may not need.
-        from .config import defaults_of
+    command = context.command.get_command(context, name)  # pyright: ignore
+    # Imported late: this loads NumPy, which other commands may not need.
+    from .config import defaults_of, strays_of
 
+    if name not in ("rules", "run"):
+        for stray in strays_of(command):
+            click.echo(f"Warning: {stray}", err=True)
+    if config is not None:
         context.default_map = {name: defaults_of(command, name, Path(config))}
 
 

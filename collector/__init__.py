@@ -4,7 +4,7 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 """
 
 from .command import collect
-from .health import Health, HealthServer
+from .health import Health
 from .joiner import Batch, Joiner, JoinerSettings, Place
 from .service import Service
 from .session import Collector, CollectorStatistics
@@ -16,7 +16,6 @@ __all__ = [
     "CollectorSettings",
     "CollectorStatistics",
     "Health",
-    "HealthServer",
     "Joiner",
     "JoinerSettings",
     "Place",

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import click
 
 from ..rules.book import rule_book
-from ..sinks.opening import open_sinks
+from ..settings.options import Said
+from ..sinks.opening import Metrics, open_sinks, parse_sink
+from ..wire.address import parse_address
+from ..wire.health import HealthServer, parse_place
 from ..wire.keys import CollectorKeys, read_keys
+from ..wire.logs import log_to_stderr
 from ..wire.memory import raise_file_limit, use_one_heap
 from ..wire.stopping import StopSignal, leave
-from .health import HealthServer
+from .health import pipeline_of
 from .joiner import JoinerSettings
 from .keeper import per_rank
-from .logs import log_to_stderr
 from .service import Service
 from .settings import CollectorSettings
 
@@ -28,6 +33,7 @@ TAKE_OVER_S = 30.0
 @click.command(context_settings={"auto_envvar_prefix": "RANKSCOPE_COLLECT"})
 @click.option(
     "--bind",
+    type=Said(parse_address),
     default="tcp://127.0.0.1:7600",
     show_default=True,
     help="Where to listen; port * takes a free one.",
@@ -48,6 +54,7 @@ TAKE_OVER_S = 30.0
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
     "--keys",
+    type=Said(lambda folder: folder in ("", "-") or CollectorKeys.load(folder)),
     metavar="DIR",
     help="Folder of the collector's keys, see `rankscope keygen`; - reads them from the input.",
 )
@@ -75,6 +82,7 @@ TAKE_OVER_S = 30.0
 )
 @click.option(
     "--keep-per-rank",
+    type=Said(per_rank),
     default="alert",
     show_default=True,
     help="Keep all that single ranks said: of `all`, of `none`, of ranks as `0,3`, or of the "
@@ -88,9 +96,14 @@ TAKE_OVER_S = 30.0
     show_default=True,
     help="MiB that frames may take until they are stored; above it agents are held back.",
 )
-@click.option("--health", help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7601.")
+@click.option(
+    "--health",
+    type=Said(parse_place),
+    help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7610.",
+)
 @click.option(
     "--sink",
+    type=Said(parse_sink),
     multiple=True,
     envvar="RANKSCOPE_SINKS",
     metavar="KIND:TARGET",
@@ -158,9 +171,8 @@ def collect(
         cleanup.callback(service.close)
         said = {"address": service.address}
         if health is not None:
-            server = HealthServer(
-                health, lambda: service.health, insecure=insecure, metrics=metrics
-            )
+            tells = None if metrics is None else _told_by(metrics, service)
+            server = HealthServer(health, lambda: service.health, insecure=insecure, metrics=tells)
             cleanup.callback(server.close)
             said["health"] = server.address
         if announce:
@@ -171,6 +183,16 @@ def collect(
         )
         service.run(stop, until_done=until_done)
     leave()
+
+
+def _told_by(metrics: Metrics, service: Service) -> Callable[[str], tuple[str, bytes]]:
+    """What answers `/metrics`: what the sink has taken, and how the collector is."""
+
+    def tell(accept: str) -> tuple[str, bytes]:
+        health = service.health
+        return metrics.render(accept, pipeline_of(health, time.monotonic()), health.sinks)
+
+    return tell
 
 
 def _keys(given: str | None) -> CollectorKeys | None:

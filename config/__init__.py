@@ -5,5 +5,6 @@ The one rule of this room: what a command takes is read off the command, never w
 
 from .defaults import defaults_of
 from .options import settings_struct
+from .variables import strays_of
 
-__all__ = ["defaults_of", "settings_struct"]
+__all__ = ["defaults_of", "settings_struct", "strays_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,22 +14,8 @@ from ..agent.settings import AgentSettings, agent_settings
 from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file, settings_of
 from .defaults import CONFIGURED, defaults_of
 from .options import check_options, parameters_of
+from .variables import strays, variable_of, wrong_values
 
-VARIABLES = (
-    VARIABLE,
-    "RANKSCOPE_DIR",
-    "RANKSCOPE_HOST",
-    "RANKSCOPE_KEYS",
-    "RANKSCOPE_LAUNCH",
-    "RANKSCOPE_OBSERVE",
-    "RANKSCOPE_RELAY",
-    "RANKSCOPE_RUN",
-    "RANKSCOPE_SINKS",
-    "RANKSCOPE_TO",
-    "RANKSCOPE_VIEW_TOKEN",
-    "RANKSCOPE_WEBHOOK",
-)
-"""Those that are no option's."""
 OF_AGENTS = {
     "RANKSCOPE_RUN": "run",
     "RANKSCOPE_TO": "to",
@@ -38,8 +24,6 @@ OF_AGENTS = {
     "RANKSCOPE_DIR": "directory",
 }
 """What some of them say to agents; the later goes before the earlier."""
-KUBERNETES = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
-"""How the variables end that Kubernetes sets for a service."""
 
 
 @click.group()
@@ -52,7 +36,8 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Say what is wrong in FILE, or in that of --config, and with variables; change nothing.
 
-    Ends with 1 if something is wrong.
+    Ends with 1 if something is wrong, with 2 if nothing is, but what checks a table is not
+    installed.
     """
     chosen = _chosen(file)
     said = read_toml(chosen)
@@ -63,14 +48,19 @@ def check(file: Path | None) -> None:
         try:
             faults += _faults_of(said[name], name, chosen)
             checked.append(f"[{name}]")
-        except (click.ClickException, ModuleNotFoundError) as error:
+        except click.ClickException as error:
             click.echo(f"{chosen}, [{name}] was not checked: {error}", err=True)
     faults += _strays()
+    faults += _said_wrong()
     for fault in faults:
         click.echo(fault)
     if faults:
         raise SystemExit(1)
-    click.echo(f"{chosen} is right: {', '.join(checked) or 'no table'}.")
+    is_whole = len(checked) == len(said)
+    right = "is right" if is_whole else "is right in what was checked"
+    click.echo(f"{chosen} {right}: {', '.join(checked) or 'no table'}.")
+    if not is_whole:
+        raise SystemExit(2)
 
 
 @config.command()
@@ -100,7 +90,7 @@ def show() -> None:
             if source in (ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):
                 value = json.dumps(parameter.type_cast_value(context, found), default=str)
                 is_variable = source is ParameterSource.ENVIRONMENT
-                whose = _variable(command, parameter) if is_variable else file
+                whose = variable_of(command, parameter) if is_variable else file
                 click.echo(f"{name}.{key} = {value}  # {whose}")
 
 
@@ -128,7 +118,7 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
     """What is wrong in a table of a file.
 
     Raises:
-        click.ClickException, ModuleNotFoundError: what knows it is not installed.
+        click.ClickException: what knows it is not installed.
     """
     faults = list[str]()
     where = f"{file}, [{name}]"
@@ -137,7 +127,7 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
     elif name in CONFIGURED:
         faults += check_options(table, _command(name), where)
     else:
-        # Imported late: it needs what a collector needs.
+        _command("rules")  # or it says what is not installed
         from ..rules.book import book_of
 
         book_of({name: table}, f"{file}", faults)
@@ -146,28 +136,28 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
 
 def _strays() -> list[str]:
     """Variables that begin as ours and are none."""
-    known = [*VARIABLES]
-    unknown = list[str]()
+    known, unknown = list[str](), list[str]()
     for name in CONFIGURED:
         try:
             command = _command(name)
         except click.ClickException:  # it is not installed
             unknown.append(f"RANKSCOPE_{name.upper()}_")
         else:
-            known += [_variable(command, one) for one in command.params]
+            known += [variable_of(command, one) for one in command.params]
     ours = [name for name in os.environ if name.startswith("RANKSCOPE_")]
-    skipped = [name for name in ours if name.startswith(tuple(unknown)) or KUBERNETES.search(name)]
+    return strays([name for name in ours if not name.startswith(tuple(unknown))], known)
+
+
+def _said_wrong() -> list[str]:
+    """Variables that say what agents and commands cannot take."""
     faults = list[str]()
-    check_names([name for name in ours if name not in skipped], known, "environment", faults)
+    for variable, name in OF_AGENTS.items():
+        if os.environ.get(variable):
+            settings_of({name: os.environ[variable]}, AgentSettings, variable, faults)
+    for name in CONFIGURED:
+        with suppress(click.ClickException):  # it is not installed
+            faults += wrong_values(_command(name))
     return faults
-
-
-def _variable(command: click.Command, parameter: click.Parameter) -> str:
-    """The variable that says it, or that would."""
-    own = parameter.envvar
-    if isinstance(own, str) and os.environ.get(own):
-        return own
-    return f"{command.context_settings['auto_envvar_prefix']}_{parameter.name}".upper()
 
 
 def _command(name: str) -> click.Command:

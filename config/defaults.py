@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..agent.settings import PLACES, agent_settings
-from ..settings import read_settings
+from ..settings import TABLES, check_names, read_toml
 from ..sketch.errors import SettingError
 from .options import check_options
 
@@ -24,8 +24,15 @@ def defaults_of(command: click.Command, name: str, file: Path) -> Mapping[str, A
         SettingError: the file cannot be read, or holds what the command cannot take.
     """
     if name in CONFIGURED:
-        said = read_settings(file).get(name, {})
-        faults = check_options(said, command, f"{file}, [{name}]")
+        whole, faults = read_toml(file), list[str]()
+        check_names(whole, TABLES, f"{file}", faults)
+        said = whole.get(name, {})
+        faults += check_options(said, command, f"{file}, [{name}]")
+        if name == "collect":
+            # Imported late: a relay has not what it needs.
+            from ..rules.book import book_of
+
+            book_of(whole, f"{file}", faults)
         if faults:
             raise SettingError("\n".join(faults))
         return {"rules": str(file), **said} if name == "collect" else said

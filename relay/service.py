@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import zmq
 
@@ -14,6 +15,8 @@ from ..wire.complaints import Complaints
 from ..wire.connection import Connection
 from ..wire.keys import RelayKeys
 from ..wire.listener import Listener
+from ..wire.memory import resident_bytes
+from .health import Health
 from .session import Relay
 from .settings import RelaySettings
 from .spool import Spool
@@ -24,6 +27,8 @@ logger = logging.getLogger(__name__)
 BURST = 256
 """Messages taken in between two looks at the clock."""
 WAIT_MS = 50
+LOOK_S = 0.5
+"""How often it puts down how it is."""
 BUSY_MS = 2
 """How long to wait when the network upstream takes no more for now."""
 STAY_S = 0.5
@@ -72,6 +77,8 @@ class Service:
         self._heard = 0.0
         self._last: RelayStatistics | None = None
         """What there was to tell when it was closed."""
+        self._lost = ""
+        """Why there is no connection upstream, since upstream was last heard."""
         self._listener = Listener(where, self.settings, below, party="relay")
         self.address: str = self._listener.address
         """Where it listens, with the port that was taken."""
@@ -79,10 +86,13 @@ class Service:
             self._spool = Spool(self.settings)
             # Numbers in the spool are never used again, not even after a clock that went back.
             first = max([time.time_ns(), *(kept.member + 1 for kept in self._spool.members())])
-            self._relay = Relay(self.settings, self._spool, first, time.monotonic())
+            self._started = time.monotonic()
+            self._relay = Relay(self.settings, self._spool, first, self._started)
         except BaseException:
             self._listener.close(linger_ms=0)
             raise
+        self.health = self._look(self._started)
+        """How it was when it looked last; for other threads, too."""
 
     def run(self, stop: Callable[[], bool], *, until_done: bool = False) -> None:
         """Serve until `stop` says so, or, if wanted, until all work is done."""
@@ -94,6 +104,8 @@ class Service:
             now = time.monotonic()
             takes = self._turn(now)
             self._listener.attend(now)
+            if now - self.health.at >= LOOK_S:
+                self.health = self._look(now)
             if not (until_done and self._relay.is_done(now)):
                 leave_at = now + STAY_S
             elif now >= leave_at:
@@ -122,6 +134,17 @@ class Service:
         self._spool.close()
 
     # Inside --------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> Health:
+        return Health(
+            at=now,
+            address=self.address,
+            started=self._started,
+            is_connected=bool(self._heard),
+            lost=self._lost,
+            counts=replace(self._relay.statistics()),
+            resident_bytes=resident_bytes(),
+        )
 
     def _turn(self, now: float) -> bool:
         """All but what comes from below; whether the network upstream takes more."""
@@ -160,12 +183,11 @@ class Service:
                 parts = upstream.receive()
                 if parts is None:
                     break
-                self._heard = now
+                self._heard, self._lost = now, ""
                 upstream.welcomed()
                 self._relay.answer(parts, now)
         except (AddressError, ProtocolError) as error:
-            self._complaints.say("upstream", str(error), now)
-            self._drop(now)
+            self._drop(now, str(error))
             return
         mute = (
             not self._heard
@@ -175,9 +197,10 @@ class Service:
         full = self._relay.upstream.needs_new_connection
         if upstream.is_open and (upstream.is_broken() or mute or full):
             lost = f"There is no connection to {upstream.address}: what comes is kept."
-            self._complaints.say("upstream", upstream.problem or lost, now)
-            self._drop(now)
+            self._drop(now, upstream.problem or lost)
 
-    def _drop(self, now: float) -> None:
+    def _drop(self, now: float, why: str) -> None:
+        self._complaints.say("upstream", why, now)
+        self._heard, self._lost = 0.0, why
         self._upstream.drop(now)
         self._relay.upstream.disconnect()

@@ -78,6 +78,7 @@ class Relay:
         self._by_id: dict[int, Member] = {}
         self._peers: dict[bytes, Member] = {}
         self._heard = False
+        """Whether anybody has come since the relay began."""
         self._sent_before = 0
         """Frames of streams that are forgotten."""
         self._touched: dict[int, Member] = {}
@@ -88,7 +89,7 @@ class Relay:
         self._next_prune = now + PRUNE_S
         for kept in spool.members():
             self._add(Member.make(spool, kept, decode(kept.hello, "agent")), now)
-        if self._members:
+        if spool.frames:
             logger.info("%d frames are left in the spool and will be sent.", spool.frames)
 
     # From below ----------------------------------------------------------------------------------
@@ -171,6 +172,7 @@ class Relay:
         if member.peer is not None:
             self._peers.pop(member.peer, None)
         self._peers[peer] = member
+        self._heard = True
         member.peer, member.seen, member.user = peer, now, user
         member.needs_schema, member.awaits_welcome = False, True
         member.schemas.clear()
@@ -402,9 +404,12 @@ class Relay:
         )
 
     def is_done(self, now: float) -> bool:
-        """Whether every stream has left or is gone, and all is durable upstream."""
-        if not self._heard:
-            return now - self._started > self.settings.first_hello_s
+        """Whether every stream has left or is gone, and all is durable upstream.
+
+        Streams of an earlier process, which are in the spool, do not tell that nobody will come.
+        """
+        if not self._heard and now - self._started < self.settings.first_hello_s:
+            return False
         return all(
             member.left or member.refused or self._is_gone(member, now)
             for member in self._members.values()
@@ -430,7 +435,6 @@ class Relay:
     def _add(self, member: Member, now: float) -> None:
         member.seen = member.hello_at = now
         self._members[member.hello.stream] = self._by_id[member.id] = member
-        self._heard = True
 
     def _sent(self, id_: int) -> int:
         member = self._by_id.get(id_)

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,6 +79,7 @@ class Spool:
         self._rests_until = self._next_look = self._next_prune = 0.0
         self._limit = settings.spool_bytes
         self._written_bytes = 0
+        self._made_folder = settings.spool is not None and not settings.spool.exists()
         if settings.spool is not None:
             self._file = _make_folder(settings.spool) / FILE
             self._begin(self._file)
@@ -281,10 +283,22 @@ class Spool:
             return False
 
     def close(self) -> None:
-        """Let go of the disk; what was not committed is lost."""
+        """Let go of the disk; what was not committed is lost. A file with nothing in it goes."""
+        is_empty = not self.frames and not self._kept
         self._memory.close()
         if self._disk is not None:
             self._disk.close()
+            if is_empty:
+                self._remove()
+
+    def _remove(self) -> None:
+        """Leave no trace on a machine that jobs come and go on."""
+        assert self._file is not None
+        with suppress(OSError):
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+            if self._made_folder:
+                self._file.parent.rmdir()
 
     def _write(self, disk: Shelf, sent: Callable[[int], int], now: float) -> bool:
         for hash_ in self._unwritten_schemas:

@@ -52,8 +52,13 @@ def check_names(
     """Add a fault for each name that is not known, with near ones, or all if none is near."""
     for name in said:
         if name not in known:
-            near = get_close_matches(name, known, n=3, cutoff=0.4) or sorted(known)
-            faults.append(f"{where}: there is no {name!r}; there are {', '.join(near)}.")
+            near = get_close_matches(name, known, n=3, cutoff=0.4)
+            could = f"did you mean {' or '.join(near)}?" if near else _all_of(known)
+            faults.append(f"{where}: there is no {name!r}; {could}")
+
+
+def _all_of(known: Collection[str]) -> str:
+    return f"there are {', '.join(sorted(known))}."
 
 
 def fault_of(value: Any, kind: Any) -> str:
@@ -64,9 +69,15 @@ def fault_of(value: Any, kind: Any) -> str:
         expected, _, _ = str(error).partition(" - at `")
         choices = _choices(kind)
         if expected.startswith("Invalid enum value") and choices:
-            return f"is one of {', '.join(choices)}, got {value!r}."
+            wrong = [one for one in _said_in(value) if one not in choices]
+            return f"is one of {', '.join(choices)}, got {', '.join(map(repr, wrong))}."
         return f"cannot be {value!r}: {expected[:1].lower()}{expected[1:]}."
     return ""
+
+
+def _said_in(value: Any) -> list[Any]:
+    """What a value says, if it says several things: the elements of a list, the keys of a table."""
+    return list(value) if isinstance(value, list | dict) else [value]
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

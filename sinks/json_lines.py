@@ -31,7 +31,6 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.open("ab").close()
         except OSError as error:
             text = f"`--sink jsonl:{path}` cannot be written: {error.strerror}."

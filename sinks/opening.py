@@ -53,15 +53,28 @@ def open_sinks(asked: Sequence[str]) -> tuple[Sinks, Metrics | None]:
     return Sinks(feeds), cast("Metrics | None", metrics)
 
 
-def _open(text: str) -> tuple[str, Sink]:
+def parse_sink(text: str) -> tuple[str, str]:
+    """Kind and target of a sink; a webhook's address may be left to the environment.
+
+    Raises:
+        SettingError: there is no such sink, or it is said otherwise.
+    """
     kind, _, target = text.partition(":")
     if kind not in SINKS:
         raise SettingError(f"There is no sink {kind!r}; say {KINDS}.")
-    example, open_it = SINKS[kind]
+    example, _ = SINKS[kind]
+    if kind != "webhook" and bool(target) != (":" in example):
+        raise SettingError(f"`--sink {kind}` is said as {example}, got {text!r}.")
+    return kind, target
+
+
+def _open(text: str) -> tuple[str, Sink]:
+    kind, target = parse_sink(text)
+    _, open_it = SINKS[kind]
     if kind == "webhook":
         target = target or os.environ.get(WEBHOOK, "")
-    if bool(target) != (":" in example):
-        raise SettingError(f"`--sink {kind}` is said as {example}, got {_harmless(kind, text)!r}.")
+        if not target:
+            raise SettingError(f"`--sink webhook` needs an address: set {WEBHOOK}.")
     try:
         return kind, open_it(target)
     except ModuleNotFoundError as error:
@@ -71,10 +84,6 @@ def _open(text: str) -> tuple[str, Sink]:
             f"`--sink {kind}` needs {error.name}, which is not installed. "
             f"Install it with: pip install 'rankscope[{kind}]'"
         ) from error
-
-
-def _harmless(kind: str, text: str) -> str:
-    return kind if kind == "webhook" else text
 
 
 def _tensorboard(target: str) -> Sink:

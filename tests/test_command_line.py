@@ -132,3 +132,10 @@ def test_a_port_that_there_is_not_is_told(runner: CliRunner) -> None:
 
     assert result.exit_code == 2
     assert "99999 is not in the range 0<=x<=65535" in result.output
+
+
+def test_a_near_command_is_named() -> None:
+    result = CliRunner().invoke(cli, ["colect"])
+
+    assert result.exit_code == 2
+    assert "No such command 'colect'. Did you mean collect?" in result.output

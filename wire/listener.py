@@ -211,6 +211,9 @@ class Listener:
         self._monitor.rcvhwm = 0
         self._monitor.connect(endpoint)
         self._connections, self._is_bound = 0, False
+        self._peers: dict[int, str] = {}
+        """By handle, whose a connection is."""
+        self._has_failed = False
         return router
 
     def _bind(self) -> None:
@@ -228,16 +231,28 @@ class Listener:
             kind = event["event"]
             if kind == zmq.EVENT_ACCEPTED:
                 self._connections += 1
+                self._peers[event["value"]] = _peer_of(event["value"])
                 if self._connections > self._settings.max_connections:
                     self._send_away(event["value"], now)
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._connections -= 1
-            elif self._keys is not None:
-                text = f"its peer has no keys, or not those of this {self._party}"
-                self._complaints.say("handshake", f"A connection was refused: {text}.", now)
+                peer = self._peers.pop(event["value"], "")
+                if (
+                    self._has_failed
+                ):  # the handshake of this one: the event before did not say whose
+                    self._tell_failed(peer, now)
+                self._has_failed = False
             else:
-                text = f"its peer is no agent, or uses keys, of which this {self._party} has none"
-                self._complaints.say("handshake", f"A connection was refused: {text}.", now)
+                # A probe that goes without a word looks the same as an agent that lacks keys.
+                self._has_failed = True
+
+    def _tell_failed(self, peer: str, now: float) -> None:
+        if self._keys is not None:
+            why = f"its peer has no keys, or not those of this {self._party}"
+        else:
+            why = f"its peer is no agent, or uses keys, of which this {self._party} has none"
+        whose = f" from {peer}" if peer else ""
+        self._complaints.say("handshake", f"A connection{whose} was refused: {why}.", now)
 
     def _refresh(self, now: float) -> None:
         try:
@@ -289,6 +304,16 @@ class _Doorkeeper:
         where = f" {self._agents.folder}" if self._agents.folder else ""
         self._complaints.say("agent", f"{text}{where}.", time.monotonic())
         return False
+
+
+def _peer_of(handle: int) -> str:
+    """Host and port of the other end of a connection; empty if it has gone, or has none."""
+    try:
+        with socket.socket(fileno=os.dup(handle)) as connection:
+            name = connection.getpeername()
+    except OSError:
+        return ""
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def _why(where: Address, error: zmq.ZMQError) -> str:

@@ -120,7 +120,7 @@ def test_what_a_script_says_goes_before_the_file(
         (train, "axes = {data = 'dp'}", "axes cannot be said of rankscope.agent.torch"),
         (observe_jax, "ring = 3", "ring cannot be said of rankscope.agent.jax"),
         (observe_jax, "mesh = {dp = 2}", "mesh cannot be said of rankscope.agent.jax"),
-        (train, "evry = 3", r"\[agent\]: there is no 'evry'; there are every"),
+        (train, "evry = 3", r"\[agent\]: there is no 'evry'; did you mean every"),
     ],
 )
 def test_what_an_agent_cannot_take_is_told(

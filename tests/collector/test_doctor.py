@@ -103,3 +103,17 @@ def test_a_store_that_is_a_file_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["doctor", "--store", "ftp://host/runs"])
     assert result.exit_code == 1
     assert "neither a path nor a URL that begins with s3://, gs://, az://): give" in result.output
+
+
+def test_a_collector_with_keys_on_this_machine_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 1.0)
+    assert CliRunner().invoke(cli, ["keygen", str(tmp_path / "keys")]).exit_code == 0
+    with serving(tmp_path / "runs", keys=CollectorKeys.load(tmp_path / "keys/collector")) as it:
+        monkeypatch.setattr("rankscope.collector.doctor.DEFAULT", it.address)
+        result = examine()
+
+    assert result.exit_code == 0
+    assert f"note  {it.address}: what listens there does not answer" in result.output
+    assert "then give those of an agent, --keys keys/agent." in result.output

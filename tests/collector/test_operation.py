@@ -19,12 +19,13 @@ import psutil
 import pytest
 
 from rankscope.agent import Outbox
-from rankscope.collector import Health, HealthServer
+from rankscope.collector import Health
 from rankscope.collector.joiner import LATE
 from rankscope.collector.session import CollectorStatistics
 from rankscope.sketch import AddressError, SketchTable, sketch_array
 from rankscope.store import open_run
 from rankscope.wire import Frame, Site, pack_frame
+from rankscope.wire.health import HealthServer
 
 from .serving import hello, outbox, send, start_with_health, stop_collectors, wait_until
 
@@ -122,7 +123,7 @@ def test_a_client_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("7601", "looks like 127.0.0.1:7601, got '7601'"),
+        ("7601", "looks like 127.0.0.1:7610, got '7601'"),
         ("127.0.0.1:99999", "looks like"),
         ("0.0.0.0:0", "say `--insecure`"),
     ],

@@ -276,7 +276,7 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
             "records cannot be 0: expected `int` >= 1",
         ),
         ("quantity = 'rank_me'\nabove = 1\nof = '('", r"of holds no regular expression '\('"),
-        ("quantiti = 'rank_me'", "there is no 'quantiti'; there are quantity"),
+        ("quantiti = 'rank_me'", "there is no 'quantiti'; did you mean quantity"),
     ],
 )
 def test_bounds_that_cannot_be_are_refused(tmp_path: Path, said: str, words: str) -> None:

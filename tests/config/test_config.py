@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.__main__ import cli
-from rankscope.config.command import VARIABLES
+from rankscope.config.variables import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 RIGHT = """
@@ -56,8 +56,8 @@ quantity = "rank_me"
 below = 8
 """
 FAULTS = [
-    ("[agnet]", "there is no 'agnet'; there are agent."),
-    ("[agent]\nevry = 10", "[agent]: there is no 'evry'; there are every,"),
+    ("[agnet]", "there is no 'agnet'; did you mean agent?"),
+    ("[agent]\nevry = 10", "[agent]: there is no 'evry'; did you mean every"),
     ("[agent]\nevery = 0", "[agent]: every cannot be 0: expected `int` >= 1."),
     ("[agent]\nbudget = 3", "[agent]: budget cannot be 3: expected `float` <= 1.0."),
     ("[agent]\nkinds = 'weights'", "[agent]: kinds is one of input,"),
@@ -70,7 +70,7 @@ FAULTS = [
         "exact_counts['x'] must be FineExponents, BlockExponents or",
     ),
     ("agent = 3", "[agent] is a table of settings, got 3."),
-    ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; there are keep_steps,"),
+    ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; did you mean keep_steps"),
     ("[collect]\nkeep_steps = '9'", "[collect]: keep_steps cannot be '9': expected `int`"),
     ("[collect]\ndeadline = 0", "[collect]: deadline cannot be 0: expected `float` > 0.0."),
     ("[collect]\nlog_format = 'xml'", "[collect]: log_format is one of text, json, got 'xml'."),
@@ -78,10 +78,22 @@ FAULTS = [
     ("[relay]\nspool_bytes = '3XB'", "[relay]: spool_bytes cannot be '3XB': A size looks like"),
     ("[view]\nport = true", "[view]: port cannot be True: expected `int`, got `bool`."),
     ("view = 3", "[view] is a table of settings, got 3."),
-    ("[rules.underflw]\noff = true", "[rules]: there is no 'underflw'; there are underflow"),
+    ("[rules.underflw]\noff = true", "[rules]: there is no 'underflw'; did you mean underflow"),
     ("[[bounds]]\nquantity = 'x'", "[[bounds]] 1: give one of above and below."),
     ("[[bounds]]\nbelow = 1", "[[bounds]] 1: quantity is missing."),
     ("[agent", "is no TOML"),
+    ("[agent]\nkinds = ['weight', 'wieght']", "weight_gradient, local_weight_gradient"),
+    ("[agent]\nkinds = ['weight', 'wieght']", ", got 'wieght'."),
+    ("[agent]\nschedules = { wieght = 3 }", ", got 'wieght'."),
+    ("[collect]\nbind = '0.0.0.0:7600'", "[collect]: bind cannot be '0.0.0.0:7600': An address"),
+    ("[collect]\nhealth = '7610'", "[collect]: health cannot be '7610': A place for /healthz"),
+    ("[collect]\nsink = ['prometheus', 'foo:bar']", "There is no sink 'foo'; say jsonl:PATH"),
+    ("[collect]\nkeys = '/nonexistent'", "There is no key /nonexistent/own.key_secret"),
+    ("[collect]\nkeep_per_rank = 'alerts'", "kept per rank is all, none, alert, or ranks as 0,3"),
+    ("[relay]\nto = 'http://x'", "[relay]: to cannot be 'http://x': An address looks like"),
+    ("[relay]\nkeys = '/nonexistent'", "/nonexistent/collector.key, of the collector that"),
+    ("[relay]\nmin_free = -1", "[relay]: min_free cannot be -1: "),
+    ("[relay]\nspool_bytes = 0", "[relay]: spool_bytes cannot be 0: It must be 1 at least"),
 ]
 
 
@@ -139,8 +151,65 @@ def test_a_variable_that_is_none_of_ours_is_told(
     monkeypatch.setenv("RANKSCOPE_COLLECTOR_SERVICE_PORT", "7600")  # as Kubernetes sets it
     result = runner.invoke(cli, ["config", "check", str(file)])
     assert result.exit_code == 1
-    assert "there is no 'RANKSCOPE_COLLECT_BNID'; there are RANKSCOPE_COLLECT_BIND" in result.output
+    assert (
+        "there is no 'RANKSCOPE_COLLECT_BNID'; did you mean RANKSCOPE_COLLECT_BIND" in result.output
+    )
     assert "SERVICE" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("RANKSCOPE_COLLECT_MEMORY", "4", "RANKSCOPE_COLLECT_MEMORY: 4 is not in the range x>=16"),
+        ("RANKSCOPE_COLLECT_BIND", "0.0.0.0:7600", "RANKSCOPE_COLLECT_BIND: An address looks"),
+        ("RANKSCOPE_SINKS", "webhook foo:bar", "RANKSCOPE_SINKS: There is no sink 'foo'"),
+        ("RANKSCOPE_RELAY_SPOOL_BYTES", "xx", "RANKSCOPE_RELAY_SPOOL_BYTES: A size looks like"),
+        ("RANKSCOPE_VIEW_OPEN", "maybe", "RANKSCOPE_VIEW_OPEN: 'maybe' is not a valid boolean"),
+        ("RANKSCOPE_VIEW_PORT", "tcp://10.0.0.1:80", "RANKSCOPE_VIEW_PORT: 'tcp://10.0.0.1:80'"),
+        ("RANKSCOPE_TO", "head:7600", "RANKSCOPE_TO: An address looks like"),
+        ("RANKSCOPE_RUN", "a/b", "RANKSCOPE_RUN: A run's name is letters"),
+    ],
+)
+def test_a_variable_that_says_what_cannot_be_is_told(
+    runner: CliRunner,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv(name, value)
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert result.exit_code == 1
+    assert said in result.output
+
+
+def test_a_misspelt_variable_is_told_as_a_command_starts(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKSCOPE_COLLECT_KEEPSTEPS", "4")
+    monkeypatch.setenv("RANKSCOPE_COLLECT_SERVICE_HOST", "10.0.0.1")  # as Kubernetes sets it
+    said = runner.invoke(cli, ["collect", "--bind", "nowhere"]).stderr
+    assert "Warning: environment: there is no 'RANKSCOPE_COLLECT_KEEPSTEPS'; did you mean " in said
+    assert "RANKSCOPE_COLLECT_KEEP_STEPS" in said
+    assert "SERVICE" not in said
+
+
+def test_what_was_not_checked_is_no_success(file: Path) -> None:
+    """In an environment without a collector's libraries, as an agent's."""
+    script = (
+        "import sys; sys.modules['icechunk'] = None\n"
+        f"from rankscope.__main__ import cli; cli(['config', 'check', {str(file)!r}])"
+    )
+    plain = {name: value for name, value in os.environ.items() if "RANKSCOPE" not in name}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == f"{file} is right in what was checked: [agent], [relay].\n"
+    for name in ("collect", "rules", "bounds"):
+        assert f"[{name}] was not checked: `rankscope " in done.stderr
+    assert done.stderr.count("pip install 'rankscope[collector]'") == 4
+    assert done.stderr.count("pip install 'rankscope[viewer]'") == 1
 
 
 def test_every_variable_of_the_code_is_known() -> None:
@@ -195,11 +264,13 @@ def test_flags_go_before_variables_and_these_before_the_file(tmp_path: Path) -> 
 
 
 def test_a_command_refuses_a_file_with_faults_in_its_table(runner: CliRunner, file: Path) -> None:
-    file.write_text("[collect]\nkep_steps = 1\nmemory = 2\n")
+    file.write_text("[agnet]\n[collect]\nkep_steps = 1\nmemory = 2\n[closer_look]\nstps = 9\n")
     result = runner.invoke(cli, ["--config", str(file), "collect"])
     assert result.exit_code == 1
-    assert "there is no 'kep_steps'; there are keep_steps" in result.output
+    assert "there is no 'kep_steps'; did you mean keep_steps" in result.output
     assert "memory cannot be 2: expected `int` >= 16." in result.output
+    assert "there is no 'agnet'; did you mean agent?" in result.output
+    assert "there is no 'stps'; did you mean steps?" in result.output
 
 
 def test_rules_are_those_of_the_file(runner: CliRunner, file: Path) -> None:

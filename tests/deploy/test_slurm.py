@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,32 @@ from rankscope.store import open_run
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "launch" / "job.py"
 SRUN = """#!/usr/bin/env bash
-# One node: what follows the options is run here, and SIGTERM goes on to it.
-while [[ $1 == -* ]]; do shift; done
-exec "$@"
+# One node: what follows the options is run here, as the next step. As Slurm has it, SIGTERM to
+# srun kills the task.
+name=$(basename "$1")
+while [[ $1 == -* ]]; do [[ $1 != --job-name=* ]] || name=${1#*=}; shift; done
+"$@" &
+task=$!
+trap 'kill -KILL "$task"' TERM
+step=0
+until mkdir "$STEPS/$SLURM_JOB_ID.$step" 2>/dev/null; do step=$((step + 1)); done
+echo "$name" > "$STEPS/$SLURM_JOB_ID.$step/name"
+echo "$task" > "$STEPS/$SLURM_JOB_ID.$step/task"
+while :; do wait "$task"; code=$?; kill -0 "$task" 2>/dev/null || break; done
+rm -r "$STEPS/$SLURM_JOB_ID.$step"
+exit "$code"
+"""
+SQUEUE = """#!/usr/bin/env bash
+# The steps that run: number and name, as --format='%i %j' has them.
+cd "$STEPS"
+for step in *; do echo "$step $(cat "$step/name")"; done
+"""
+SCANCEL = """#!/usr/bin/env bash
+# A signal for the tasks of a step: scancel --signal=TERM STEP.
+kill "-${1#--signal=}" "$(cat "$STEPS/$2/task")"
+"""
+SCONTROL = """#!/bin/sh
+echo 127.0.0.1
 """
 
 
@@ -31,47 +56,87 @@ def free_ports(number: int) -> list[str]:
     return ports
 
 
-@pytest.mark.parametrize(("name", "code"), [("plain", 0), ("fails", 7), ("nothing", 0)])
-def test_a_job_is_observed_and_its_exit_code_kept(tmp_path: Path, name: str, code: int) -> None:
-    stubs = tmp_path / "bin"
+def submit(
+    folder: Path, name: str, job: list[str | Path], **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The script as Slurm would start it, on one node."""
+    stubs = folder / "bin"
     stubs.mkdir()
-    for command, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho 127.0.0.1\n"}.items():
+    (folder / "steps").mkdir()
+    commands = {"srun": SRUN, "squeue": SQUEUE, "scancel": SCANCEL, "scontrol": SCONTROL}
+    for command, text in commands.items():
         (stubs / command).write_text(text)
         (stubs / command).chmod(0o755)
     ports = free_ports(2)
     kept = {key: value for key, value in os.environ.items() if "RANKSCOPE" not in key}
-    done = subprocess.run(
-        [
-            *("bash", ROOT / "deploy" / "slurm" / "observe.sbatch"),
-            *(sys.executable, JOB, name),
-        ],
-        cwd=tmp_path,
+    return subprocess.run(
+        ["bash", ROOT / "deploy" / "slurm" / "observe.sbatch", *job],
+        cwd=folder,
         env={
             **kept,
             "PATH": f"{stubs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "STEPS": str(folder / "steps"),
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": "node-[1]",
             "SLURM_NNODES": "1",
             "RANKSCOPE_RUN": name,
             "COLLECTOR_PORT": ports[0],
             "RELAY_PORT": ports[1],
-            "SPOOL": str(tmp_path / "spool"),
-            "STOP_S": "2",
+            "SPOOL": str(folder / "spool"),
+            "STOP_S": "20",
+            **variables,
         },
         capture_output=True,
         text=True,
         timeout=150,
         check=False,
     )
+
+
+@pytest.mark.parametrize(("name", "code"), [("plain", 0), ("fails", 7)])
+def test_a_job_is_observed_and_its_exit_code_kept(tmp_path: Path, name: str, code: int) -> None:
+    done = submit(tmp_path, name, [sys.executable, JOB, name])
     assert done.returncode == code, done.stderr
     assert not list(tmp_path.glob(".rankscope-keys*"))
-    if name == "nothing":
-        assert not (tmp_path / "rankscope-runs" / name).exists()
-        return
+    assert list((tmp_path / "spool").iterdir()) == []
     run = open_run(tmp_path / "rankscope-runs" / name)
     assert run.finished
     assert run.records()["step"].tolist() == [0, 1, 2, 3]
     assert run.gaps().empty
+
+
+def test_relays_that_nobody_came_to_are_told_to_end(tmp_path: Path) -> None:
+    done = submit(tmp_path, "nothing", [sys.executable, JOB, "nothing"], STOP_S="2")
+    assert done.returncode == 0, done.stderr
+    assert '"held_frames": 0' in done.stderr  # a relay that was killed would not say so
+    assert not (tmp_path / "rankscope-runs" / "nothing").exists()
+
+
+def test_without_a_collector_it_says_where_frames_lie_and_does_not_wait(tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    began = time.monotonic()
+    done = submit(
+        tmp_path,
+        "plain",
+        [sys.executable, JOB, "plain"],
+        RANKSCOPE_DIR=str(tmp_path / "a-file" / "runs"),
+        STOP_S="100",
+    )
+    assert time.monotonic() - began < 90
+    assert done.returncode == 0, done.stderr
+    spool = tmp_path / "spool" / "17.0"
+    assert f"is not stored lies on each node in {spool}: docs/relay.md says how" in done.stderr
+    command = [Path(sys.executable).parent / "rankscope"]
+    collect = [*command, "collect", "--announce", "--until-done", "--bind", "tcp://127.0.0.1:*"]
+    with subprocess.Popen(
+        [*collect, "--store", tmp_path / "runs"], stdout=subprocess.PIPE, text=True
+    ) as collector:
+        assert collector.stdout is not None
+        to = json.loads(collector.stdout.readline())["address"]
+        relay = [*command, "relay", "--to", to, "--bind", "tcp://127.0.0.1:*", "--spool", spool]
+        subprocess.run([*relay, "--until-done", "--first-agent", "0"], check=True, timeout=60)
+    run = open_run(tmp_path / "runs" / "plain")
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
 
 
 def test_it_says_what_is_missing(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def end(process: subprocess.Popen[str]) -> str:
 
 def statistics_of(log: str) -> dict[str, Any]:
     """What a relay that has ended says of itself."""
-    return json.loads(log.splitlines()[-1])
+    last = log.splitlines()[-1]
+    return json.loads(last[last.index("{") :])
 
 
 def assert_each_frame_is_stored_once(run: Run, ranks: int, steps: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.agent import Outbox
+from rankscope.relay.spool import FILE
 from rankscope.store import open_run
 from rankscope.wire import Alerts
 
@@ -154,13 +155,53 @@ def test_with_a_spool_agents_need_no_collector(tmp_path: Path) -> None:
     run_job(address, 2, 20)  # all is durable, and the agents are gone
     relay.kill()
     relay.communicate()
-    relay, _ = start_relay(to, "--spool", spool, "--min-free", "0", "--until-done")
+    options = ["--spool", spool, "--min-free", "0", "--until-done", "--first-agent", "0"]
+    relay, _ = start_relay(to, *options)
     collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
     log = end(relay)
     end(collector)
 
     assert "40 frames are left in the spool and will be sent." in log
     assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 2, 20)
+    relay, _ = start_relay(to, *options)
+    assert "left in the spool" not in end(relay)
+
+
+def test_frames_of_the_job_before_do_not_end_it_before_this_job_comes(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    options = ["--spool", str(spool), "--min-free", "0", "--until-done"]
+    relay, address = start_relay(f"tcp://127.0.0.1:{free_port()}", *options)
+    box = outbox(address, run="before", stream="before-0", launch="before")
+    send(box, range(5))
+    assert box.close(timeout_s=15)
+    relay.kill()
+    relay.communicate()
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    relay, address = start_relay(at, *options)
+    wait_until(lambda: (tmp_path / "runs" / "before").exists())
+    end(collector)  # what was left is stored, and nobody has come yet
+    time.sleep(1.0)
+    assert relay.poll() is None
+    port = at.rpartition(":")[2]
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=port)
+    run_job(address, 2, 10)
+    end(relay)
+    end(collector)
+
+    assert len(open_run(tmp_path / "runs" / "before").records()) == 5
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 2, 10)
+    assert not spool.joinpath(FILE).exists()
+
+
+def test_a_folder_that_it_made_goes_with_the_empty_spool(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    spool = tmp_path / "spools" / "17.0"
+    relay, address = start_relay(at, "--spool", str(spool), "--min-free", "0", "--until-done")
+    run_job(address, 2, 10)
+    end(relay)
+    end(collector)
+
+    assert list(spool.parent.iterdir()) == []
 
 
 def test_without_a_spool_agents_wait_for_the_collector(tmp_path: Path) -> None:

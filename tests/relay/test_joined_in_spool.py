@@ -62,7 +62,7 @@ def hold_joined(tmp_path: Path, ranks: int, steps: int, *options: str) -> tuple[
 def test_joined_frames_give_way_for_all_their_ranks_and_are_told(tmp_path: Path) -> None:
     port, kept = hold_joined(tmp_path, 3, 150, "--spool-bytes", "30KB")
     collector, at = start_collector(tmp_path / "runs", "--until-done", port=port)
-    upper, _ = start_relay(at, *kept, "--until-done")
+    upper, _ = start_relay(at, *kept, "--until-done", "--first-agent", "0")
     end(upper)
     end(collector)
     run = open_run(tmp_path / "runs" / "demo")
@@ -82,7 +82,7 @@ def test_a_joined_frame_of_which_a_part_came_another_way_is_given_up_and_told(
     twice = outbox(at, 1, 3)
     send(twice, range(3))  # as if this rank had found another way
     assert twice.close(timeout_s=40)
-    upper, _ = start_relay(at, *kept, "--until-done")
+    upper, _ = start_relay(at, *kept, "--until-done", "--first-agent", "0")
     told = statistics_of(end(upper))
     collector.terminate()
     end(collector)

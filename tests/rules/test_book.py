@@ -53,8 +53,8 @@ def test_a_file_changes_rules_turns_them_off_and_mutes_sites(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[rules.underflw]\noff = true", "there is no 'underflw'; there are underflow"),
-        ("[rules.underflow]\nthreshhold = 1", "there is no 'threshhold'; there are threshold"),
+        ("[rules.underflw]\noff = true", "there is no 'underflw'; did you mean underflow"),
+        ("[rules.underflow]\nthreshhold = 1", "there is no 'threshhold'; did you mean threshold"),
         (
             "[rules.underflow]\nthreshold = 'a'",
             "threshold cannot be 'a': expected `float`, got `str`",

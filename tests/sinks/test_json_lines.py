@@ -22,10 +22,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_numbers_exponents_and_tables_are_written(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path / "deep" / "news.jsonl")
+    sink = JsonLines(tmp_path / "news.jsonl")
     news = numbers(4, table=True)
     sink.take(news)
-    first, table = lines(tmp_path / "deep" / "news.jsonl")
+    first, table = lines(tmp_path / "news.jsonl")
 
     assert (first["event"], first["run"], first["attempt"], first["step"]) == (
         *("numbers", "demo", 0, 4),

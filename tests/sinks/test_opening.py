@@ -41,7 +41,7 @@ def test_prometheus_answers_metrics() -> None:
         ("jsonl", "`--sink jsonl` is said as jsonl:PATH, got 'jsonl'."),
         ("tensorboard:", "`--sink tensorboard` is said as tensorboard:DIR, got 'tensorboard:'."),
         ("prometheus:9090", "`--sink prometheus` is said as prometheus, got 'prometheus:9090'."),
-        ("webhook", "`--sink webhook` is said as webhook:URL, got 'webhook'."),
+        ("webhook", "`--sink webhook` needs an address: set RANKSCOPE_WEBHOOK."),
     ],
 )
 def test_what_cannot_be_understood_is_told_with_what_can(asked: str, text: str) -> None:
@@ -85,9 +85,13 @@ def test_the_environment_may_name_them(tmp_path: Path) -> None:
     # That is how the collector that a job starts by itself gets some.
     asked = {"RANKSCOPE_SINKS": f"jsonl:{tmp_path / 'news'} carrier-pigeon:x"}
     ended = CliRunner().invoke(cli, ["collect"], env=asked)
-
     assert "There is no sink 'carrier-pigeon'" in ended.output
+    asked = {"RANKSCOPE_SINKS": f"jsonl:{tmp_path / 'news'} jsonl:{tmp_path / 'none' / 'news'}"}
+    ended = CliRunner().invoke(cli, ["collect"], env=asked)
+
+    assert f"jsonl:{tmp_path}/none/news` cannot be written: No such file" in ended.output
     assert (tmp_path / "news").exists()
+    assert not (tmp_path / "none").exists()
 
 
 def test_prometheus_needs_a_place_to_answer() -> None:

@@ -27,6 +27,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(*, as_json: bool) -> None:
     """Send what is logged to stderr, from now on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(message)s"))
+    text = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    handler.setFormatter(JsonLines() if as_json else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("wandb").setLevel(logging.WARNING)  # it tells each step of its own
