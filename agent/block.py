@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..sketch.errors import SettingError
+from ..wire.messages import PROCESS_ENDED, TRAINING_ENDED
 from .alerts import AlertCallback, AlertCallbacks
 from .lifetime import OpenBlocks
 from .outbox import OutboxStatistics
@@ -77,7 +78,7 @@ class Block(ABC):
             self._detach()
         if self._state != "open":
             return
-        self._close(f"Training ended in step {self._step}{_words_of(error)}" if error else "")
+        self._close(f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else "")
         if error is None:
             self._warn_of_settings()
 
@@ -104,7 +105,7 @@ class Block(ABC):
     def leave_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
         self._close(
-            f"The process ended in step {self._step}, in the middle of the block"
+            f"{PROCESS_ENDED}{self._step}, in the middle of the block"
             + _words_of(getattr(sys, "last_value", None))  # set where an error ends the process
         )
         self._state = "over"

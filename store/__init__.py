@@ -22,6 +22,7 @@ from .writer import RunWriter
 
 if TYPE_CHECKING:
     from .compare import Comparison, Parting
+    from .ending import Ending
     from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Alert",
     "Comparison",
+    "Ending",
     "Event",
     "ExactCountInfo",
     "FirstBad",
@@ -55,6 +57,7 @@ __all__ = [
 _FOR_READERS = {
     "Comparison": "compare",
     "Parting": "compare",
+    "Ending": "ending",
     "FirstBad": "origin",
     "Heatmap": "pooling",
     "Run": "query",

@@ -24,6 +24,7 @@ from .columns import in_columns
 from .compare import Comparison, compare, ratios
 from .counted import counts_at, exact_count_array, exact_counts_frame, fit_blocks
 from .describe import attributes
+from .ending import Ending, ending_of
 from .fit import fit_formats
 from .format_table import Question, Scale, format_table
 from .frames import (
@@ -112,6 +113,11 @@ class Run:
     def finished(self) -> bool:
         """Whether its writer ended it; a later attempt begins it again."""
         return self._reader.state.finished
+
+    @property
+    def ending(self) -> Ending:
+        """How the latest attempt goes, or how it ended: well, early, or with ranks lost."""
+        return ending_of(self._reader)
 
     @property
     def snapshot(self) -> str:
