@@ -31,6 +31,7 @@ TEMPTING = (
     "sparse_activations",
     "harder_data",
     "fine_tuning",
+    "zero_positions",
     "ddp_small_batches",
 )
 """Healthy jobs that look odd; all are judged by `python -m tests.rules.runs`."""
