@@ -47,7 +47,8 @@ class Block(ABC):
     """Runs while the thread that trains is in the agent; from `_enter` on."""
 
     def __init__(self, run: str, directory: Path, start: int) -> None:
-        self._run, self._directory, self._step = run, directory, start
+        self._run, self._directory = run, directory
+        self._step = self._start = start
         self._state = "new"
         self._callbacks = AlertCallbacks()
         self._statistics: OutboxStatistics | None = None
@@ -213,10 +214,19 @@ def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:
     lost = statistics.dropped_frames + statistics.pending_frames + never_made
     if lost:
         total = statistics.acknowledged + lost
-        late = "they were not made, or the collector was not reached, in time"
-        why = statistics.rejected.rstrip(".") or late
         warnings.warn(
-            f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
+            f"{lost} of {total} frames of rank telemetry were not stored: {_why(statistics)}.",
             RankscopeWarning,
             stacklevel=4,
         )
+
+
+def _why(statistics: OutboxStatistics) -> str:
+    """Why frames were not stored, and where they should have gone."""
+    address = statistics.address
+    if statistics.rejected:
+        reason = statistics.rejected.rstrip(".")
+        return reason if address in reason else f"{reason} ({address})"
+    if not statistics.answered:
+        return f"no collector has answered at {address}"
+    return f"they were not made, or the collector at {address} was not reached, in time"
