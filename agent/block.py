@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..sketch.errors import SettingError
+from ..wire.messages import PROCESS_ENDED, TRAINING_ENDED
 from .alerts import AlertCallback, AlertCallbacks
 from .lifetime import OpenBlocks
 from .outbox import OutboxStatistics
@@ -46,7 +47,8 @@ class Block(ABC):
     """Runs while the thread that trains is in the agent; from `_enter` on."""
 
     def __init__(self, run: str, directory: Path, start: int) -> None:
-        self._run, self._directory, self._step = run, directory, start
+        self._run, self._directory = run, directory
+        self._step = self._start = start
         self._state = "new"
         self._callbacks = AlertCallbacks()
         self._statistics: OutboxStatistics | None = None
@@ -77,7 +79,7 @@ class Block(ABC):
             self._detach()
         if self._state != "open":
             return
-        self._close(f"Training ended in step {self._step}{_words_of(error)}" if error else "")
+        self._close(f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else "")
         if error is None:
             self._warn_of_settings()
 
@@ -104,7 +106,7 @@ class Block(ABC):
     def leave_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
         self._close(
-            f"The process ended in step {self._step}, in the middle of the block"
+            f"{PROCESS_ENDED}{self._step}, in the middle of the block"
             + _words_of(getattr(sys, "last_value", None))  # set where an error ends the process
         )
         self._state = "over"
@@ -212,10 +214,19 @@ def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:
     lost = statistics.dropped_frames + statistics.pending_frames + never_made
     if lost:
         total = statistics.acknowledged + lost
-        late = "they were not made, or the collector was not reached, in time"
-        why = statistics.rejected.rstrip(".") or late
         warnings.warn(
-            f"{lost} of {total} frames of rank telemetry were not stored: {why}.",
+            f"{lost} of {total} frames of rank telemetry were not stored: {_why(statistics)}.",
             RankscopeWarning,
             stacklevel=4,
         )
+
+
+def _why(statistics: OutboxStatistics) -> str:
+    """Why frames were not stored, and where they should have gone."""
+    address = statistics.address
+    if statistics.rejected:
+        reason = statistics.rejected.rstrip(".")
+        return reason if address in reason else f"{reason} ({address})"
+    if not statistics.answered:
+        return f"no collector has answered at {address}"
+    return f"they were not made, or the collector at {address} was not reached, in time"

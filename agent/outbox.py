@@ -54,6 +54,9 @@ HELLO_S = 5.0
 """A hello that is not answered for so long is said again, on a new socket."""
 SILENCE_S = 30.0
 """Frames that are under way for so long without a word are sent again, on a new socket."""
+ALONE_S, LOOK_S = 10.0, 1.0
+"""When no collector has answered for so long it is logged; a thread that was busy for longer than
+the second has not listened."""
 BEAT_S = 2.0
 LARGEST_HEADER = MAX_HEADER_BYTES // 2
 """Without the gaps that it will tell."""
@@ -88,6 +91,10 @@ class OutboxStatistics:
     """What those in the window take."""
     connected: bool
     """Whether a collector has said welcome on the present connection."""
+    address: str
+    """Where the collector should be."""
+    answered: bool
+    """Whether one has ever said welcome there."""
     rejected: str
     """Why there is no connection: the collector's words, or what its handshake failed at; empty if
     there is one, or nobody listens."""
@@ -130,6 +137,8 @@ class Outbox:
         self._schema = b""
         self._sender = Sender(self._window, self._schemas.get)
         self._next_sequence = 0
+        self._answered = False
+        self._polled = self._alone_s = 0.0
         self._heard = 0.0
         self._next_beat = 0.0
         self._rejected = ""
@@ -183,6 +192,8 @@ class Outbox:
         """Read what the collector says, connect again if need be, send what may be sent."""
         if self._is_inert() or self._stopped:
             return
+        if not self._answered:
+            self._count_alone(now)
         if not self._connection.is_open:
             self._open(now)
             return
@@ -233,6 +244,8 @@ class Outbox:
             pending_frames=len(self._window) + self._window.in_doubt,
             pending_bytes=self._window.size_bytes,
             connected=self._sender.welcome is not None,
+            address=self._connection.address,
+            answered=self._answered,
             rejected=self._rejected,
         )
 
@@ -264,6 +277,18 @@ class Outbox:
             self._rejected = problem
             logger.warning("%s", problem)
 
+    def _count_alone(self, now: float) -> None:
+        """Log once that nobody has answered for long, if it is not told why."""
+        before, waited_s = self._alone_s, min(now - self._polled, LOOK_S) if self._polled else 0.0
+        self._polled, self._alone_s = now, before + waited_s
+        if before <= ALONE_S < self._alone_s and not self._rejected:
+            logger.warning(
+                "No collector has answered at %s for %.0f s. Training goes on, and what has no "
+                "room to wait is lost: start one there, or look at `to` and RANKSCOPE_TO.",
+                self._connection.address,
+                ALONE_S,
+            )
+
     def _is_silent(self, now: float) -> bool:
         if self._sender.welcome is None:
             return now - self._connection.opened > HELLO_S
@@ -291,7 +316,7 @@ class Outbox:
         match message:
             case Welcome():
                 self._connection.welcomed()
-                self._rejected = ""
+                self._rejected, self._answered = "", True
                 self._sender.take(message)
             case Ack() | NeedSchema():
                 self._sender.take(message)

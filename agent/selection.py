@@ -174,14 +174,18 @@ def _warn_of_strays(
 ) -> None:
     for pattern in patterns:
         if not any(pattern.search(name) for name in known):
-            some = known[:MOST_COMPARED]
-            near = get_close_matches(pattern.pattern, some, n=3, cutoff=0.3) or some[:3]
-            warnings.warn(
-                f"{option}={pattern.pattern!r} matches no {what}; near names are "
-                f"{', '.join(near) or 'none'}.",
-                RankscopeWarning,
-                stacklevel=_level_of_caller(),
-            )
+            warn_of_stray(option, pattern.pattern, known, what)
+
+
+def warn_of_stray(option: str, given: str, known: Sequence[str], what: str) -> None:
+    """Warn of something given that matches none of the names that there are, and list near ones."""
+    some = known[:MOST_COMPARED]
+    near = get_close_matches(given, some, n=3, cutoff=0.3) or some[:3]
+    warnings.warn(
+        f"{option}={given!r} matches no {what}; near names are {', '.join(near) or 'none'}.",
+        RankscopeWarning,
+        stacklevel=_level_of_caller(),
+    )
 
 
 def _level_of_caller() -> int:

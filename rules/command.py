@@ -16,7 +16,7 @@ from .again import judge_again
 from .book import rule_book
 from .evidence import Exponents
 from .exact import EXACT
-from .explain import Finding, Why
+from .explain import Finding, Why, attempt_words
 from .explain import why as why_of
 
 WIDTH = 100
@@ -78,19 +78,21 @@ def lines_of(found: Why) -> Iterator[str]:
     steps = (
         "no step" if found.first_step is None else f"steps {found.first_step} to {found.last_step}"
     )
-    ended = "finished" if found.finished else "not finished"
-    yield f"Run {found.run}: {found.records} records, {steps}, {ended}."
+    yield f"Run {found.run}: {found.records} records, {steps}, {found.ending.text}."
     match found.state:
+        case "healthy" if found.ending.is_bad:
+            yield "No rule found anything in what was recorded, but the job did not end well."
         case "healthy":
             yield "Healthy, as far as it was observed: no rule found anything."
         case "not observed":
             yield "Not observed: no rule could judge anything."
         case "incidents":
             count = len(found.findings) + found.left_out
-            yield f"{count} incident{'s' * (count > 1)}, what goes on and is worst first:"
+            order = "the latest attempt's and " if found.attempts > 1 else "what goes on and is "
+            yield f"{count} incident{'s' * (count > 1)}, {order}worst first:"
     for number, one in enumerate(found.findings, 1):
         yield ""
-        yield from _finding_lines(number, one)
+        yield from _finding_lines(number, one, several=found.attempts > 1)
     if found.left_out:
         yield f"… and {found.left_out} more."
     yield ""
@@ -100,10 +102,15 @@ def lines_of(found: Why) -> Iterator[str]:
         yield f"Not observed: {text}"
 
 
-def _finding_lines(number: int, one: Finding) -> Iterator[str]:
-    until = "and goes on" if one.last_step is None else f"to {one.last_step}"
-    yield f"{number}. {one.severity.upper()} {one.rule}, step {one.first_step} {until}"
+def _finding_lines(number: int, one: Finding, *, several: bool) -> Iterator[str]:
+    until = f"to {one.last_step}"
+    if one.last_step is None:
+        until = f"until the {'attempt' if several else 'run'} ended" if one.over else "and goes on"
+    attempt = f"attempt {one.attempt}, " if several else ""
+    yield f"{number}. {one.severity.upper()} {one.rule}, {attempt}step {one.first_step} {until}"
     yield _indented(one.what)
+    if one.also:
+        yield _indented(f"So it was in {attempt_words(one.also)}, too.")
     if one.origin:
         yield _indented(one.origin)
     if one.ranks:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .ranks import LEAST_OCTAVES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +60,16 @@ class Evidence:
     """The last recorded steps before it, that in which it began, and that in which it was told."""
     exponents: Exponents | None = None
     """In the step in which it was told, or the last before that was sketched; None: in neither."""
+
+
+def is_apart(stored: Evidence) -> bool:
+    """Whether the rank to blame was far from its peers when that was told."""
+    if not stored.moments:
+        return False
+    last = stored.moments[-1]
+    if not last.blamed_rms or not last.peers_rms:
+        return False
+    return abs(math.log2(last.blamed_rms / last.peers_rms)) >= LEAST_OCTAVES
 
 
 def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:

@@ -6,19 +6,23 @@ was judged is never called healthy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from ..store.incidents import COUNTED, Incident, incidents_of
+from ..sketch.labels import rank_words
+from ..store.ending import Ending
+from ..store.incidents import COUNTED, OF_RANKS, Incident, incidents_of
 from ..store.query import Run
 from ..store.record import Alert
 from .builtin import BUILT_IN
-from .evidence import Evidence, evidence_of
-from .exact import EXACT
+from .evidence import Evidence, evidence_of, is_apart
+from .exact import COPIES, EXACT
+from .ranks import OUTLIER
+from .rule import Rule
 
 State = Literal["incidents", "healthy", "not observed"]
 MOST_INCIDENTS = 20
@@ -50,9 +54,13 @@ class Finding:
     ranks: Sequence[RankPlace]
     """Those to blame; empty where all are, or nobody can know."""
     attempt: int
+    also: Sequence[int]
+    """Other attempts in which the same rule found the same there."""
     first_step: int
     last_step: int | None
     """None while it goes on."""
+    over: bool
+    """Whether its attempt has ended: what has no last step went on until then."""
     origin: str
     """Where it began, if that can be told, in sentences."""
     confidence: Literal["certain", "likely", "possible"]
@@ -77,6 +85,9 @@ class Why:
     run: str
     state: State
     finished: bool
+    ending: Ending
+    """How the latest attempt goes, or how it ended."""
+    attempts: int
     records: int
     first_step: int | None
     last_step: int | None
@@ -91,28 +102,75 @@ class Why:
     """Sentences."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is asked of a run once, for all of its findings."""
+
+    run: Run
+    records: pd.DataFrame
+    """Of all attempts."""
+    gaps: pd.DataFrame
+    sites: pd.DataFrame
+    attempts: int
+    agreeing: Collection[int]
+    """Attempts in which copies were compared, and none was odd."""
+
+
 def why(run: Run) -> Why:
-    """What went wrong in a run, worst first, or what was checked and found right."""
-    records, judged = run.records(all_attempts=True), run.judged()
-    incidents = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
-    state: State = "incidents" if incidents else "healthy" if judged else "not observed"
-    sites = run.sites()
-    gaps = run.gaps()
+    """What went wrong in a run, of the latest attempt first, or what was found right."""
+    judged, attempts = run.judged(), len(run.attempts)
+    told = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
+    state: State = "incidents" if told else "healthy" if judged else "not observed"
+    diverged = {one.attempt for one in told if COPIES.name in {alert.rule for alert in one.alerts}}
+    known = _Known(
+        run=run,
+        records=run.records(all_attempts=True),
+        gaps=run.gaps(),
+        sites=run.sites(),
+        attempts=attempts,
+        agreeing=set(range(attempts if judged.get(COPIES.name) else 0)) - diverged,
+    )
+    incidents, records = _once(told), known.records
     steps: list[int] = records["step"].tolist()
-    updated = records["time"].max().isoformat() if len(records) else ""
     return Why(
         run=run.name,
         state=state,
         finished=run.finished,
+        ending=run.ending,
+        attempts=attempts,
         records=len(records),
         first_step=min(steps, default=None),
         last_step=max(steps, default=None),
-        updated=updated,
-        findings=[_finding(run, one, sites, gaps, records) for one in incidents[:MOST_INCIDENTS]],
+        updated=records["time"].max().isoformat() if len(records) else "",
+        findings=[_finding(known, *one) for one in incidents[:MOST_INCIDENTS]],
         left_out=max(len(incidents) - MOST_INCIDENTS, 0),
         checked=dict(sorted(judged.items())),
-        not_observed=list(_not_observed(run, records, gaps, judged, set(sites["kind"]))),
+        not_observed=list(_not_observed(known, judged)),
     )
+
+
+def _once(told: Iterable[Incident]) -> list[tuple[Incident, list[int]]]:
+    """The latest attempt's first; what an earlier one had alike is told with it, by its number."""
+    found = list[tuple[Incident, list[int]]]()
+    for one in sorted(told, key=lambda one: -one.attempt):
+        later = (also for other, also in found if _is_again(other, one))
+        also = next(later, None)
+        if also is None:
+            found.append((one, []))
+        elif one.attempt not in also:
+            also.append(one.attempt)
+    return found
+
+
+def _is_again(later: Incident, earlier: Incident) -> bool:
+    """Whether a later attempt had what an earlier one had."""
+    causes = [(one.cause.rule, one.cause.site, one.ranks) for one in (later, earlier)]
+    return later.attempt > earlier.attempt and causes[0] == causes[1]
+
+
+def attempt_words(numbers: Sequence[int]) -> str:
+    """Attempts by number, as "attempts 0, 1"."""
+    return f"attempt{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def _unjudged(run: Run) -> list[Incident]:
@@ -143,44 +201,48 @@ def _unjudged(run: Run) -> list[Incident]:
     return incidents_of([alert], run.site_infos)
 
 
-def _finding(
-    run: Run,
-    incident: Incident,
-    sites: pd.DataFrame,
-    gaps: pd.DataFrame,
-    records: pd.DataFrame,
-) -> Finding:
-    cause = incident.cause
+def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
+    run, sites, cause = known.run, known.sites, incident.cause
     rule = next((one for one in (*EXACT, *BUILT_IN) if one.name == cause.rule), None)
     site = sites.loc[cause.site] if cause.site in sites.index else None
-    origin = _origin(run, incident)
-    confidence, reason = _confidence(incident, gaps)
+    stored = Evidence() if site is None else evidence_of(run, cause, known.records)
+    confidence, reason = _confidence(incident, known.gaps)
     many = "1 alert" if len(incident.alerts) == 1 else f"{len(incident.alerts)} alerts"
     where = "1 site" if incident.sites == 1 else f"{incident.sites} sites"
-    spread = f"{many} in {where}" if incident.sites else many
     return Finding(
         severity=incident.severity,
         what=cause.text,
         rule=cause.rule,
         meaning="" if rule is None else rule.meaning,
-        advice="" if rule is None else rule.advice,
+        advice="" if rule is None else _advice(rule, known, incident, stored),
         site=cause.site,
         kind="" if site is None else str(site["kind"]),
         module="" if site is None else str(site["module"]),
         ranks=_places(run, incident),
         attempt=incident.attempt,
+        also=sorted(also),
         first_step=incident.first_step,
         last_step=incident.last_step,
-        origin=origin,
+        over=run.finished or incident.attempt < known.attempts - 1,
+        origin=_origin(run, incident),
         confidence=confidence,
         reason=reason,
         evidence=cause.evidence,
         value=cause.value,
         threshold=cause.threshold,
-        spread=spread,
+        spread=f"{many} in {where}" if incident.sites else many,
         others=sorted({one.rule for one in incident.alerts} - {cause.rule}),
-        stored=Evidence() if site is None else evidence_of(run, cause, records),
+        stored=stored,
     )
+
+
+def _advice(rule: Rule, known: _Known, incident: Incident, stored: Evidence) -> str:
+    """What to try; where one rank is off and holds what the others hold, to look at that."""
+    of_ranks = rule.name in OF_RANKS or incident.attempt not in known.agreeing
+    if of_ranks or not is_apart(stored):
+        return rule.advice
+    who = rank_words(incident.ranks)
+    return f"Only {who} is off, and copies of weights agree. {OUTLIER.advice}"
 
 
 def _origin(run: Run, incident: Incident) -> str:
@@ -214,13 +276,8 @@ def _confidence(
     return "likely", "It is judged by a bound that most runs keep."
 
 
-def _not_observed(
-    run: Run,
-    records: pd.DataFrame,
-    gaps: pd.DataFrame,
-    judged: Mapping[str, int],
-    kinds: Collection[str],
-) -> Iterator[str]:
+def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
+    run, records, gaps = known.run, known.records, known.gaps
     if not len(records):
         yield "No record was stored."
         return
@@ -240,5 +297,5 @@ def _not_observed(
         for text in events.loc[events["kind"] == kind, "text"].drop_duplicates().head(5):
             yield str(text)
     for kind in ("weight", "weight_gradient", "activation"):
-        if kind not in kinds:
+        if kind not in set(known.sites["kind"]):
             yield f"No {kind.replace('_', ' ')} was observed."

@@ -114,26 +114,26 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     return of_rows(seen, rows, value, tell)
 
 
-OVER_RANKS = (
-    Rule(
-        name="missing-rank",
-        severity="warning",
-        meaning="A rank takes no part in the records: it has died, hangs, or cannot be reached.",
-        advice="Look at its host and its log; `run.events()` tells when it was heard of last.",
-        threshold=0.0,
-        clear=0.0,
-        records=2,
-        measure=missing,
-    ),
-    Rule(
-        name="rank-outlier",
-        severity="warning",
-        meaning="One rank's numbers are unlike those of its peers, and stay so.",
-        advice="Look at that rank's data, its random seed, its weights and its device.",
-        threshold=BASE,
-        clear=BASE / 2,
-        records=2,
-        calm=8,
-        measure=outlier,
-    ),
+MISSING = Rule(
+    name="missing-rank",
+    severity="warning",
+    meaning="A rank takes no part in the records: it has died, hangs, or cannot be reached.",
+    advice="Look at its host and its log; `run.events()` tells when it was heard of last.",
+    threshold=0.0,
+    clear=0.0,
+    records=2,
+    measure=missing,
 )
+OUTLIER = Rule(
+    name="rank-outlier",
+    severity="warning",
+    meaning="One rank's numbers are unlike those of its peers, and stay so.",
+    advice="Look at that rank's data, its random seed, its weights and its device.",
+    threshold=BASE,
+    clear=BASE / 2,
+    records=2,
+    calm=8,
+    measure=outlier,
+)
+
+OVER_RANKS = MISSING, OUTLIER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..sketch.table import PROJECTION
 from ..store.record import SiteInfo
@@ -17,6 +18,9 @@ LEAST_ELEMENTS = 256
 """Of weights of fewer the sizes change by leaps: biases begin at zero."""
 FEW, SMOOTHING = 8, 1 / 8
 """Updates whose mean is judged: the size of one is known to within a factor of a few only."""
+ABOUT_ZERO, GROWTH = 1e-4, 1.5
+"""A weight that begins with an rms below the first grows by whole steps: its own size says nothing
+until it grows, in `FEW` records, by no more than the second."""
 SECOND_MOMENTS = "exp_avg_sq", "square_avg", "exp_inf", "max_exp_avg_sq", "sum"
 """Keys of optimizers' states that hold squares of gradients, or their largest."""
 FIRST_MOMENTS = "exp_avg", "momentum_buffer"
@@ -86,7 +90,7 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict:
     last[some], at[some] = projection, record.step
     size = norm[rows]
     ratio = change / np.where(size > 0, size * size, np.nan)
-    told = np.isfinite(ratio)
+    told = np.isfinite(ratio) & ~_is_young(seen, memory, rows)
     rate = np.maximum(SMOOTHING, 1 / (count[some[told]] + 1))
     squares[some[told]] += rate * (ratio[told] - squares[some[told]])
     count[some[told]] += 1
@@ -101,6 +105,22 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict:
         return Told(text=text, evidence={"ratio": float(value[row]), "l2": float(norm[row])})
 
     return of_rows(seen, rows, value, tell)
+
+
+def _is_young(seen: Seen, memory: Memory, rows: Rows) -> NDArray[np.bool_]:
+    """bool [rows]: which weights began at about zero, and still grow."""
+    some, size = seen.record.sites[rows], seen.statistic("l2")[rows]
+    young, mark, since = (memory.column(name, seen.size) for name in ("young", "mark", "since"))
+    known = ~np.isnan(size)
+    new = known & np.isnan(young[some])
+    young[some[new]] = seen.statistic("rms")[rows][new] < ABOUT_ZERO
+    mark[some[new]], since[some[new]] = size[new], 0.0
+    since[some[known]] += 1
+    due = known & (since[some] > FEW)
+    settled = due & (mark[some] > 0) & (size <= GROWTH * mark[some])
+    young[some[settled]] = 0.0
+    mark[some[due]], since[some[due]] = size[due], 1.0
+    return young[some] > 0
 
 
 def is_second(site: SiteInfo) -> float:

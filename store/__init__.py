@@ -25,6 +25,7 @@ with _brought_by("collector", "The store of runs"):
 
 if TYPE_CHECKING:
     from .compare import Comparison, Parting
+    from .ending import Ending
     from .origin import FirstBad
     from .pooling import Heatmap
     from .query import Run, open_run
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Alert",
     "Comparison",
+    "Ending",
     "Event",
     "ExactCountInfo",
     "FirstBad",
@@ -58,6 +60,7 @@ __all__ = [
 _FOR_READERS = {
     "Comparison": "compare",
     "Parting": "compare",
+    "Ending": "ending",
     "FirstBad": "origin",
     "Heatmap": "pooling",
     "Run": "query",

@@ -123,6 +123,12 @@ class Case:
         if phase == FORWARD and site.kind == "input":
             cause: Cause = "forward" if self.before() else "input"
             return self._now(cause, f"The weights were good; it was made after {before}.")
+        if phase == FORWARD and not self.before():
+            why = (
+                "The weights were good: it made it, or it came in with the model's input, of which "
+                '`kinds=` with "input" would tell.'
+            )
+            return self._now("forward", why)
         if phase == FORWARD:
             why = f"The weights were good: it made it, or what ran between {before} and it."
             return self._now("forward", why)

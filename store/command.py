@@ -177,7 +177,7 @@ def table_of(found: Sequence[RunSummary]) -> Table:
             str(run.world_size),
             shown(run.started),
             shown(run.updated),
-            "finished" if run.finished else "open",
+            run.ending.state,
         )
     return table
 

@@ -1,7 +1,8 @@
 """Which ranks, hosts or devices differ from the others that do the same: a robust score.
 
 It comes from the distribution over ranks that the store keeps (`sketch.distribution`) and from
-nothing else, so that it is the same for any number of ranks, and whoever merged it.
+nothing else, so that it is the same for any number of ranks, and whoever merged it. Fewer than four
+have no usual spread: there it is ratios that rank them, and a rank's own past that may tell more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..sketch.distribution import (
     DEVIATION,
+    EXTREMES,
     LEVELS_PER_OCTAVE,
     MAGNITUDES,
     MEDIAN,
@@ -39,6 +41,10 @@ LEAST_SPREAD = 1 / LEVELS_PER_OCTAVE
 """In log2: where ranks differ by less than this, 1.1 %, it is taken for so much."""
 SIGMA = 1.4826
 """The standard deviation of normal numbers over their median absolute deviation."""
+FEWEST = 4
+"""Of fewer peers none has a majority to be unlike: they have no score."""
+PAST, NEAR = 16, 1 / 4
+"""A rank's past are its last so many records before in which it was, in log2, so much nearer."""
 AT_ONCE = 1 << 22
 """Numbers that are in memory at a time."""
 
@@ -74,10 +80,20 @@ def rank_outliers(
     if not len(frame):
         raise SettingError("There are no numbers of several ranks to compare.")
     frame.insert(1, by, [entities.names[place] for place in frame.pop("entity")])
-    order = np.argsort(
-        -np.abs(frame["worst_score" if worst else "score"].to_numpy(np.float64)), kind="stable"
-    )
+    order = _order(frame, "worst_" if worst else "")
     return frame.iloc[order[: max(most, 0)]].reset_index(drop=True)
+
+
+def _order(frame: pd.DataFrame, which: str) -> Indices:
+    """By score; then, where there is none, by ratio, and first what its own past tells of."""
+    score, ratio, worst_ratio, own_ratio = (
+        frame[name].to_numpy(np.float64)
+        for name in (f"{which}score", f"{which}ratio", "worst_ratio", "own_ratio")
+    )
+    far, own = log2_magnitude(ratio), log2_magnitude(own_ratio) * np.sign(np.log2(worst_ratio))
+    # Of two ranks both are as far from the other, but for the last bits.
+    keys = (np.nan_to_num(np.abs(score), nan=-1.0), np.round(np.abs(far), 6), own)
+    return np.lexsort([-np.nan_to_num(key, nan=-np.inf) for key in reversed(keys)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,10 +162,14 @@ class _Extremes:
     site: Indices
     """Place among the sites asked for."""
     rank: Indices
+    level: Floats
+    """log2 of its number."""
     off: Floats
-    """How far from the median of its peers, in log2."""
+    """How far from the median of its peers, in log2; of two from the other one."""
     score: Floats
     """The same in units of the peers' usual spread."""
+    peers: Indices
+    """How many ranks hold the same part of the model, itself among them."""
     compared: NDArray[np.bool_]
     """bool [records, peers, sites]"""
 
@@ -169,13 +189,18 @@ def _extremes(
         usual = SIGMA * _median_over_records(np.where(compared, numbers[..., DEVIATION], np.nan))
         named = ~np.isnan(numbers[..., NAMES]) & compared[..., None]
         record, group, site, _ = np.nonzero(named)
-        off = log2_magnitude(numbers[..., MAGNITUDES][named])
-        off -= numbers[..., MEDIAN][record, group, site]
+        most = np.nan_to_num(numbers[..., RANKS]).max(axis=0).astype(np.int64)[group, site]
+        levels = log2_magnitude(numbers[..., MAGNITUDES])
+        level = levels[named]
+        two = (most < FEWEST) & (numbers[..., RANKS][record, group, site] == 2)
+        other = levels[..., 0] + levels[..., EXTREMES]  # the lowest and the highest: both of them
+        off = level - numbers[..., MEDIAN][record, group, site]
+        off[two] = (2 * level - other[record, group, site])[two]
         score = off / np.maximum(usual[group, site], LEAST_SPREAD)
         rank = numbers[..., NAMES][named].astype(np.int64)
         yield (
             [reader.label(int(one)) for one in some],
-            _Extremes(record, site, rank, off, score, compared),
+            _Extremes(record, site, rank, level, off, score, most, compared),
         )
 
 
@@ -209,17 +234,41 @@ def _ranking(
     worst = told[
         np.lexsort((np.abs(extremes.score[told]), number))[np.cumsum(np.bincount(number)) - 1]
     ]
+    peers = extremes.peers[worst]
     return pd.DataFrame(
         {
             "site": [labels[one] for one in site.tolist()],
             "entity": who,
             "ranks": _ranks_of(number, extremes.rank[told], len(pairs)),
-            "score": _usual(number, extremes.score[told], times),
+            "peers": peers,
+            "score": np.where(peers < FEWEST, np.nan, _usual(number, extremes.score[told], times)),
             "ratio": 2 ** _usual(number, extremes.off[told], times),
-            "worst_score": extremes.score[worst],
+            "worst_score": np.where(peers < FEWEST, np.nan, extremes.score[worst]),
+            "worst_ratio": 2 ** extremes.off[worst],
             "worst_step": chosen.steps[extremes.record[worst]],
+            "own_ratio": 2
+            ** np.where(peers < FEWEST, _over_past(extremes, number, told, worst), np.nan),
         }
     )
+
+
+def _over_past(extremes: _Extremes, pair: Indices, told: Indices, worst: Indices) -> Floats:
+    """float64 [pairs]: log2 of each one's number in its worst record over that of its own past.
+
+    Args:
+        pair: of each of `told`, ascending; within a pair they are in the order of records.
+        told: places among the extremes.
+        worst: of each pair its worst, among the extremes.
+    """
+    is_past = extremes.record[told] < extremes.record[worst][pair]
+    is_past &= np.abs(extremes.off[told]) <= NEAR * np.abs(extremes.off[worst])[pair]
+    counts = np.bincount(pair[is_past], minlength=len(worst))
+    to_end = np.repeat(np.cumsum(counts), counts) - np.arange(counts.sum())
+    before, of = told[is_past][to_end <= PAST], pair[is_past][to_end <= PAST]
+    levels = extremes.level[before]
+    order = np.lexsort((levels, of))
+    ones = np.ones(len(order), np.int64)
+    return extremes.level[worst] - weighted_medians(of[order], levels[order], ones, len(worst))
 
 
 def _ranks_of(number: Indices, rank: Indices, count: int) -> list[tuple[int, ...]]:

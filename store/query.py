@@ -25,6 +25,7 @@ from .columns import in_columns
 from .compare import Comparison, compare, ratios
 from .counted import counts_at, exact_count_array, exact_counts_frame, fit_blocks
 from .describe import attributes
+from .ending import Ending, ending_of
 from .fit import fit_formats
 from .format_table import Question, Scale, format_table
 from .frames import (
@@ -113,6 +114,11 @@ class Run:
     def finished(self) -> bool:
         """Whether its writer ended it; a later attempt begins it again."""
         return self._reader.state.finished
+
+    @property
+    def ending(self) -> Ending:
+        """How the latest attempt goes, or how it ended: well, early, or with ranks lost."""
+        return ending_of(self._reader)
 
     @property
     def snapshot(self) -> str:
@@ -752,8 +758,13 @@ class Run:
         `score` is how far log2 of the statistic is from the median of the ranks that hold the same
         part of the model, in units of their usual spread (1.4826 times the median absolute
         deviation): the median over steps; beyond 5 is worth a look. `ratio` is by how much that is.
-        `worst_score` and `worst_step` are of the single step in which it was largest. Of two ranks
-        both have the same score: which of them is odd cannot be known.
+        `worst_score`, `worst_ratio` and `worst_step` are of the step in which it was largest.
+
+        Of fewer than four such ranks (`peers` says how many there are) the numbers of one step
+        cannot tell which is odd: scores are NaN, and rows come by ratio, which of two ranks is that
+        to the other. The past may tell: `own_ratio` is the number in that step over the rank's own,
+        the median of the last 16 records before in which ranks were alike. It is about
+        `worst_ratio` where the rank itself left its past, and NaN where there is no such past.
 
         In each step the four lowest and the four highest ranks are known by name, of up to eight
         all; where one is not among them it counts as the median. So where many ranks are odd alike
@@ -791,8 +802,8 @@ class Run:
 
         Peers are the ranks that hold the same part of the model. They have other coordinates only
         on mesh axes along which the site is not cut, or, of what ranks make of their own samples,
-        on axes other than `tp` and `pp`. Their numbers should be equal, or alike. Of two ranks both
-        are equally far from the median. Ranks come in the order of the mesh of the last attempt.
+        on axes other than `tp` and `pp`. Their numbers should be equal, or alike. Of two ranks each
+        is over the other. Ranks come in the order of the mesh of the last attempt.
 
         Args:
             statistic: a main statistic.

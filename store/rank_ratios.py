@@ -23,7 +23,10 @@ AT_ONCE = 1 << 21
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankRatios:
-    """log2 of a statistic over the median of each rank's peers; ranks in the order of the mesh."""
+    """log2 of a statistic over the median of each rank's peers, of two over that of the other.
+
+    Ranks come in the order of the mesh.
+    """
 
     statistic: str
     site: str
@@ -98,7 +101,7 @@ def rank_ratios(
 
 
 def over_peers(numbers: NDArray[np.floating], group: Ints) -> Floats:
-    """float64 [records, ranks]: log2 of each number over the median of its group.
+    """float64 [records, ranks]: log2 of each number over the median of its group, of two the other.
 
     Numbers that are NaN or infinite count for nothing; NaN, too, where no other one is in a group.
     """
@@ -108,10 +111,12 @@ def over_peers(numbers: NDArray[np.floating], group: Ints) -> Floats:
     for one in np.unique(group[group >= 0]).tolist():
         mine = group == one
         own = levels[:, mine]
-        several = (~np.isnan(own)).sum(axis=1) > 1
+        counts = (~np.isnan(own)).sum(axis=1)
+        several = counts > 1
         if several.any():
             middle = np.nanmedian(own[several], axis=1, keepdims=True)
-            found[np.ix_(several, mine)] = own[several] - middle
+            times = np.where(counts[several] == 2, 2.0, 1.0)[:, None]
+            found[np.ix_(several, mine)] = times * (own[several] - middle)
     return found
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..sketch.errors import NotARunError
+from .ending import Ending, ending_of
 from .naming import holds_repository, is_there, repositories_in, what_is_at
 from .place import Place, place_of
 from .reader import Reader, open_reader
@@ -27,6 +28,8 @@ class RunSummary:
     updated: datetime | None
     """Wall clock of the latest record, UTC."""
     finished: bool
+    ending: Ending
+    """Of the latest attempt."""
     world_size: int
     """The most ranks that an attempt had."""
 
@@ -66,6 +69,7 @@ def summary(reader: Reader) -> RunSummary:
         started=moment(state.started_ns),
         updated=moment(state.updated_ns),
         finished=state.finished,
+        ending=ending_of(reader),
         world_size=meta.world_size,
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..rules.explain import attempt_words
 from . import markup, words
 
 if TYPE_CHECKING:
@@ -72,9 +73,13 @@ def state(found: Why, *, looked: str) -> str:
         case "incidents":
             number = len(found.findings) + found.left_out
             told = words.count(number, "incident")
-            order = ", what goes on and is worst first" if number > 1 else ""
+            first = "the latest attempt's and" if found.attempts > 1 else "what goes on and is"
+            order = f", {first} worst first" if number > 1 else ""
             rest = f"; {found.left_out} of them not shown" if found.left_out else ""
             return _state("wrong", f"{told}{order}{rest}.")
+        case "healthy" if found.ending.is_bad:
+            told = f"no rule found anything{f' in {looked}' if looked else ''}"
+            return _state("wrong", f"The job did not end well: {found.ending.text}; {told}.")
         case "healthy":
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             return _state("sound", f"Healthy, as far as it was observed: {told}.")
@@ -115,7 +120,7 @@ def _facts(one: Finding, since: Since) -> str:
     site = f"{one.site} ({one.module})" if one.module else one.site
     also = f", also {', '.join(one.others)}" if one.others else ""
     rows = [
-        ("attempt", str(one.attempt) if since.attempt > 0 else ""),
+        ("attempt", _attempt(one) if since.attempt > 0 else ""),
         ("steps", _steps(one, since)),
         ("site", site),
         ("ranks", _places(one)),
@@ -127,9 +132,14 @@ def _facts(one: Finding, since: Since) -> str:
     return _list(one.severity, rows)
 
 
+def _attempt(one: Finding) -> str:
+    also = f", also {attempt_words(one.also)}" if one.also else ""
+    return f"{one.attempt}{also}"
+
+
 def _steps(one: Finding, since: Since) -> str:
     if one.last_step is None:
-        return f"from {one.first_step}, goes on"
+        return f"from {one.first_step}, {'until it ended' if one.over else 'goes on'}"
     steps = words.steps(one.first_step, one.last_step).partition(" ")[2]
     return ", ".join(filter(None, (steps, since.ago(one.attempt, one.last_step))))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..rules import Why
-    from ..store import Run
+    from ..store import Ending, Run
 
 Answer = TypeVar("Answer")
 
@@ -77,6 +77,10 @@ class Follower:
     def why(self) -> Why:
         """What is wrong with the run, or that nothing is: `rules.why`."""
         return self._once("why", lambda: why(self.run))
+
+    def ending(self) -> Ending:
+        """`Run.ending`."""
+        return self._once("ending", lambda: self.run.ending)
 
     def records(self) -> pd.DataFrame:
         """`Run.records`."""

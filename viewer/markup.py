@@ -16,6 +16,7 @@ from .grid import RANK_VIEWS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..store.ending import Ending
     from ..store.runs import RunSummary
     from .modules import Bracket, Level
 
@@ -69,6 +70,7 @@ def links(pages: Sequence[tuple[str, str, str]], *, shown: str, other: tuple[str
 def chips(
     *,
     attempt: int,
+    ending: Ending,
     finished: bool,
     waiting: int | None,
     step: int | None,
@@ -81,6 +83,7 @@ def chips(
 
     Args:
         attempt: its number; -1 before the first.
+        ending: how the latest attempt goes, or ended.
         finished: whether its writer ended it.
         waiting: how many records are newer than what is shown; None where that follows the run.
         step: the newest one.
@@ -90,6 +93,8 @@ def chips(
         missing: those that it lacks.
     """
     state = ("finished", "■ finished") if finished else ("live", "<i></i> live")
+    if ending.is_bad:
+        state = ("warn", f"▲ {escape(ending.text)}")
     if waiting is not None:
         newer = f", {words.count(waiting, 'newer record')}" if waiting else ""
         state = ("warn", f"❚❚ paused{newer}")
@@ -335,7 +340,7 @@ def index(runs: Sequence[RunSummary], *, path: str, now_s: float) -> str:
 
 def _index_row(run: RunSummary, now_s: float) -> str:
     address = "?run=" + quote(run.path.name)
-    state = "finished" if run.finished else "live"
+    state = "live" if run.ending.state == "open" else run.ending.state
     if run.updated is not None:
         state += f", {words.age(max(now_s - run.updated.timestamp(), 0))}"
     steps = "none yet" if run.last_step is None else f"{run.first_step}–{run.last_step}"

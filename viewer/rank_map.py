@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,10 @@ LAST = 3
 """Steps among which the last is sought that has gradients: the state after training has none."""
 NEAR, NEAR_ONCE = 3.0, 12.0
 """Scores below these, of all steps and of one among many, are what chance makes."""
+APART, APART_ONCE = 1.25, 2.0
+"""Where there is no score, in log2: ratios below these are taken for what chance makes."""
+LEFT = 0.75, 1.25
+"""A rank that moved, in log2, by so much of what it is away from its peers has left them."""
 FAR = 0.5
 """In log2: 1.4 times the median; what is nearer is not worth a sentence."""
 FURTHEST = 3.0
@@ -49,8 +53,20 @@ class RankMap:
 
     grid: Grid
     ranks: list[int]
-    alone: bool
-    """Whether no rank has a peer."""
+    group: list[int]
+    """Of each: with which others it is compared; -1 for none."""
+
+    @property
+    def peers(self) -> int:
+        """How many ranks are compared with one another, at most; 1: no rank has a peer."""
+        known = [group for group in self.group if group >= 0]
+        return max(int(np.bincount(known).max()), 1) if known else 1
+
+    def row_of(self, odd: Outlier | None, rows: Sequence[int]) -> int | None:
+        """The row of the rank that is known to be odd, if that is among these rows."""
+        if odd is None or not odd.is_known:
+            return None
+        return next((row for row in rows if self.ranks[row] == odd.rank), None)
 
 
 def load_rank_map(
@@ -88,8 +104,7 @@ def load_rank_map(
         logarithmic=True,
         signed=True,
     )
-    sizes = np.bincount([group for group in found.group if group >= 0], minlength=1)
-    return RankMap(grid=grid, ranks=found.ranks, alone=bool(sizes.max(initial=0) < 2))
+    return RankMap(grid=grid, ranks=found.ranks, group=found.group)
 
 
 def states(found: RankRatios) -> NDArray[np.uint8]:
@@ -110,22 +125,30 @@ def pool_furthest(
     return np.where(np.abs(low) > np.abs(high), low, high), state_out
 
 
-def describe(found: RankMap, *, statistic: str) -> str:
-    """The picture in one sentence, for those who do not see it."""
+def describe(found: RankMap, *, statistic: str, odd: Outlier | None = None) -> str:
+    """The picture in one sentence, for those who do not see it.
+
+    Args:
+        found: the picture.
+        statistic: of what it is.
+        odd: what is known of the site's ranks beside; of two it tells which is odd, if any does.
+    """
     grid = found.grid
     if not grid.shade.size or not (grid.first >= 0).any():
         return "Nothing of this site has been recorded here."
     first, last = int(grid.first[grid.first >= 0].min()), int(grid.last.max())
     text = f"{words.count(len(grid.names), 'rank')}, {words.steps(first, last)}"
     far = np.where(np.isnan(grid.shade), 0, np.abs(grid.shade))
-    if found.alone:
+    if found.peers == 1:
         text += "; no rank holds the same part as another, so there is nothing to compare"
     elif np.isnan(grid.shade).all():
         text += "; no rank has a number to compare"
     elif far.max() >= FAR:
-        row, column = np.unravel_index(far.argmax(), far.shape)
+        row, column = (int(at) for at in np.unravel_index(far.argmax(), far.shape))
         text += (
-            f"; furthest from the median of its peers is {grid.names[row]} "
+            _of_two(found, row, column, statistic, odd)
+            if found.peers == 2
+            else f"; furthest from the median of its peers is {grid.names[row]} "
             f"at step {int(grid.first[column])}, where {statistic} is that of the median "
             f"{words.ratio(2.0 ** float(grid.shade[row, column]))}"
         )
@@ -141,6 +164,24 @@ def describe(found: RankMap, *, statistic: str) -> str:
     if missing:
         text += f"; {words.share(missing / grid.state.size)} of the cells not observed"
     return text + "."
+
+
+def _of_two(found: RankMap, row: int, column: int, statistic: str, odd: Outlier | None) -> str:
+    """How far two ranks are apart, and which of them is odd, if that is known."""
+    grid = found.grid
+    pair = [at for at, group in enumerate(found.group) if group == found.group[row]]
+    low, high = sorted(pair, key=lambda at: float(grid.shade[at, column]))
+    blamed = found.row_of(odd, pair)
+    which = (
+        f"its own past tells that {grid.names[blamed]} is the odd one"
+        if blamed is not None
+        else "which of the two is odd cannot be known from their numbers alone"
+    )
+    return (
+        f"; furthest apart are {words.rank_words([found.ranks[at] for at in pair])} at step "
+        f"{int(grid.first[column])}, where {statistic} on {grid.names[high]} is that on "
+        f"{grid.names[low]} {words.ratio(2.0 ** float(grid.shade[high, column]))}; {which}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +224,25 @@ class Outlier:
 
     site: str
     rank: int
+    peers: int
     score: float
+    """NaN where there are too few peers for one; then ratios count."""
     ratio: float
     worst_score: float
+    worst_ratio: float
     worst_step: int
+    own_ratio: float
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its own past tells that it left its peers, and not they it."""
+        away = np.log2(self.worst_ratio)
+        return bool(away and LEFT[0] <= np.log2(self.own_ratio) / away <= LEFT[1])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this rank is the odd one, and not its only peer."""
+        return self.peers > 2 or self.has_left
 
 
 def load_outliers(
@@ -204,19 +260,45 @@ def load_outliers(
         return [], "Nothing that ranks make of their own samples was recorded."
     try:
         usual, once = (
-            run.rank_outliers(ranked, kind=kinds, steps=span, worst=worst, most=MOST)
+            run.rank_outliers(ranked, kind=kinds, steps=span, worst=worst, most=3 * MOST)
             for worst in (False, True)
         )
     except SettingError as error:
         return [], str(error)
-    scores = np.abs(usual["score"].to_numpy(float)), np.abs(once["worst_score"].to_numpy(float))
-    frame = pd.concat([usual.loc[scores[0] >= NEAR], once.loc[scores[1] >= NEAR_ONCE]])
-    if not len(frame):
-        most = words.number(float(scores[0].max(initial=0)))
-        return [], f"No rank stands out: the largest score is {most}, 5 would be worth a look."
-    frame = frame.drop_duplicates(subset=["site", "rank"]).head(MOST)
-    names = ("site", "rank", "score", "ratio", "worst_score", "worst_step")
-    return [Outlier(**{name: row[name] for name in names}) for row in frame.to_dict("records")], ""
+    far = pd.concat([
+        usual.loc[_is_far(usual, "score", "ratio", NEAR, APART)],
+        once.loc[_is_far(once, "worst_score", "worst_ratio", NEAR_ONCE, APART_ONCE)],
+    ])  # fmt: skip
+    if not len(far):
+        return [], _none_stands_out(usual, once)
+    # Of a few the first row of a site speaks for all: where it is known, it is the odd one.
+    few = np.isnan(far["score"].to_numpy(float)) & far.duplicated("site").to_numpy(bool)
+    again = few | far.duplicated(["site", "rank"]).to_numpy(bool)
+    names = [one.name for one in fields(Outlier)]
+    rows = far.loc[~again].head(MOST).to_dict("records")
+    return [Outlier(**{name: row[name] for name in names}) for row in rows], ""
+
+
+def _is_far(
+    found: pd.DataFrame, score: str, ratio: str, least: float, octaves: float
+) -> NDArray[np.bool_]:
+    """Which rows are worth telling: by score, where there is none by ratio."""
+    scores, ratios = (found[name].to_numpy(float) for name in (score, ratio))
+    return np.where(np.isnan(scores), np.abs(np.log2(ratios)) >= octaves, np.abs(scores) >= least)
+
+
+def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
+    """In a sentence how near the ranks are to each other."""
+    scores = np.abs(usual["score"].to_numpy(float))
+    if not np.isnan(scores).all():
+        most = words.number(float(np.nanmax(scores)))
+        return f"No rank stands out: the largest score is {most}, 5 would be worth a look."
+    first = once.to_dict("records")[0]
+    apart = words.number(2.0 ** abs(float(np.log2(first["worst_ratio"]))))
+    return (
+        f"Ranks are alike: they are at most {apart} times apart, at {first['site']} in step "
+        f"{first['worst_step']}. Of fewer than four no score can tell which is odd."
+    )
 
 
 def load_divergences(run: Run) -> list[Alert]:

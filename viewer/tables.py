@@ -65,21 +65,41 @@ def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
     caption = f"Ranks that differ most from their peers, by {statistic}"
     if not rows:
         return nothing(caption, why_none)
+    if any(isnan(one.score) for one in rows):
+        caption += "; of fewer than four no score can tell which is odd, but a rank's own past may"
     cells = [
         (
             name_of(one.site, step=one.worst_step),
-            str(one.rank),
-            words.ratio(one.ratio),
+            _odd(one),
+            _ratio(one, one.ratio),
             _score(one.score, 5),
-            f"{_score(one.worst_score, NEAR_ONCE)} at step {one.worst_step}",
+            f"{_worst(one)} at step {one.worst_step}",
         )
         for one in rows
     ]
-    heads = ("site", "rank", "usually", "score", "worst score")
+    heads = ("site", "rank", "usually", "score", "worst")
     return table(caption, heads, cells)
 
 
+def _odd(one: Outlier) -> str:
+    if not one.is_known:
+        return "not known"
+    return f"{one.rank}, by its own past" if one.has_left else str(one.rank)
+
+
+def _ratio(one: Outlier, ratio: float) -> str:
+    return words.ratio(ratio) if one.is_known else f"{words.number(max(ratio, 1 / ratio))} apart"
+
+
+def _worst(one: Outlier) -> str:
+    if isnan(one.worst_score):
+        return _ratio(one, one.worst_ratio)
+    return f"score {_score(one.worst_score, NEAR_ONCE)}"
+
+
 def _score(score: float, far: float) -> str:
+    if isnan(score):
+        return "–"
     text = words.number(score)
     return f"<b>{text}</b>" if abs(score) >= far else text
 

@@ -19,6 +19,9 @@ from ..sketch.spectra import Statistic
 PROTOCOL = 5
 """The version of this vocabulary."""
 
+TRAINING_ENDED, PROCESS_ENDED = "Training ended in step ", "The process ended in step "
+"""What a report begins with that tells that a rank left its block, or its process, in the
+middle."""
 MAX_NAME = 1024
 MAX_SITES = 100_000
 MAX_ENTRIES = 4096

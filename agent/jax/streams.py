@@ -64,11 +64,13 @@ class Streams:
         numbers = {
             one.name: sum(getattr(statistics, one.name) for statistics in each)
             for one in fields(OutboxStatistics)
-            if one.name not in ("connected", "rejected")
+            if one.name not in ("connected", "address", "answered", "rejected")
         }
         return OutboxStatistics(
             **numbers,
             connected=bool(each) and all(one.connected for one in each),
+            address=next((one.address for one in each), ""),
+            answered=bool(each) and all(one.answered for one in each),
             rejected=next((one.rejected for one in each if one.rejected), ""),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from ..steptable import StepTable
 from .device import Copy, DeviceMeter
 from .quantities.task import Taken
 from .recorder import Recorder, health_of
+
+logger = logging.getLogger(__name__)
 
 HANG_S = 1.0
 """After so long without a sign of training the open step is told as it is, in seconds."""
@@ -87,6 +90,8 @@ class Delivery:
         self._numbers: dict[int, int] = {}
         """By identity of a series, its place among them."""
         self._told: StepTable | None = None
+        self._strays = set[str]()
+        """Names under which something else than a number was given."""
         self.lost = 0
         """Steps that had not arrived from their device when the block was left."""
 
@@ -251,16 +256,28 @@ class Delivery:
             "ring_steps_dropped": 0.0 if self._ring is None else float(self._ring.dropped),
         }
 
-    @staticmethod
-    def _note_numbers(parcel: _Parcel, training: Mapping[str, float | torch.Tensor]) -> None:
+    def _note_numbers(self, parcel: _Parcel, training: Mapping[str, float | torch.Tensor]) -> None:
         for name, value in training.items():
-            if isinstance(value, torch.Tensor) and value.device.type == "cuda":
-                [home] = parcel.bring([value.detach().reshape(())])
-                parcel.numbers.append((name, home))
-            else:
-                parcel.step.training[name] = float(
-                    value.detach() if isinstance(value, torch.Tensor) else value
-                )
+            try:
+                _note_number(parcel, name, value)
+            except Exception as error:  # it alone is left out
+                self._tell_stray(name, error)
+
+    def _tell_stray(self, name: str, error: Exception) -> None:
+        """Tell once, in the run and in the log, of what was given as a number and is none."""
+        if name not in self._strays:
+            self._strays.add(name)
+            self._recorder.report(f"`{name}` of scope.step() is no number", error)
+            logger.warning("`%s` of scope.step() is no number, and is left out: %s", name, error)
+
+
+def _note_number(parcel: _Parcel, name: str, value: float | torch.Tensor) -> None:
+    if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+        [home] = parcel.bring([value.detach().reshape(())])
+        parcel.numbers.append((name, home))
+    else:
+        own = value.detach() if isinstance(value, torch.Tensor) else value
+        parcel.step.training[name] = float(own)
 
 
 def _on_its_way_home(tensor: torch.Tensor) -> torch.Tensor:

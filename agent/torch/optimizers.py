@@ -53,6 +53,8 @@ class ParameterHooks:
         self._told: dict[str, float | torch.Tensor] = {}
         self._rates: dict[torch.optim.Optimizer, list[object]] = {}
         """Of the groups of each, as of its last update in this step."""
+        self.updates = 0
+        """How many there were."""
         recorder.forward_listeners.append(self._forward_runs)
         self._handles: list[Any] = []
         for optimizer in optimizers:
@@ -108,6 +110,7 @@ class ParameterHooks:
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
         self._ledger.update()
+        self.updates += 1
         with self._recorder.stopwatch:
             try:
                 self._rates[optimizer] = _rates_of(optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from ..own_collector import collector_of
 from ..printing import Printer
 from ..ring import Ring
 from ..schedule import Schedule, Scheduled, schedules_by_kind
-from ..selection import Counting, ExactCounts, Placing, Selection, Unchecked
+from ..selection import Counting, ExactCounts, Placing, RankscopeWarning, Selection, Unchecked
 from ..settings import configured, destination_of, keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
@@ -51,10 +52,12 @@ from .scaling import LossScale
 from .settings import (
     as_list,
     check_model,
+    chosen_classes,
     devices_of,
     is_part_of_pipeline,
     ring_of,
     timetable_of,
+    warn_of_strangers,
 )
 
 if TYPE_CHECKING:
@@ -191,6 +194,8 @@ def observe(
     known = [name for name, _ in names.modules()]
     known += [name for name, _ in names.parameters().values()]
     selection.warn_of_strays(known)
+    classes = chosen_classes(modules, (module for _, module in names.modules()))
+    warn_of_strangers(optimizers, names.parameters())
     kept, alarm = ring_of(ring, overflow)
     asked = Quantities.of(quantities, names, is_part=is_part_of_pipeline(stages, mesh))
     observed = schedules_by_kind(Schedule(every=every, staggered=staggered), schedules or {}, kinds)
@@ -219,7 +224,7 @@ def observe(
         mesh=mesh,
         placing=Placing.of(placements),
         unchecked=Unchecked.of(unchecked),
-        modules=modules,
+        modules=classes,
         start=start,
         training_only=training_only,
     )
@@ -428,6 +433,14 @@ class Scope(Block):
         return self._delivery.lost
 
     def _warn_of_settings(self) -> None:
+        updates = self._parameter_hooks.updates
+        if updates > 1 and self._step == self._start:
+            warnings.warn(
+                f"{updates} updates, but scope.step() was never called: all is told as one step. "
+                "Call it once a step, after optimizer.step().",
+                RankscopeWarning,
+                stacklevel=3,
+            )
         if self._recorder.book.sites:
             labels = self._recorder.book.labels()
             self._counting.warn_of_strays(labels)

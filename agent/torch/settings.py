@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from ...wire.messages import LEAST_BUDGET
 from ..alarm import Alarm
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
-from ..selection import RankscopeWarning
+from ..selection import RankscopeWarning, warn_of_stray
 from ..timetable import Timetable
 from .local import axis_names
 from .names import NumberedStage
@@ -115,6 +115,38 @@ def devices_of(model: torch.nn.Module) -> set[torch.device]:
     if torch.cuda.is_initialized():
         devices.add(torch.device("cuda", torch.cuda.current_device()))
     return devices
+
+
+def chosen_classes(
+    modules: Sequence[type | str] | None, known: Iterable[torch.nn.Module]
+) -> Sequence[type | str] | None:
+    """Classes, or names of classes; warns of each that no module is of."""
+    if modules is None:
+        return None
+    chosen = [modules] if isinstance(modules, str) else list(modules)
+    there = list(dict.fromkeys(type(one) for one in known))
+    names = [one.__name__ for one in there]
+    for one in chosen:
+        is_there = one in names if isinstance(one, str) else any(issubclass(x, one) for x in there)
+        if not is_there:
+            name = one if isinstance(one, str) else one.__name__
+            warn_of_stray("modules", name, names, "class of a module")
+    return chosen
+
+
+def warn_of_strangers(
+    optimizers: Sequence[torch.optim.Optimizer], known: Collection[torch.nn.Parameter]
+) -> None:
+    """Warn of optimizers that have none of the model's parameters."""
+    for optimizer in optimizers:
+        held = (one for group in optimizer.param_groups for one in group["params"])
+        if not any(one in known for one in held):
+            warnings.warn(
+                f"`optimizer` ({type(optimizer).__name__}) has none of the parameters of `model`: "
+                "make it of model.parameters(), once the model is wrapped.",
+                RankscopeWarning,
+                stacklevel=4,  # past `configured`, to who calls `observe`
+            )
 
 
 def check_model(model: torch.nn.Module, start: int) -> None:

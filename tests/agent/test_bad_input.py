@@ -79,6 +79,27 @@ def test_a_pattern_that_matches_nothing_warns_with_near_names() -> None:
         observe(model, run="x", to=NOBODY, include="atention")
 
 
+def test_a_class_of_which_no_module_is_warns_with_near_names() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with pytest.warns(RankscopeWarning, match="modules='Lineer' matches no class .* Linear"):
+        observe(model, run="x", to=NOBODY, modules=["Lineer", nn.ReLU])
+    with pytest.warns(RankscopeWarning, match="modules='Conv2d' matches no class") as told:
+        observe(model, run="x", to=NOBODY, modules=[nn.Conv2d])
+    assert told[0].filename == __file__
+
+
+def test_one_class_need_not_be_in_a_list() -> None:
+    observe(nn.Linear(2, 2), run="x", to=NOBODY, modules="Linear")
+
+
+def test_an_optimizer_of_another_model_warns() -> None:
+    _, optimizer = linear()
+    match = r"`optimizer` \(SGD\) has none of the parameters of `model`: make it of"
+    with pytest.warns(RankscopeWarning, match=match) as told:
+        observe(nn.Linear(2, 2), optimizer, run="x", to=NOBODY)
+    assert told[0].filename == __file__
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, on its import
 def test_a_model_that_is_compiled_already_warns() -> None:
     model = torch.compile(nn.Linear(2, 2))

@@ -244,6 +244,7 @@ def test_the_run_says_how_it_ended(jobs: dict[str, Ended], way: str) -> None:
     assert records["final"].tolist() == [False] * len(whole) + [expected.kept == "all"]
     assert any(expected.said in text for text in told) or not expected.said, told
     assert any("was silent" in text for text in told) == (expected.kept == "durable")
+    assert job.run.ending.is_bad == (expected.kept != "all")
     if expected.kept == "all":
         assert whole[-1] == SITES, "and after what interrupted it everything is recorded"
         assert (last, job.counted and job.counted["pending_frames"]) == (4, 0)

@@ -366,6 +366,24 @@ def test_garbage_from_the_other_side_is_a_broken_connection(
     assert box.statistics().connected
 
 
+def test_an_address_at_which_nobody_answers_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    box = Outbox("tcp://127.0.0.1:9", HELLO)
+    for tenth in range(85):
+        box.poll(100 + tenth / 10)
+    assert caplog.messages == []
+    box.poll(200.0)  # the thread was busy: nobody listened
+    assert caplog.messages == []
+    for tenth in range(200):
+        box.poll(200 + tenth / 10)
+    assert [text.partition(" for ")[0] for text in caplog.messages] == [
+        "No collector has answered at tcp://127.0.0.1:9"
+    ]
+    assert (box.statistics().address, box.statistics().answered) == ("tcp://127.0.0.1:9", False)
+    box.close(timeout_s=0)
+
+
 def test_a_silent_collector_is_given_up(collector: FakeCollector, box: Outbox) -> None:
     collector.welcome(box)
     send(box, 1)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from rankscope.agent import RankscopeWarning
 from rankscope.agent.torch import tap
 from rankscope.sketch import derive, sketch_array
 from rankscope.store import open_run
@@ -60,6 +61,39 @@ def test_a_number_that_a_rank_has_not_is_left_out_of_its_step(observed: Observed
     assert told.sel(name="loss", rank=0).values[1] == 3.0
     assert told.sel(name="other", rank=0).values[:2].tolist() == [1.0, 1.0]
     assert observed.reports() == ""
+
+
+def test_updates_without_a_step_are_told_when_the_block_is_left(
+    observed: Observed,
+) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def job() -> None:
+        with observed.observe(model, optimizer, start=7):
+            for _ in range(20):
+                model(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    with pytest.warns(RankscopeWarning, match=r"20 updates, but scope\.step\(\) was never called"):
+        job()
+
+
+def test_what_is_no_number_is_left_out_and_logged_once(
+    observed: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(1, 1)
+    with observed.observe(model) as scope:
+        for step in range(3):
+            model(torch.ones(1, 1))
+            scope.step(loss="abc", other=step)  # pyright: ignore[reportArgumentType]
+    told = open_run(observed.path).training()
+    assert told["name"].values.tolist() == ["other"]
+    assert open_run(observed.path).gaps().empty
+    said = "`loss` of scope.step() is no number, and is left out: could not convert string"
+    assert [one for one in caplog.messages if said in one] == [f"{said} to float: 'abc'"]
+    assert observed.reports().count("`loss` of scope.step() is no number: ValueError") == 1
 
 
 def test_optimizer_state_belongs_to_its_parameter_whatever_the_groups(

@@ -130,6 +130,10 @@ def test_an_event_tells_where_the_lost_rank_was_seen_last(run: Run) -> None:
     assert last_words[-1] == "No tensor was seen for 1 s; last was activation:0."
 
 
+def test_the_run_says_that_the_rank_was_lost(run: Run) -> None:
+    assert run.ending.text == f"ranks lost: {VICTIMS[run.name]} (last seen in step {LAST})"
+
+
 def test_merged_numbers_are_of_those_that_are_left(run: Run) -> None:
     mean = run.scalar("mean", sites="tap:data").squeeze("site")
     for step in range(STEPS):

@@ -35,6 +35,8 @@ class Job:
     ranks: int = 1
     book: RuleBook = field(default_factory=RuleBook)
     step: int = 0
+    kept: list[Record] = field(default_factory=list[Record])
+    """All records so far."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(0, self.sites.__getitem__, self.book)
@@ -71,6 +73,7 @@ class Job:
             **facts,
         }
         record = Record(**fields)
+        self.kept.append(record)
         self.step += 1
         return self.watch.judge(record, {}, world_size=self.ranks)
 

@@ -52,6 +52,16 @@ def gpt(watch: Watch) -> None:
     train(watch, model, optimizer, batches, after_update=lambda _: schedule.step())
 
 
+def zero_positions(watch: Watch) -> None:
+    """A position embedding that begins at zero: its first steps are as large as it is."""
+    model = GPT()
+    nn.init.zeros_(model.positions.weight)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1.0))
+    batches = data.text(watch.seed, STEPS)
+    train(watch, model, optimizer, batches, after_update=lambda _: schedule.step())
+
+
 def warm_up_and_cosine(step: int) -> float:
     """The rate's factor: a linear warm-up over 20 steps, then a cosine to 0."""
     return min((step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / STEPS))
@@ -236,6 +246,7 @@ ALONE = (
     regression,
     cnn_adam,
     gpt,
+    zero_positions,
     gpt_bf16_autocast,
     mlp_bf16,
     fp16_scaled,

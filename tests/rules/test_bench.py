@@ -31,6 +31,7 @@ TEMPTING = (
     "sparse_activations",
     "harder_data",
     "fine_tuning",
+    "zero_positions",
     "ddp_small_batches",
 )
 """Healthy jobs that look odd; all are judged by `python -m tests.rules.runs`."""
@@ -245,7 +246,7 @@ def test_why_is_told_in_a_terminal(paths: dict[str, Path]) -> None:
     lines = result.output.splitlines()
     assert lines[0] == "Run masked_softmax: 161 records, steps 0 to 160, finished."
     assert lines[1] == "1 incident, what goes on and is worst first:"
-    assert "1. ERROR nonfinite, step 80 and goes on" in lines
+    assert "1. ERROR nonfinite, step 80 until the run ended" in lines
     assert "activation:blocks.0.attention.softmax holds 4,096 NaN of 65,536" in result.output
     assert re.search(r"^ +79 +0\.\d+ +0\.\d+ +0$", result.output, re.MULTILINE)
     assert re.search(r"^ +80 +0\.\d+ +0\.\d+ +4,096$", result.output, re.MULTILINE)

@@ -173,6 +173,20 @@ def test_updates_as_large_as_a_weight_are_told(normal: Draw) -> None:
     assert rules_of(job.records(10, lambda step: walk(step, 1.0))) == ["update-ratio"]
 
 
+def test_a_weight_that_begins_at_zero_is_judged_once_it_has_grown(normal: Draw) -> None:
+    _, way, job = normal(), normal(1e-3), Job([WEIGHT])
+
+    def warmed_up(step: int) -> np.ndarray:  # steps of about one size, in one direction
+        return min(step, 20) ** 2 * way if step < 20 else (400 + 40 * (step - 20)) * way
+
+    assert job.records(60, lambda step: warmed_up(step).astype(np.float32)) == []
+
+    def thrown_about(step: int) -> np.ndarray:
+        return 2000 * normal(1e-3)
+
+    assert rules_of(job.records(12, thrown_about)) == ["update-ratio"]
+
+
 @pytest.mark.parametrize(
     ("lost", "untouched", "expected"),
     [(0.9, 0.1, ["lost-updates"]), (0.4, 0.0, []), (0.9, 0.9, []), (1.0, 0.0, [])],

@@ -125,6 +125,17 @@ def test_a_module_is_blamed_where_its_inputs_and_weights_were_good(told: Told) -
     )
 
 
+def test_what_the_first_module_gave_may_have_come_in(told: Told) -> None:
+    told.step(3, poisoned("activation:0"), seen=ALL - {"input:0", "input:1"})
+    found = open_run(told.writer.path).first_bad()
+    assert found is not None
+    assert found.cause == "forward"
+    assert found.text.endswith(
+        "it made it, or it came in with the model's input, of which "
+        '`kinds=` with "input" would tell.'
+    )
+
+
 def test_a_sum_of_the_backward_is_blamed_where_its_addends_were_good(told: Told) -> None:
     at = LABELS.index("activation_gradient:0")
     sites = [

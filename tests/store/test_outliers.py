@@ -120,7 +120,49 @@ def test_ranks_that_hold_other_parts_of_the_model_are_not_compared(
 
     ranks = infos("aaaa", tp=lambda rank: rank // 2, dp=lambda rank: rank % 2)
     found = written(tmp_path, record, scale, (ranks,)).rank_outliers()
-    assert np.abs(found["score"].to_numpy()).max() < 3
+    assert np.abs(np.log2(found["ratio"].to_numpy(np.float64))).max() < 0.5
+    assert found["peers"].unique().tolist() == [2]
+
+
+def test_two_ranks_have_no_score_and_come_by_how_far_they_are_apart(
+    tmp_path: Path, record: Make
+) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 100.0 if (rank, site) == (1, 1) else 1.0
+
+    found = written(tmp_path, record, scale, (infos("aa"),)).rank_outliers()
+    assert np.isnan(found[["score", "worst_score"]].to_numpy(float)).all()
+    first = found.iloc[:2]
+    assert first["own_ratio"].isna().all()  # it was so from the start
+    assert first["site"].tolist() == ["activation:down"] * 2
+    ratios = dict(zip(first["rank"].tolist(), first["ratio"].tolist(), strict=True))
+    assert ratios == {0: pytest.approx(0.01, rel=0.2), 1: pytest.approx(100, rel=0.2)}
+
+
+def test_of_two_ranks_the_one_that_left_its_own_past_comes_first(
+    tmp_path: Path, record: Make
+) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        odd = (rank, site) == (1, 0) and step >= 7
+        return (1.1**step) * (0.01 if odd else 1.0)  # both grow
+
+    run = written(tmp_path, record, scale, (infos("aa"),))
+    first, second = run.rank_outliers(worst=True, most=2).to_dict("records")
+    assert (first["site"], first["rank"], second["rank"]) == ("activation:up", 1, 0)
+    assert first["worst_step"] >= 7
+    assert first["worst_ratio"] == pytest.approx(0.01, rel=0.2)
+    assert second["worst_ratio"] == pytest.approx(100, rel=0.2)
+    assert first["own_ratio"] < 0.1 < second["own_ratio"] < 3
+
+
+def test_of_three_ranks_the_one_far_from_the_others_is_first(tmp_path: Path, record: Make) -> None:
+    def scale(step: int, rank: int, site: int) -> float:
+        return 30.0 if (rank, site) == (2, 1) else 1.0
+
+    first = written(tmp_path, record, scale, (infos("aab"),)).rank_outliers().iloc[0].to_dict()
+    assert (first["site"], first["rank"], first["peers"]) == ("activation:down", 2, 3)
+    assert first["ratio"] == pytest.approx(30, rel=0.2)
+    assert np.isnan(first["score"])
 
 
 def test_one_of_a_hundred_ranks_is_found_without_the_numbers_of_single_ranks(

@@ -65,9 +65,9 @@ def test_peers_hold_the_same_part_of_the_model(tmp_path: Path, record: Make) -> 
 
     # All see other samples of one tensor: all are peers, and their median is the root of 8.
     assert row(run, UP) == [-1.5, -0.5, 0.5, 3.5]
-    # Weights are cut along dp, addends and features along tp: of two peers both are as far.
-    assert row(run, WEIGHT) == [-0.5, 0.5, -1.5, 1.5]
-    assert row(run, SUM) == row(run, "activation:split") == [-1, -2, 1, 2]
+    # Weights are cut along dp, addends and features along tp: of two each is over the other.
+    assert row(run, WEIGHT) == [-1, 1, -3, 3]
+    assert row(run, SUM) == row(run, "activation:split") == [-2, -4, 2, 4]
     found = run.rank_ratios(site=SUM)
     assert (found.ranks, found.group) == ([0, 1, 2, 3], [0, 1, 0, 1])
 
@@ -149,6 +149,7 @@ def test_ratios_are_those_to_the_median_of_the_peers(
     levels = np.log2(np.maximum(np.abs(np.array(steps)), 2.0**-200))
     for group in groups:
         levels[:, group] -= np.median(levels[:, group], axis=1, keepdims=True)
+        levels[:, group] *= 2 if len(group) == 2 else 1
     for column, (first, last) in enumerate(zip(found.column_first, found.column_last, strict=True)):
         part = levels[first : last + 1]
         assert np.abs(found.values[:, column]) == pytest.approx(np.abs(part).max(axis=0), abs=1e-4)

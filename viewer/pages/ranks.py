@@ -57,6 +57,7 @@ class Ranks:
         self._limits: tuple[object, colours.Limits] | None = None
         self._frame = Fitted(session, self, self.heatmap)
         self._outliers: list[rank_map.Outlier] = []
+        self._shown: rank_map.RankMap | None = None
 
     # What the user does.
 
@@ -77,6 +78,11 @@ class Ranks:
             return self._outliers[0].site
         known = self.session.follower.sites().index
         return str(known[0]) if len(known) else ""
+
+    @property
+    def _odd(self) -> rank_map.Outlier | None:
+        """What is known of the ranks of the shown site, if any stands out."""
+        return next((one for one in self._outliers if one.site == self.site), None)
 
     def show(self) -> None:
         """Bring everything up to date."""
@@ -151,7 +157,8 @@ class Ranks:
             records=self.session.follower.records(),
         )
         self.heatmap.mark(marks)
-        told = rank_map.describe(found, statistic=choice.statistic)
+        self._shown = found
+        told = rank_map.describe(found, statistic=choice.statistic, odd=self._odd)
         told += standing.describe(marks, ranks=found.ranks)
         if not choice.site:
             told = f"No site is selected: this is where ranks differ most. {told}"
@@ -160,7 +167,10 @@ class Ranks:
             problem="",
             title=markup.title(name, f"{markup.kind_name(kind)}, {what}"),
             legend=tables.ratio_legend(
-                limits, crosses=bool(marks), beyond=limits.high >= rank_map.FURTHEST
+                limits,
+                middle="the other one" if found.peers == 2 else "the median",
+                crosses=bool(marks),
+                beyond=limits.high >= rank_map.FURTHEST,
             ),
             summary=markup.summary(told),
         )
@@ -186,7 +196,7 @@ class Ranks:
             self.session.follow()
 
     def _outline(self) -> None:
-        """Mark the rank that stands out most at the selected step."""
+        """Mark the rank that stands out most at the selected step; of two that which is odd."""
         choice, shown = self.session.choice, self.heatmap.grid
         column = None if shown is None or choice.step is None else shown.column(choice.step)
         if shown is None or column is None:
@@ -194,4 +204,6 @@ class Ranks:
             return
         cells = np.where(np.isnan(shown.shade[:, column]), -1, np.abs(shown.shade[:, column]))
         row = int(cells.argmax()) if len(cells) and cells.max() >= rank_map.FAR else None
+        if row is not None and self._shown is not None and self._shown.peers == 2:
+            row = self._shown.row_of(self._odd, range(len(cells)))
         self.heatmap.outline(row, column)

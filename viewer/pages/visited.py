@@ -120,6 +120,7 @@ class Visited:
         )
         self.told.chips = markup.chips(
             attempt=attempts - 1 if last is None else int(last["attempt"]),
+            ending=session.live.ending(),
             finished=finished,
             waiting=waiting if session.paused else None,
             step=None if last is None else int(last["step"]),

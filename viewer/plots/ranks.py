@@ -52,7 +52,7 @@ def rank_heatmap(
     plots: list[look.Plot] = []
     for one in chosen(source, site, kind, name, most=MOST):
         found = load_rank_map(run, statistic, site=one, steps=steps, width=width)
-        if found.alone:
+        if found.peers < 2:
             raise SettingError(
                 f"No rank holds the same part of {one} as another, so there is nothing to compare "
                 "it with; `scalar_lines` draws it, with `ranks=True` on each rank."

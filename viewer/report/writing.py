@@ -97,7 +97,7 @@ def _placed(sections: list[str], places: Mapping[str, str]) -> Iterator[str]:
 def _header(run: Run, contents: Contents, now: datetime) -> str:
     why, attempts = contents.why, run.attempts
     facts = [
-        "finished" if why.finished else "not finished when this was written",
+        f"{why.ending.text}{'' if why.finished else ' when this was written'}",
         "" if why.first_step is None else words.steps(why.first_step, why.last_step or 0),
         words.count(len(attempts), "attempt"),
         words.count(int(attempts["world_size"].iloc[-1]), "rank") if len(attempts) else "",

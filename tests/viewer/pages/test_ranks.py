@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -196,16 +197,75 @@ def test_a_rank_that_differs_in_few_of_many_steps_is_named(
     assert told[0].startswith("blocks.2.mlp.act activation 2 ")
 
 
+def outlier(**changes: Any) -> rank_map.Outlier:
+    # `Any`: facts of an outlier are of several types.
+    facts: dict[str, Any] = {
+        "site": "activation:<up>", "rank": 3, "peers": 8, "score": -7.5, "ratio": 0.25,
+        "worst_score": -30.0, "worst_ratio": 0.1, "worst_step": 12, "own_ratio": math.nan,
+    }  # fmt: skip
+    return rank_map.Outlier(**facts | changes)
+
+
 def test_outliers_are_a_table_whose_rows_select() -> None:
-    found = rank_map.Outlier(
-        site="activation:<up>", rank=3, score=-7.5, ratio=0.25, worst_score=-30, worst_step=12
-    )
+    told = tables.outliers([outlier()], "rms", why_none="")
 
-    told = tables.outliers([found], "rms", why_none="")
-
-    assert rows(told) == ["&lt;up&gt; activation 3 ÷ 4 −7.5 −30 at step 12"]
+    assert rows(told) == ["&lt;up&gt; activation 3 ÷ 4 −7.5 score −30 at step 12"]
     assert 'data-step="12"' in told
     assert "<b>−7.5</b>" in told
+
+
+def test_of_two_ranks_none_is_named_unless_its_past_tells() -> None:
+    two = outlier(peers=2, score=math.nan, worst_score=math.nan)
+    told = [two, replace(two, own_ratio=0.11), replace(two, own_ratio=1.1)]
+
+    assert rows(tables.outliers(told, "rms", why_none="")) == [
+        "&lt;up&gt; activation not known 4 apart – 10 apart at step 12",
+        "&lt;up&gt; activation 3, by its own past ÷ 4 – ÷ 10 at step 12",
+        "&lt;up&gt; activation not known 4 apart – 10 apart at step 12",
+    ]
+
+
+def test_of_two_ranks_the_page_names_the_one_that_left_its_past(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=40, bad_rank=1, ranks=2, ranked=True)
+    job.commit(range(40))  # from step 26 on a tensor of rank 1 grows
+
+    page = open_ranks(job.path, step=36)
+
+    assert page.site == SITE
+    first = rows(page.told.outliers)[0]
+    assert first.startswith("blocks.2.mlp.act activation 1, by its own past ")
+    summary = plain(page.told.summary)
+    assert "furthest apart are ranks 0–1 at step 39, where rms on rank 1 (dp=1) is that" in summary
+    assert "its own past tells that rank 1 (dp=1) is the odd one" in summary
+    assert list(page.heatmap.chosen.data["top"]) == [1]  # outlined
+    assert "the other one" in plain(page.told.legend)
+
+
+def test_of_two_ranks_that_were_never_alike_none_is_named(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=8, bad_rank=1, ranks=2, ranked=True)
+    job.commit(range(8))  # rank 1 is large from the start
+
+    page = open_ranks(job.path, step=6)
+
+    assert " not known " in rows(page.told.outliers)[0]
+    assert "which of the two is odd cannot be known" in plain(page.told.summary)
+    assert list(page.heatmap.chosen.data["top"]) == []
+
+
+def test_two_ranks_that_are_alike_are_told_to_be(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    job = new_job(bad_step=None, ranks=2, ranked=True)
+    job.commit(range(9))
+
+    told = plain(open_ranks(job.path).told.outliers)
+
+    assert "Ranks are alike: they are at most 1." in told
+    assert "no score can tell which is odd" in told
 
 
 def test_agreement_is_told_with_what_it_means() -> None:

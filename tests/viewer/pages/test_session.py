@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from rankscope.store import Event
 from rankscope.viewer.columns import NONFINITE
 from rankscope.viewer.figures import colours
 
@@ -43,6 +44,19 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Ca
     assert plain(told.header).startswith("rankscope gpt-small in ")
     assert plain(told.chips).startswith("live attempt 0 ▲ late: step 4 , 1 min ago")
     assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
+
+
+def test_the_header_tells_of_ranks_that_were_lost(new_job: Callable, open_pages: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
+    lost = Event(kind="rank-lost", attempt=0, rank=1, step=4, text="Rank 1 was silent for 30 s.")
+    job.commit(range(5), events=(lost,))
+    job.writer.finish()
+
+    pages = open_pages(job.path, page="triage")
+
+    assert plain(pages.told.chips).startswith("▲ ranks lost: 1 (last seen in step 4) attempt 0")
+    state = plain(pages.page.told.state)
+    assert "The job did not end well: ranks lost: 1 (last seen in step 4); no rule found" in state
 
 
 def test_runs_of_one_name_are_told_apart_by_where_they_lie(

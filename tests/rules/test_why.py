@@ -1,0 +1,142 @@
+"""What `rankscope why` says beside the findings: how the job ended, of which attempt they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from rankscope.__main__ import cli
+from rankscope.rules import why
+from rankscope.store import Alert, Event, RankInfo, RunWriter, SiteInfo, open_run
+
+from .conftest import Job
+
+SITES = [SiteInfo(kind="activation", name="patch", dtype="float32")]
+Normal = Callable[..., np.ndarray]
+
+
+def alert(**facts: Any) -> Alert:
+    fields: dict[str, Any] = {
+        "rule": "exploding-activation",
+        "attempt": 0,
+        "site": SITES[0].label,
+        "ranks": (1,),
+        "first_step": 6,
+        "last_step": None,
+        "value": 115.0,
+        "threshold": 10.0,
+        "text": "activation:patch is 115 times as large as usual.",
+        "time_ns": 0,
+        "record": 6,
+        "severity": "warning",
+    }
+    return Alert(**fields | facts)
+
+
+@pytest.fixture
+def write(tmp_path: Path, normal: Normal) -> Callable[..., Path]:
+    """A run of two ranks and nine steps, of which rank 1 is off by `factor` from step 6 on."""
+
+    def written(
+        *alerts: Alert,
+        factor: float = 1.0,
+        attempts: int = 1,
+        events: tuple[Event, ...] = (),
+        judged: tuple[str, ...] = ("replica-divergence", "exploding-activation"),
+        over: bool = True,
+    ) -> Path:
+        job = Job(SITES, ranks=2)
+        job.records(6, lambda _: [normal(), normal()])
+        job.records(3, lambda _: [normal(), normal() * factor])
+        with RunWriter.open(tmp_path / "run", run="run") as writer:
+            writer.catalog.add_sites(SITES)
+            for number in range(attempts):
+                writer.catalog.attempt_of(f"launch {number}")
+                ranks = [RankInfo(rank=rank, host="node-0", device="cpu") for rank in range(2)]
+                writer.catalog.set_attempt(number, 2, {"dp": 2}, ranks)
+            writer.commit(
+                job.kept,
+                streams={},
+                alerts=alerts,
+                events=events,
+                judged=dict.fromkeys(judged, 9),
+            )
+            if over:
+                writer.finish()
+        return tmp_path / "run"
+
+    return written
+
+
+def told(path: Path) -> str:
+    lines = CliRunner().invoke(cli, ["why", str(path)]).output.split()
+    return " ".join(lines)
+
+
+def test_a_rank_that_was_killed_is_told(write: Callable[..., Path]) -> None:
+    lost = Event(kind="rank-lost", attempt=0, rank=1, step=8, text="Rank 1 was silent for 30 s.")
+    path = write(events=(lost,))
+
+    text = told(path)
+
+    assert "Run run: 9 records, steps 0 to 8, ranks lost: 1 (last seen in step 8)." in text
+    assert "No rule found anything in what was recorded, but the job did not end well." in text
+    assert "Healthy" not in text
+    found = json.loads(CliRunner().invoke(cli, ["why", str(path), "--json"]).output)
+    assert found["ending"]["state"] == "ranks lost"
+
+
+def test_where_one_rank_is_off_and_copies_agree_that_rank_is_to_be_looked_at(
+    write: Callable[..., Path],
+) -> None:
+    text = told(write(alert(), factor=115.0))
+
+    assert "Only rank 1 is off, and copies of weights agree. Look at that rank's data," in text
+
+
+@pytest.mark.parametrize("case", ["all are off", "copies differ", "nobody compared copies"])
+def test_else_the_advice_is_that_of_the_rule(write: Callable[..., Path], case: str) -> None:
+    diverged = alert(rule="replica-divergence", site="", record=0, first_step=0, last_step=0)
+    path = write(
+        alert(),
+        *([diverged] if case == "copies differ" else []),
+        factor=1.0 if case == "all are off" else 115.0,
+        judged=("exploding-activation",)
+        if case == "nobody compared copies"
+        else ("replica-divergence", "exploding-activation"),
+    )
+
+    assert "Only rank 1" not in told(path)
+
+
+def test_an_alert_that_never_ended_went_on_until_the_run_ended(write: Callable[..., Path]) -> None:
+    assert "exploding-activation, step 6 until the run ended" in told(write(alert()))
+
+
+def test_while_the_run_is_open_it_goes_on(write: Callable[..., Path]) -> None:
+    assert "exploding-activation, step 6 and goes on" in told(write(alert(), over=False))
+
+
+def test_of_several_attempts_the_latest_comes_first_and_what_came_again_once(
+    write: Callable[..., Path],
+) -> None:
+    other = alert(rule="drift", attempt=0, ranks=(), first_step=80, last_step=81, record=80)
+    again = [alert(attempt=number, site="", record=100 * number + 6) for number in range(3)]
+    path = write(other, *again, attempts=3, over=False)
+
+    text, found = told(path), why(open_run(path)).findings
+
+    assert [(one.rule, one.attempt, one.also) for one in found] == [
+        ("exploding-activation", 2, [0, 1]),
+        ("drift", 0, []),
+    ]
+    assert "2 incidents, the latest attempt's and worst first:" in text
+    assert "1. WARNING exploding-activation, attempt 2, step 6 and goes on" in text
+    assert "So it was in attempts 0, 1, too." in text
+    assert "2. WARNING drift, attempt 0, step 80 to 81" in text

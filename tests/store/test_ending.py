@@ -1,0 +1,81 @@
+"""How a run ended, as its agents and its collector told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from rankscope.__main__ import cli
+from rankscope.store import Ending, Event, Record, RunWriter, list_runs, open_run
+
+Make = Callable[..., Record]
+
+
+def event(kind: str, text: str = "", *, rank: int = 0, step: int = 0, attempt: int = 0) -> Event:
+    return Event(kind=kind, attempt=attempt, rank=rank, step=step, text=text)
+
+
+def ending(
+    path: Path, record: Make, *events: Event, attempts: int = 1, over: bool = True
+) -> Ending:
+    with RunWriter.open(path / "run", run="run") as writer:
+        for number in range(attempts):
+            writer.catalog.attempt_of(f"launch {number}")
+        writer.commit([record(0, {})], streams={}, events=events)
+        if over:
+            writer.finish()
+    return open_run(path / "run").ending
+
+
+def test_a_run_that_ended_well_is_finished(tmp_path: Path, record: Make) -> None:
+    told = event("report", "A tensor could not be read.")
+    found = ending(tmp_path, record, told)
+    assert found == Ending(state="finished", text="finished")
+    assert not found.is_bad
+
+
+def test_a_run_that_goes_on_is_open(tmp_path: Path, record: Make) -> None:
+    assert ending(tmp_path, record, over=False) == Ending(state="open", text="not finished")
+
+
+def test_an_error_that_ended_training_is_told_with_its_step(tmp_path: Path, record: Make) -> None:
+    told = event("report", "Training ended in step 28: KeyboardInterrupt.")
+    found = ending(tmp_path, record, told)
+    assert found.is_bad
+    assert (found.state, found.text) == (
+        "ended early",
+        "ended early in step 28: KeyboardInterrupt",
+    )
+
+
+def test_of_several_ranks_the_first_error_is_told(tmp_path: Path, record: Make) -> None:
+    own = "Training ended in step 3: ValueError: of: mine."
+    other = "The process ended in step 4, in the middle of the block."
+    found = ending(tmp_path, record, event("report", own, rank=1), event("report", other, rank=0))
+    assert found.text == "ended early in step 3 on ranks 0, 1: ValueError: of: mine"
+
+
+def test_a_rank_that_fell_silent_is_lost_unless_it_came_back(tmp_path: Path, record: Make) -> None:
+    events = [
+        event("rank-lost", rank=0, step=7),
+        event("rank-lost", rank=1, step=29),
+        event("rank-joined", rank=0, step=7),
+    ]
+    found = ending(tmp_path, record, *events)
+    assert (found.state, found.text) == ("ranks lost", "ranks lost: 1 (last seen in step 29)")
+    open_one = ending(tmp_path / "open", record, *events, over=False)
+    assert open_one.text == "not finished; ranks lost: 1 (last seen in step 29)"
+
+
+def test_only_the_latest_attempt_counts(tmp_path: Path, record: Make) -> None:
+    lost = event("rank-lost", rank=1, step=29)
+    assert ending(tmp_path, record, lost, attempts=2).state == "finished"
+
+
+def test_the_list_of_runs_tells_it(tmp_path: Path, record: Make) -> None:
+    ending(tmp_path, record, event("rank-lost", rank=1, step=29))
+    [run] = list_runs(tmp_path)
+    assert run.ending.state == "ranks lost"
+    assert "ranks lost" in CliRunner().invoke(cli, ["runs", str(tmp_path)]).output
