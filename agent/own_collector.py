@@ -7,6 +7,7 @@ can read that can join the job, too.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ..wire.address import Address, parse_address
 from ..wire.keys import AgentKeys, Pair, keys_for_a_job
 from .embedded import start_collector
 from .sharing import Share
+
+logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = "192.0.2.1"
@@ -84,6 +87,7 @@ def _start(meeting: Meeting, run: str, directory: Path) -> str:
         contact = msgspec.structs.replace(contact, own=own, collector=keys.collector)
     bind = Address(transport="tcp", host=host, port=0)
     address = start_collector(run, directory, bind=str(bind), keys=line)
+    logger.info("A collector has started at %s; the run lies in %s.", address, directory / run)
     return msgspec.json.encode(msgspec.structs.replace(contact, address=address)).decode()
 
 

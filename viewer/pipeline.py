@@ -69,9 +69,11 @@ class Pipeline:
 
 
 def intervals(records: pd.DataFrame) -> np.ndarray:
-    """float64 [records - 1]: seconds between the records, as they came."""
+    """float64: seconds between the records of each attempt, as they came."""
     times = np.asarray(records["time"], "datetime64[ns]").astype(np.int64)
-    return np.diff(np.sort(times)) / 1e9
+    attempts = records["attempt"].to_numpy(np.int64)
+    order = np.lexsort((times, attempts))
+    return np.diff(times[order])[np.diff(attempts[order]) == 0] / 1e9
 
 
 def load_pipeline(run: Run, *, records: pd.DataFrame) -> Pipeline:

@@ -64,6 +64,17 @@ def run_in(folder: Path, name: str) -> Run:
     return open_run(folder / name)
 
 
+def test_the_log_says_where_the_run_of_an_own_collector_lies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="rankscope"):
+        train(run="here", directory=str(tmp_path))
+
+    [said] = [one for one in caplog.messages if one.startswith("A collector has started at tcp://")]
+    assert said.endswith(f"; the run lies in {tmp_path / 'here'}.")
+    run_in(tmp_path, "here")
+
+
 def test_a_file_can_say_what_observe_takes_and_nothing_else() -> None:
     taken: set[str] = set()
     for one in (observe, observe_jax, observe_poptorch):

@@ -292,6 +292,17 @@ def test_the_pipeline_tells_its_losses_and_its_cost(new_job: Callable, open_page
     assert "agents 8 frames dropped for want of room" in text
 
 
+def test_the_time_between_two_attempts_is_no_pause(new_job: Callable, open_page: Callable) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+    job.attempt = job.writer.catalog.attempt_of("launch-2")
+    job.commit(range(200, 203))  # a record a second: these come minutes later
+
+    page = open_page(job.path, page="triage")
+
+    assert "one every 1 s; the longest pause was 1 s" in plain(page.told.pipeline)
+
+
 def test_ranks_are_laid_out_by_the_mesh_and_say_how_they_are(
     new_job: Callable, open_page: Callable
 ) -> None:
