@@ -212,13 +212,18 @@ def cli(context: click.Context, config: str | None) -> None:
     name = context.invoked_subcommand
     if config is not None:
         os.environ["RANKSCOPE_CONFIG"] = config  # for what is started from here, too
-    if name not in ("collect", "relay", "rules", "run", "view"):
+    has_variables = name in ("collect", "relay", "view")
+    has_table = config is not None and (has_variables or name in ("rules", "run"))
+    group = context.command
+    if name is None or not (has_variables or has_table) or not isinstance(group, click.Group):
         return
-    command = context.command.get_command(context, name)  # pyright: ignore
+    command = group.get_command(context, name)
+    if command is None:
+        return
     # Imported late: this loads NumPy, which other commands may not need.
     from .config import defaults_of, strays_of
 
-    if name not in ("rules", "run"):
+    if has_variables:
         for stray in strays_of(command):
             click.echo(f"Warning: {stray}", err=True)
     if config is not None:

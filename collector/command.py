@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import click
 
 from ..rules.book import rule_book
-from ..settings.options import Said
+from ..settings.options import Said, insecure_option, log_format_option
 from ..sinks.opening import Metrics, open_sinks, parse_sink
 from ..wire.address import parse_address
 from ..wire.health import HealthServer, parse_place
@@ -58,9 +58,7 @@ TAKE_OVER_S = 30.0
     metavar="DIR",
     help="Folder of the collector's keys, see `rankscope keygen`; - reads them from the input.",
 )
-@click.option(
-    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
-)
+@insecure_option
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0.0, min_open=True),
@@ -111,13 +109,7 @@ TAKE_OVER_S = 30.0
     "(at /metrics of --health), alerts to webhook:URL; may be said several times, or in "
     "RANKSCOPE_SINKS, with blanks between.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Log lines for people, or a JSON object a line.",
-)
+@log_format_option
 def collect(
     *,
     bind: str,

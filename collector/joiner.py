@@ -50,9 +50,9 @@ class JoinerSettings:
     lost_after_s: float = 30.0
     """A rank that was silent for so long is no longer waited for."""
     stalled_after_s: float = 30.0
+    """When no rank has come to another step or site for so long, it is told where each is."""
     begins_within_s: float = 300.0
     """The same before the first tensor: training may be compiled, and rankscope's own kernels."""
-    """When no rank has come to another step or site for so long, it is told where each is."""
     retain_s: float = 120.0
     """How long after its closing a record can be patched."""
     retain_records: int = 256

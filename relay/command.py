@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ..settings.options import Said
+from ..settings.options import Said, insecure_option, log_format_option
 from ..wire.address import parse_address, parse_destination
 from ..wire.health import HealthServer, parse_place
 from ..wire.keys import RelayKeys
@@ -104,21 +104,13 @@ class Bytes(click.ParamType):
     metavar="DIR",
     help="Folder of the relay's keys, see `rankscope keygen --relay`.",
 )
-@click.option(
-    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
-)
+@insecure_option
 @click.option(
     "--health",
     type=Said(parse_place),
     help="Answer /healthz and /counters over HTTP, as 127.0.0.1:7611.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Log lines for people, or a JSON object a line.",
-)
+@log_format_option
 def relay(
     *,
     to: str,

@@ -1,4 +1,4 @@
-"""Options of commands that are text, and what they may say; files and variables are held to it."""
+"""Options that several commands have, and those that are text: what they may say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from collections.abc import Callable
 import click
 
 from ..sketch.errors import RankscopeError
+
+insecure_option = click.option(
+    "--insecure", is_flag=True, help="Allow an address that other machines reach, without keys."
+)
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log lines for people, or a JSON object a line.",
+)
 
 
 class Said(click.ParamType):
