@@ -237,9 +237,7 @@ class Listener:
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._connections -= 1
                 peer = self._peers.pop(event["value"], "")
-                if (
-                    self._has_failed
-                ):  # the handshake of this one: the event before did not say whose
+                if self._has_failed:  # its handshake: the event before did not say whose
                     self._tell_failed(peer, now)
                 self._has_failed = False
             else:
