@@ -164,7 +164,8 @@ class Reader:
     def ends_well(self) -> int:
         """Stop it; how many snapshots it saw, of which none was half."""
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(30) == 0
+        code = self._process.wait(30)
+        assert code == 0, f"the reader ended with {code}: its words are in the collector's log"
         said = json.loads(self._report.read_text())
         assert said["wrong"] == ""
         return int(said["snapshots"])

@@ -2,9 +2,11 @@
 
     reader.py RUN REPORT
 
-SIGTERM ends it. The report is one line of JSON: how many snapshots it saw, and the first thing that
-was wrong in one. In each snapshot the columns of a record, which lie in several arrays, must belong
-together: a record of which half was there would not add up.
+SIGTERM ends it once it has looked at the snapshot in hand: a process that leaves a read half done
+takes the interpreter from under Icechunk's threads, which then panic or wait for it for ever. The
+report is one line of JSON: how many snapshots it saw, and the first thing that was wrong in one. In
+each snapshot the columns of a record, which lie in several arrays, must belong together: a record
+of which half was there would not add up.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
+from threading import Event
 
 import numpy as np
 from sender import ELEMENTS, SITES
@@ -24,10 +26,6 @@ from rankscope.store import Run, open_run
 
 LATEST = 64
 """Records at the end of a snapshot that are looked at: these are the ones being written."""
-
-
-class Stopped(Exception):
-    """SIGTERM came."""
 
 
 def wrong_with(run: Run, before: int) -> str:
@@ -55,10 +53,10 @@ def wrong_with(run: Run, before: int) -> str:
     )
 
 
-def follow(path: Path, report: dict[str, object]) -> None:
+def follow(path: Path, report: dict[str, object], told_to_stop: Event) -> None:
     """Look at one snapshot after the other."""
     run, before = None, 0
-    while True:
+    while not told_to_stop.is_set():
         try:
             if run is None:
                 run = open_run(path)
@@ -78,19 +76,12 @@ def follow(path: Path, report: dict[str, object]) -> None:
         report["snapshots"] = int(str(report["snapshots"])) + 1
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM came: leave whatever is being done."""
-    raise Stopped
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)
+    told = Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     found: dict[str, object] = {"snapshots": 0, "wrong": ""}
     try:
-        follow(Path(sys.argv[1]), found)
-    except Stopped:
-        pass
+        follow(Path(sys.argv[1]), found, told)
     except BaseException as error:
         found["wrong"] = repr(error)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(sys.argv[2]).write_text(json.dumps(found))
