@@ -13,6 +13,8 @@ from typing import Any
 
 RIDER = b""
 """In place of a schema's hash: the row is no frame, but goes with a joined one, see `riders`."""
+LAST = 2**63 - 1
+"""The highest sequence number that a row can have."""
 LAYOUT = 1
 """Version of the tables, in the file's `user_version`."""
 PAGE_BYTES = 16_384
@@ -111,7 +113,7 @@ class Shelf:
 
     def forget(self, member: int) -> None:
         """Remove a stream with all its frames."""
-        self.let_go(member, 2**63 - 1)
+        self.let_go(member, LAST)
         self._change("DELETE FROM member WHERE id = ?", (member,))
 
     # Schemas -------------------------------------------------------------------------------------
@@ -242,6 +244,11 @@ class Shelf:
         """How many frames of a stream there are after that one."""
         statement = "SELECT COUNT(*) FROM frame WHERE member = ? AND sequence > ?"
         return self._one(statement, member, after)[0]
+
+    def count_up_to(self, member: int, sequence: int) -> int:
+        """How many frames of a stream there are up to that one."""
+        statement = "SELECT COUNT(*) FROM frame WHERE member = ? AND sequence <= ?"
+        return self._one(statement, member, sequence)[0]
 
     def in_order(self) -> Iterator[tuple[int, int]]:
         """Stream and sequence number of all frames, in the order in which they came."""

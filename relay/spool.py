@@ -26,7 +26,7 @@ from ..wire.messages import FrameHeader, Gap, JoinedHeader
 from ..wire.worth import worth_of
 from .riders import Rider, open_header, rider_row
 from .settings import RelaySettings
-from .shelf import RIDER, Kept, Row, Shelf
+from .shelf import LAST, RIDER, Kept, Row, Shelf
 from .thinning import FULL, Place, make_room, tear
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Spool:
 
     def forget(self, member: int) -> None:
         """Remove a stream and what is left of it."""
-        self._memory.let_go(member, 2**63 - 1)
+        self._memory.let_go(member, LAST)
         if self._file is not None:
             self._unwritten[member] = None
             self._kept.pop(member, None)
@@ -233,13 +233,19 @@ class Spool:
 
     @property
     def frames(self) -> int:
-        """Frames in memory and on disk."""
-        return self._memory.frames + self.disk_frames
+        """Frames in memory and on disk that are not known to be durable upstream."""
+        return self._memory.frames + self.disk_frames - self._read(self._count_done, 0)
 
     @property
     def disk_frames(self) -> int:
         """Frames on disk."""
         return 0 if self._disk is None else self._disk.frames
+
+    def _count_done(self, disk: Shelf) -> int:
+        """Frames that are durable upstream, and go when the disk can be written again."""
+        forgotten = {member: LAST for member, kept in self._unwritten.items() if kept is None}
+        done = {**self._committed, **forgotten}
+        return sum(disk.count_up_to(member, last) for member, last in done.items())
 
     @property
     def disk_bytes(self) -> int:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rankscope.relay import RelaySettings, Service, relay
 from rankscope.relay.spool import FILE
 from rankscope.relay.thinning import FULL
-from rankscope.sketch import AddressError, SettingError
+from rankscope.sketch import AddressError, NotARunError, SettingError
 from rankscope.store import open_run
 from rankscope.wire import PROTOCOL, Welcome, decode, encode
 
@@ -32,6 +32,14 @@ from .relaying import (
     start_relay,
     statistics_of,
 )
+
+
+def stored(run: Path) -> int:
+    """Records of a run that may not have begun."""
+    try:
+        return len(open_run(run).records())
+    except NotARunError:
+        return 0
 
 
 def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None:
@@ -78,6 +86,29 @@ def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
     end(collector)
 
     assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 30)
+
+
+def test_what_is_stored_is_not_told_as_held_where_a_full_disk_keeps_it(tmp_path: Path) -> None:
+    port = free_port()
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options)
+    box = outbox(address)
+    send(box, range(30))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 30)
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    collector, _ = start_collector(tmp_path / "runs", port=port)
+    wait_until(lambda: stored(tmp_path / "runs" / "demo") == 30)
+    time.sleep(1.0)  # for the relay to hear of it
+    process.send_signal(signal.SIGTERM)
+    log = end(process)
+    box.close(timeout_s=0.0)
+    collector.kill()
+    collector.communicate()
+
+    assert statistics_of(log)["disk_failures"] > 0
+    assert statistics_of(log)["held_frames"] == 0
+    assert "not stored upstream yet" not in log
 
 
 def test_without_a_disk_that_works_frames_go_through_memory(tmp_path: Path) -> None:
