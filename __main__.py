@@ -47,8 +47,8 @@ COMMANDS: Mapping[str, LazyCommand] = {
         summary="Pass on what ranks measure, and keep it while it cannot be stored.",
     ),
     "doctor": LazyCommand(
-        target="collector.doctor:doctor",
-        extra="collector",
+        target="doctor.command:doctor",
+        extra="",
         summary="Check versions, network, clocks, store and speed; say what to do.",
         by_option={"--poptorch": "agent.poptorch.doctor:doctor"},
     ),

@@ -77,8 +77,6 @@ class Service:
         self._heard = 0.0
         self._last: RelayStatistics | None = None
         """What there was to tell when it was closed."""
-        self._lost = ""
-        """Why there is no connection upstream, since upstream was last heard."""
         self._listener = Listener(where, self.settings, below, party="relay")
         self.address: str = self._listener.address
         """Where it listens, with the port that was taken."""
@@ -141,7 +139,7 @@ class Service:
             address=self.address,
             started=self._started,
             is_connected=bool(self._heard),
-            lost=self._lost,
+            lost=self._relay.upstream.lost,
             counts=replace(self._relay.statistics()),
             resident_bytes=resident_bytes(),
         )
@@ -183,7 +181,7 @@ class Service:
                 parts = upstream.receive()
                 if parts is None:
                     break
-                self._heard, self._lost = now, ""
+                self._heard = now
                 upstream.welcomed()
                 self._relay.answer(parts, now)
         except (AddressError, ProtocolError) as error:
@@ -201,6 +199,6 @@ class Service:
 
     def _drop(self, now: float, why: str) -> None:
         self._complaints.say("upstream", why, now)
-        self._heard, self._lost = 0.0, why
+        self._heard = 0.0
         self._upstream.drop(now)
-        self._relay.upstream.disconnect()
+        self._relay.upstream.disconnect(why)

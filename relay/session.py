@@ -118,8 +118,7 @@ class Relay:
                 self._reject(peer, "malformed", str(error))
             return
         if isinstance(message, Ping):
-            pong = Pong(protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns())
-            self.outgoing.append((peer, encode(pong)))
+            self.outgoing.append((peer, encode(self._pong())))
         elif isinstance(message, Hello):
             self._hello(peer, message, parts[0], now, user)
         elif member is None and isinstance(message, JoinedHeader):
@@ -129,6 +128,12 @@ class Relay:
         else:
             member.seen = now
             self._dispatch(peer, member, message, parts, now)
+
+    def _pong(self) -> Pong:
+        lost = self.upstream.lost[:1000]
+        return Pong(
+            protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns(), party="relay", lost=lost
+        )
 
     def _dispatch(
         self,
@@ -305,6 +310,7 @@ class Relay:
         Raises:
             ProtocolError: it breaks the protocol: the connection is no good.
         """
+        self.upstream.lost = ""
         member, message, part = self.upstream.read(parts)
         if member is not None:
             member.heard = now

@@ -36,6 +36,8 @@ class Upstream:
         touched: dict[int, Member],
     ) -> None:
         self.is_connected = False
+        self.lost = ""
+        """Why there is no connection; empty where there is, or nobody has tried."""
         self._spool = spool
         self._members = members
         self._touched = touched
@@ -71,17 +73,15 @@ class Upstream:
 
     def connect(self, now: float) -> None:
         """There is a new connection: every stream is to say hello on it."""
-        self.disconnect()
+        self._forget_numbers()
         self.is_connected = True
         for member in self._members.values():
             member.hello_at = now
 
-    def disconnect(self) -> None:
+    def disconnect(self, why: str) -> None:
         """The connection is gone."""
-        self.is_connected, self._next_number = False, 0
-        self._numbers.clear()
-        for member in self._members.values():
-            member.disconnect()
+        self.is_connected, self.lost = False, why
+        self._forget_numbers()
 
     def part(self, member: Member) -> None:
         """A stream's number is of no use any more."""
@@ -123,6 +123,12 @@ class Upstream:
                 self._first = (self._first + place) % len(members)
                 return False
         return True
+
+    def _forget_numbers(self) -> None:
+        self._next_number = 0
+        self._numbers.clear()
+        for member in self._members.values():
+            member.disconnect()
 
     def _gather(self, members: list[Member], now: float, put: Put) -> bool:
         before = {one.id: one.backlog.sent for one in members if one.is_connected}

@@ -443,13 +443,17 @@ class Ping(Message, tag="ping", frozen=True):
 
 
 class Pong(Message, tag="pong", frozen=True):
-    """The collector is there."""
+    """The collector, or a relay, is there."""
 
     protocol: int
     version: Name
     """Of rankscope."""
     time_ns: Count
     """Its wall clock, nanoseconds since 1970."""
+    party: Literal["collector", "relay"] = "collector"
+    """Which it is."""
+    lost: Name = ""
+    """Why a relay has no connection upstream; empty where it has, or has not tried."""
 
 
 FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye | Ping

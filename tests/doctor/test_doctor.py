@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from rankscope.__main__ import cli
 from rankscope.wire import PROTOCOL
 from rankscope.wire.keys import CollectorKeys
 
-from .serving import serving
+from ..collector.serving import serving, wait_until
+from ..relay.relaying import free_port, relaying
 
 
 def examine(*options: str) -> Result:
@@ -39,8 +42,40 @@ def test_a_collector_that_answers_is_measured_and_no_run_is_made(tmp_path: Path)
         assert service.statistics().streams == 0
     assert result.exit_code == 0
     assert f"ok    {service.address} answers in " in result.output
+    assert "it is a collector of rankscope " in result.output
     assert "ok    Both clocks agree within " in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relay_is_told_as_one_with_whether_it_has_anybody_to_send_to(tmp_path: Path) -> None:
+    with serving(tmp_path) as collector, relaying(collector.address) as relay:
+        reaches = examine("--to", relay.address)
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    with relaying(nobody) as relay:
+        wait_until(lambda: relay.health.lost)
+        alone = examine("--to", relay.address)
+
+    assert reaches.exit_code == 0
+    assert "it is a relay of rankscope " in reaches.output
+    assert alone.exit_code == 1
+    text = f"That relay has nobody to send to (There is no connection to {nobody}: what comes is"
+    assert text in alone.output
+
+
+def test_agents_and_relays_have_a_doctor_without_a_collectors_packages(tmp_path: Path) -> None:
+    script = (
+        "import sys\nsys.modules['icechunk'] = None\nfrom rankscope.__main__ import main\nmain()"
+    )
+    with serving(tmp_path / "runs") as service:
+        command = [sys.executable, "-c", script, "doctor", "--to", service.address]
+        done = [
+            subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+            for more in ([], ["--store", str(tmp_path)])
+        ]
+
+    assert [one.returncode for one in done] == [0, 1]
+    assert f"ok    {service.address} answers in " in done[0].stdout
+    assert "bad   --store needs icechunk, which is not installed: pip install" in done[1].stdout
 
 
 def test_nothing_that_listens_is_told_with_the_command_to_give() -> None:
@@ -56,7 +91,7 @@ def test_nothing_that_listens_is_told_with_the_command_to_give() -> None:
 
 
 def test_what_is_no_collector_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 0.5)
+    monkeypatch.setattr("rankscope.doctor.network.ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         result = examine("--to", f"tcp://127.0.0.1:{server.getsockname()[1]}")
     assert result.exit_code == 1
@@ -70,7 +105,7 @@ def test_what_is_no_collector_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_collector_with_keys_answers_to_those_of_its_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 2.0)
+    monkeypatch.setattr("rankscope.doctor.network.ANSWER_S", 2.0)
     for name in ("keys", "others"):
         assert CliRunner().invoke(cli, ["keygen", str(tmp_path / name)]).exit_code == 0
     with serving(tmp_path / "runs", keys=CollectorKeys.load(tmp_path / "keys/collector")) as it:
@@ -108,10 +143,10 @@ def test_a_store_that_is_a_file_is_told(tmp_path: Path) -> None:
 def test_a_collector_with_keys_on_this_machine_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankscope.collector.doctor.ANSWER_S", 1.0)
+    monkeypatch.setattr("rankscope.doctor.network.ANSWER_S", 1.0)
     assert CliRunner().invoke(cli, ["keygen", str(tmp_path / "keys")]).exit_code == 0
     with serving(tmp_path / "runs", keys=CollectorKeys.load(tmp_path / "keys/collector")) as it:
-        monkeypatch.setattr("rankscope.collector.doctor.DEFAULT", it.address)
+        monkeypatch.setattr("rankscope.doctor.network.DEFAULT", it.address)
         result = examine()
 
     assert result.exit_code == 0
