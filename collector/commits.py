@@ -128,6 +128,8 @@ class Commits:
             self._next_try = now + self._settings.retry_s * min(2 ** (self._failures - 1), 4)
             self.failing = f"Run {self._writer.run!r} cannot be stored: {problem}"
             raise StoreError(self.failing) from problem
+        if self._failures:
+            logger.info("Run %r can be stored again.", self._writer.run)
         self._failures, self._commit, self.failing = 0, None, ""
         self.stored |= commit.cursors
         return commit.batch

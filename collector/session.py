@@ -527,7 +527,7 @@ class Collector:
     def _finish(self, run: Run, now: float) -> None:
         try:
             run.close(now)
-            logger.info("Run %r is stored: %d records.", run.name, run.records)
+            logger.info("Run %r is stored: %d records since we began.", run.name, run.records)
         except StoreError as error:
             logger.error("Run %r could not be finished: %s", run.name, error)
         self._counts.records += run.records

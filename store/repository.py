@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,11 +161,16 @@ class AttributeWriter:
         group.update_attributes(dict(values))
 
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How Rust ends the text of an operating system's error, wherever in a longer one."""
+
+
 def reason(path: Place, error: BaseException) -> str:
     """Why a place cannot be used, in words where we have some."""
     if isinstance(path, ObjectUrl):
         return why(path, error, lambda _: first_line(error))
-    return first_line(error)
+    told = _OS_ERROR.search(str(error))
+    return first_line(error) if told is None else os.strerror(int(told[1]))
 
 
 def first_line(error: BaseException) -> str:

@@ -61,6 +61,10 @@ def view(
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")
     if token is None and not server.access.is_local:
         click.echo(f"Whoever reaches {address} can look at all of it.", err=True)
+    elif token is None and allow_origin:
+        names = " or ".join(allow_origin)
+        text = f"Whoever reaches {names} can look at all of it, unless the proxy asks who they are."
+        click.echo(text, err=True)
     if open:
         webbrowser.open(server.address)
     try:

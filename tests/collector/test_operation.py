@@ -96,7 +96,8 @@ def test_a_store_that_takes_nothing_is_told_with_the_reason(tmp_path: Path) -> N
     said = ask(f"{where['health']}/healthz")[1]["status"]
     limit_files(process, resource.RLIM_INFINITY)
 
-    assert said.startswith("Run 'demo' cannot be stored: ")
+    run = tmp_path / "demo"
+    assert said == f"Run 'demo' cannot be stored: Cannot write to {run}: File too large"
     assert box.close(timeout_s=20)
     wait_until(lambda: ask(f"{where['health']}/healthz")[0] == 200)
 
@@ -142,7 +143,7 @@ def test_log_lines_are_json_if_wanted(tmp_path: Path) -> None:
     began, said = map(json.loads, process.communicate()[1].splitlines())
 
     assert began["message"].startswith("Listening on tcp://127.0.0.1:")
-    assert said["message"] == "Run 'demo' is stored: 3 records."
+    assert said["message"] == "Run 'demo' is stored: 3 records since we began."
     assert (said["level"], said["logger"]) == ("info", "rankscope.collector.session")
     assert said["time"].endswith("+00:00")
 

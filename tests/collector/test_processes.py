@@ -173,7 +173,9 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
 
     assert box.close(timeout_s=20)
     assert process.wait(20) == 0
-    assert "Run 'demo' cannot be stored" in process.communicate()[1]
+    log = process.communicate()[1]
+    assert "Run 'demo' cannot be stored" in log
+    assert "Run 'demo' can be stored again." in log
     assert_each_frame_is_stored_once(open_run(tmp_path / "demo"), 1, 30)
 
 

@@ -153,9 +153,12 @@ def test_the_command_opens_to_others_without_a_token_only_if_told_to(
 
     refused = CliRunner().invoke(view, command)
     told = CliRunner().invoke(view, [*command, "--insecure"])
+    behind = [*command[:-2], "--allow-origin", "runs.example.org"]
+    proxied = CliRunner().invoke(view, behind)
 
     assert isinstance(refused.exception, AddressError)
     assert "Whoever reaches 0.0.0.0 can look at all of it." in told.output
+    assert "Whoever reaches runs.example.org can look at all of it, unless" in proxied.output
 
 
 def test_the_viewer_loads_no_socket_library_and_no_framework() -> None:
