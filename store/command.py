@@ -73,6 +73,9 @@ def export(
         frame = stored.logframe(exponents=between)
         write_logframe(frame, file)
         click.echo(f"{file} holds {len(frame)} rows of {frame.shape[1]} columns.")
+    pruned = int(stored.records()["deleted"].sum())
+    if pruned:
+        click.echo(f"The detail of {pruned} steps was pruned: they are left out.")
 
 
 @click.command()

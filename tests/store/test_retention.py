@@ -41,8 +41,9 @@ def prune(path: object, keep: int, *options: str) -> str:
 
 
 def test_a_run_is_pruned_as_the_dry_run_said(
-    writer: RunWriter, record: Make, monkeypatch: pytest.MonkeyPatch
+    writer: RunWriter, record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "exported.zarr"
     monkeypatch.setattr("rankscope.store.writer.FINISH_RETENTION_S", 0.0)
     fill(writer, record, 0, MANY)
     writer.finish()
@@ -77,6 +78,9 @@ def test_a_run_is_pruned_as_the_dry_run_said(
     heatmap = run.heatmap("rms", width=10)
     assert (heatmap.values > 0).all()
     assert "Nothing of" in prune(writer.path, 500)
+    exported = CliRunner().invoke(cli, ["export", str(writer.path), "--zarr", str(folder)])
+    assert f"{folder} holds {MANY - 512} step" in exported.output
+    assert exported.output.endswith("The detail of 512 steps was pruned: they are left out.\n")
     with pytest.raises(StoreError, match="can no longer be read; call `refresh"):
         whole.scalar("rms", steps=(FIRST, FIRST + 511))
 
