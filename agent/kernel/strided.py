@@ -45,10 +45,12 @@ def _copy(source, target, start, run, step, pitch):
     row, column, i = start // run, start % run, 0
     while i < target.size:
         n, first = min(run - column, target.size - i), row * pitch + column * step
+        # Indices that begin at zero: numba looks at every other one, whether it is negative.
+        here, there = source[first : first + (n - 1) * step + 1], target[i : i + n]
         if step == 1:
             for j in range(n):
-                target[i + j] = source[first + j]
+                there[j] = here[j]
         else:
             for j in range(n):
-                target[i + j] = source[first + j * step]
+                there[j] = here[j * step]
         row, column, i = row + 1, 0, i + n
