@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import uuid
@@ -19,7 +18,7 @@ from ...sketch.errors import SettingError
 from ...wire.messages import MeshAxis
 from ..own_collector import Meeting, is_loopback
 from ..sharing import share
-from .local import axis_names
+from .axes import job_axes
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -60,7 +59,7 @@ def identify(
         rank=rank,
         world_size=world_size,
         local_world_size=ranks_on_this_host(),
-        mesh=tuple(_mesh(model, mesh, rank, world_size)),
+        mesh=job_axes(model, mesh, rank, world_size),
         host=socket.gethostname(),
     )
 
@@ -189,35 +188,3 @@ def _number(variable: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise SettingError(f"{variable} must be a whole number, got {text!r}.") from None
-
-
-def _mesh(
-    model: torch.nn.Module,
-    given: DeviceMesh | Mapping[str, int] | None,
-    rank: int,
-    world_size: int,
-) -> list[MeshAxis]:
-    """What was given, the mesh of the model's DTensors, or one data-parallel axis of all ranks."""
-    if isinstance(given, Mapping):
-        return _axes(list(given), list(given.values()), rank, world_size)
-    meshes = [getattr(parameter, "device_mesh", None) for parameter in model.parameters()]
-    for mesh in [given] if given is not None else meshes:
-        coordinate = mesh.get_coordinate() if mesh is not None else None
-        if mesh is not None and coordinate is not None and mesh.size() == world_size:
-            axes = zip(axis_names(mesh), mesh.shape, coordinate, strict=True)
-            return [MeshAxis(name=name, size=size, coordinate=place) for name, size, place in axes]
-    if given is not None:
-        raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {given}.")
-    return [MeshAxis(name=DATA_PARALLEL, size=world_size, coordinate=rank)]
-
-
-def _axes(names: list[str], sizes: list[int], rank: int, world_size: int) -> list[MeshAxis]:
-    """Axes of those sizes, ranks counted with the last axis first."""
-    if math.prod(sizes) != world_size or min(sizes, default=1) < 1:
-        shape = dict(zip(names, sizes, strict=True))
-        raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {shape}.")
-    axes = list[MeshAxis]()
-    for name, size in zip(reversed(names), reversed(sizes), strict=True):
-        axes.append(MeshAxis(name=name, size=size, coordinate=rank % size))
-        rank //= size
-    return axes[::-1]

@@ -13,6 +13,7 @@ from ...sketch.elements import Region
 from ...sketch.regions import piece_of
 from ...wire.messages import Placement
 from ..strides import region_of
+from .axes import names_in_job, placements_in_job, places_in_job
 from .quantised import is_of_transformer_engine, parts_of
 
 
@@ -128,8 +129,7 @@ def placement_of(tensor: torch.Tensor) -> dict[str, Placement]:
     placements, mesh = getattr(tensor, "placements", None), getattr(tensor, "device_mesh", None)
     if placements is None or mesh is None:
         return {}
-    pairs = zip(axis_names(mesh), placements, strict=True)
-    return {name: _word(placement) for name, placement in pairs}
+    return {name: _word(placement) for name, placement in placements_in_job(mesh, placements)}
 
 
 def is_addend(made: object) -> bool:
@@ -149,11 +149,6 @@ def parameter_placement(parameter: torch.Tensor) -> dict[str, Placement]:
     """
     is_part = getattr(parameter, "tensor_model_parallel", False) is True
     return {"tp": "shard"} if is_part else placement_of(parameter)
-
-
-def axis_names(mesh: Any) -> list[str]:
-    """What the axes of a torch DeviceMesh are called; those without a name by their number."""
-    return list(mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +188,33 @@ def cut_of(tensor: torch.Tensor, piece: torch.Tensor) -> Cut | None:
         sizes, offsets, whole = [*sizes, 2], [*offsets, 0], [*whole, 2]
     if len(offsets) != len(whole) or sizes != list(piece.shape):
         return None
-    order = _order_of_cuts(axis_names(mesh), placements)
-    places = zip(axis_names(mesh), mesh.get_coordinate() or (), mesh.shape, strict=False)
-    at = {axis: (coordinate, size) for axis, coordinate, size in places}
+    order, at = _order_of_cuts(mesh, placements, whole), places_in_job(mesh)
     if not at or piece_of(whole, order, at) != (tuple(offsets), tuple(sizes)):
         order = []
     return Cut(sizes, offsets, whole, order)
 
 
-def _order_of_cuts(axes: Sequence[str], placements: Sequence[Any]) -> list[tuple[str, int]]:
-    """Mesh axes and axes of the tensor, in the order in which these are cut.
+def _order_of_cuts(
+    mesh: Any, placements: Sequence[Any], whole: Sequence[int]
+) -> list[tuple[str, int]]:
+    """Axes of the job and axes of the tensor, in the order in which these are cut.
 
     What FSDP cuts of a tensor that is cut already is a strided shard: it comes after later axes.
+    Empty where a flattened axis cuts pieces that its own axes, one after the other, would not.
     """
-    plain, strided = list[tuple[str, int]](), list[tuple[str, int]]()
-    for axis, placement in zip(axes, placements, strict=True):
-        if _word(placement) == "shard":
-            later = getattr(placement, "split_factor", 1) > 1
-            (strided if later else plain).append((axis, placement.dim))
-    return [*plain, *reversed(strided)]
+    plain, strided = list[tuple[str, int]](), list[list[tuple[str, int]]]()
+    for place, names in enumerate(names_in_job(mesh)):
+        placement = placements[place]
+        if _word(placement) != "shard":
+            continue
+        if len(names) > 1 and whole[placement.dim] % mesh.size(place):
+            return []
+        cuts = [(name, placement.dim) for name in names]
+        if getattr(placement, "split_factor", 1) > 1:
+            strided.append(cuts)
+        else:
+            plain += cuts
+    return [*plain, *(cut for cuts in reversed(strided) for cut in cuts)]
 
 
 def _is_cut_in_one(tensor: Any) -> bool:

@@ -7,8 +7,7 @@ weights that FSDP2 gathers for a module's forward, which all ranks should hold a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from .ledger import Ledger
 from .local import parameter_placement, placement_of
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
+from .units import is_unit, units_of
 
 UNSHARDED = "unsharded_weight"
 
@@ -52,11 +52,13 @@ class ParallelHooks:
             return
         known = names.parameters()
         units = dict[torch.nn.Module, list[_Held]]()
-        for unit, module in _with_units(names):
+        unit_of = units_of(names.whole)
+        for _, module in names.modules():
+            unit = unit_of.get(module, module)
             for attribute, parameter in module.named_parameters(recurse=False):
                 if parameter not in known:
                     continue
-                if _is_sharded(parameter, axes):
+                if is_unit(unit) and _is_shared(parameter, axes):
                     held = _Held(module, attribute, parameter, *known[parameter])
                     units.setdefault(unit, []).append(held)
                 elif parameter.requires_grad and parameter not in self._hooked:
@@ -147,26 +149,6 @@ class _Held:
     aliases: tuple[str, ...]
 
 
-def _with_units(names: Names) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """Each module with the unit of FSDP2 that gathers its parameters; itself where there is none.
-
-    A unit gathers the parameters of modules that are never called, too. It may be a wrapper: of a
-    block that was compiled before it was sharded, whose hooks run outside of its graph.
-    """
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", ())
-    unit_of = dict[torch.nn.Module, torch.nn.Module]()
-    for module in names.whole.modules():  # parents come before their children
-        if isinstance(module, kind):
-            unit_of[module] = module
-        unit = unit_of.setdefault(module, module)
-        for child in module.children():
-            if isinstance(unit, kind):
-                unit_of.setdefault(child, unit)
-    for _, module in names.modules():
-        yield unit_of.get(module, module), module
-
-
 def _in_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """The gradient as it will lie in memory beside its parameter: elements are numbered by it."""
     like = getattr(parameter, "_local_tensor", parameter)
@@ -179,7 +161,6 @@ def _in_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tenso
         return torch.empty_like(like, dtype=made.dtype).copy_(made)
 
 
-def _is_sharded(parameter: torch.Tensor, data_axes: Collection[str]) -> bool:
-    """Whether ranks that see different samples hold different pieces of a parameter."""
-    placed = placement_of(parameter)
-    return any(placed.get(axis) == "shard" for axis in data_axes)
+def _is_shared(parameter: torch.Tensor, data_axes: Collection[str]) -> bool:
+    """Whether ranks that see different samples hold pieces, or copies, of a parameter."""
+    return any(axis in data_axes for axis in placement_of(parameter))

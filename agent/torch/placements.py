@@ -16,7 +16,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ...wire.messages import Placement
-from .local import axis_names, placement_of
+from .axes import names_in_job
+from .local import placement_of
 from .nested import tensors_in
 
 Placed = dict[str, Placement]
@@ -101,14 +102,14 @@ def _cuts(
     if weight.dim() != 2 or mesh.get_coordinate() is None:
         return
     features = 1 if isinstance(module, torch.nn.Embedding) else 0
-    pairs = zip(axis_names(mesh), placements, strict=True)
-    for place, (axis, placement) in enumerate(pairs):
-        if axis in data_axes or not placement.is_shard():
+    for place, (names, placement) in enumerate(zip(names_in_job(mesh), placements, strict=True)):
+        if not placement.is_shard() or any(axis in data_axes for axis in names):
             continue
         whole = weight.shape[features]
         chunk = -(-whole // mesh.size(place))
         mine = min(chunk, max(whole - mesh.get_coordinate()[place] * chunk, 0))
-        yield axis, placement.dim == features, whole, mine
+        for axis in names:
+            yield axis, placement.dim == features, whole, mine
 
 
 def _rows_of(tensor: torch.Tensor, module: torch.nn.Module) -> int:

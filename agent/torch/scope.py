@@ -27,6 +27,7 @@ from ..settings import configured, destination_of, keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
+from .axes import check_axes
 from .delivery import Delivery
 from .hooks import ModuleHooks
 from .identity import (
@@ -364,6 +365,7 @@ class Scope(Block):
 
     def _enter(self) -> None:
         identity = identify(self._model, self._mesh)
+        check_axes(self._model, identity.mesh)
         self._placing.check([axis.name for axis in identity.mesh])
         address, keys, launch = self._to, self._keys, named_launch(self._run)
         if address is None or not launch:

@@ -18,7 +18,7 @@ from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning, warn_of_stray
 from ..timetable import Timetable
-from .local import axis_names
+from .axes import axis_names
 from .names import NumberedStage
 
 if TYPE_CHECKING:
@@ -174,6 +174,12 @@ def check_model(model: torch.nn.Module, start: int) -> None:
                 "torch.nn.DataParallel is not supported: its threads run copies of the model. Use "
                 "DistributedDataParallel."
             )
+    if any(hasattr(parameter, "_st_info") for parameter in model.parameters()):
+        raise SettingError(
+            "DistributedDataParallel over tensor parallelism is not supported: torch takes the "
+            "parameters out of their modules in the first forward. Use FSDP2 along that axis, "
+            "torch.distributed.fsdp.fully_shard."
+        )
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
     if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):

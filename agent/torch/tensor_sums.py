@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ...wire.messages import Placement
-from .local import axis_names, is_addend
+from .axes import placements_in_job
+from .local import is_addend
 from .recorder import Recorder
 
 ADDEND, SUM = "local_input_gradient", "input_gradient"
@@ -56,6 +57,6 @@ def _hook(
 def _placed(own: Any, whole: torch.Tensor) -> dict[str, Placement]:
     """How a sum that is a plain tensor relates to the whole: it may have been scattered."""
     is_part = whole.numel() < own._local_tensor.numel()  # to_local() enters autograd
-    pairs = zip(axis_names(own.device_mesh), own.placements, strict=True)
+    pairs = placements_in_job(own.device_mesh, own.placements)
     word: Placement = "shard" if is_part else "replicate"
     return {axis: word for axis, placed in pairs if placed.is_partial()}

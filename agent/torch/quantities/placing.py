@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from ....wire.messages import MeshAxis
+from ..axes import placements_in_job
 from ..identity import data_axes
-from ..local import axis_names, parameter_placement
+from ..local import parameter_placement
 from ..placements import ModulePlacements
 from .rows import channel_axis
 
@@ -72,8 +73,11 @@ def cuts_of(tensor: torch.Tensor) -> dict[str, int | None]:
     if placements is None or mesh is None:
         placed = parameter_placement(tensor)
         return {axis: getattr(tensor, "partition_dim", 0) for axis in placed}
-    pairs = zip(axis_names(mesh), placements, strict=True)
-    return {axis: getattr(one, "dim", None) for axis, one in pairs if not one.is_replicate()}
+    return {
+        axis: getattr(one, "dim", None)
+        for axis, one in placements_in_job(mesh, placements)
+        if not one.is_replicate()
+    }
 
 
 def axes_of_parameter(cuts: Mapping[str, int | None], added: set[int] | None) -> Axes:

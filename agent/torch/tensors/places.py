@@ -12,11 +12,11 @@ from ....sketch.errors import SettingError
 from ....wire.messages import MeshAxis, Placement
 from ...selection import PLACEMENTS
 from ...toolkit.ranks import Held
+from ..axes import places_in_job
 from ..local import (
     ON_THEIR_WAY,
     PLAIN,
     Cut,
-    axis_names,
     cut_of,
     dtype_name,
     inner_tensors,
@@ -106,16 +106,14 @@ def _plain(name: str, piece: torch.Tensor) -> torch.Tensor:
 def _mesh_of(tensor: torch.Tensor, mesh: tuple[MeshAxis, ...]) -> tuple[MeshAxis, ...]:
     """The job's mesh, and those axes of the tensor's own that it does not know."""
     own = getattr(tensor, "device_mesh", None)
-    coordinates = own.get_coordinate() if own is not None else None
-    if own is None or coordinates is None:
+    if own is None:
         return mesh
     known = {axis.name for axis in mesh}
-    axes = zip(axis_names(own), own.shape, coordinates, strict=True)
     return (
         *mesh,
         *(
             MeshAxis(name=name, size=size, coordinate=coordinate)
-            for name, size, coordinate in axes
+            for name, (coordinate, size) in places_in_job(own).items()
             if name not in known
         ),
     )
