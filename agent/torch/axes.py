@@ -67,8 +67,23 @@ class JobAxes:
         return tuple(axis.name for axis in varies) if is_whole else None
 
 
-_job: JobAxes | None = None
-"""Of the job that was identified last: a process is one rank of one job."""
+_open: list[JobAxes] = []
+"""Of the jobs that are observed, the latest last: a process is one rank of one job."""
+
+
+def enter_job(job: JobAxes) -> None:
+    """From now on DTensors are told in this job's axes."""
+    _open.append(job)
+
+
+def leave_job(job: JobAxes) -> None:
+    """No more than before it was entered."""
+    _open.remove(job)
+
+
+def present_job() -> JobAxes | None:
+    """That of the block that is open; None where none is."""
+    return _open[-1] if _open else None
 
 
 def axis_names(mesh: DeviceMesh) -> list[str]:
@@ -78,7 +93,8 @@ def axis_names(mesh: DeviceMesh) -> list[str]:
 
 def names_in_job(mesh: DeviceMesh) -> Names:
     """By axis of a DTensor's mesh what it is called in the job; its own name where nobody knows."""
-    known = None if _job is None else _job.of(mesh)
+    job = present_job()
+    known = None if job is None else job.of(mesh)
     return known or tuple((name,) for name in axis_names(mesh))
 
 
@@ -91,7 +107,8 @@ def placements_in_job(mesh: DeviceMesh, placements: Sequence[Any]) -> Iterator[t
 
 def places_in_job(mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
     """By axis of the job that is in a DTensor's mesh this rank's coordinate and the size."""
-    mine = {axis.name: (axis.coordinate, axis.size) for axis in _job.axes} if _job else {}
+    job = present_job()
+    mine = {axis.name: (axis.coordinate, axis.size) for axis in job.axes} if job else {}
     own = zip(mesh.get_coordinate() or (), mesh.shape, strict=False)
     return {
         name: mine.get(name, place) if len(names) > 1 else place
@@ -105,7 +122,7 @@ def job_axes(
     given: DeviceMesh | Mapping[str, int] | None,
     rank: int,
     world_size: int,
-) -> tuple[MeshAxis, ...]:
+) -> JobAxes:
     """The job's mesh: what was given, that of the model's DTensors, or one axis of all ranks.
 
     An axis along which weights are cut into features, and not by FSDP2, is called `tp`, whatever
@@ -114,7 +131,6 @@ def job_axes(
     Raises:
         SettingError: the mesh is not one of all ranks.
     """
-    global _job
     if isinstance(given, Mapping):
         job = _counted(given, rank, world_size)
     else:
@@ -123,19 +139,18 @@ def job_axes(
         if job is None and given is not None:
             raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {given}.")
         job = job or _counted({"dp": world_size}, rank, world_size)
-    _job = _with_tensor_parallel(job, _cut_into_features(model, job))
-    return _job.axes
+    return _with_tensor_parallel(job, _cut_into_features(model, job))
 
 
-def check_axes(model: torch.nn.Module, axes: Sequence[MeshAxis]) -> None:
+def check_axes(model: torch.nn.Module, job: JobAxes) -> None:
     """Refuse a mesh that cannot tell where the model's parameters lie.
 
     Raises:
         SettingError: some lie on a mesh whose axes are none of the job's.
     """
     for mesh in meshes_of(model):
-        if mesh.get_coordinate() is not None and _job is not None and _job.of(mesh) is None:
-            shape = {axis.name: axis.size for axis in axes}
+        if mesh.get_coordinate() is not None and job.of(mesh) is None:
+            shape = {axis.name: axis.size for axis in job.axes}
             ranks = mesh.mesh.flatten().tolist()
             own = ", ".join(axis_names(mesh))
             raise SettingError(
@@ -144,7 +159,7 @@ def check_axes(model: torch.nn.Module, axes: Sequence[MeshAxis]) -> None:
                 "sizes of its axes as {'pp': 2, 'dp': 4}, the last one counted first."
             )
     marked = any(getattr(one, "tensor_model_parallel", False) is True for one in model.parameters())
-    if marked and all(axis.name != TENSOR_PARALLEL for axis in axes):
+    if marked and all(axis.name != TENSOR_PARALLEL for axis in job.axes):
         raise SettingError(
             "Parameters are marked as parts of tensor-parallel ones (tensor_model_parallel), but "
             "the job's mesh has no axis tp: pass mesh=, as {'dp': 2, 'tp': 4}."

@@ -18,7 +18,7 @@ from ...sketch.errors import SettingError
 from ...wire.messages import MeshAxis
 from ..own_collector import Meeting, is_loopback
 from ..sharing import share
-from .axes import job_axes
+from .axes import JobAxes, job_axes, present_job
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -39,7 +39,8 @@ class Identity:
     world_size: int
     local_world_size: int
     """Ranks on this host."""
-    mesh: tuple[MeshAxis, ...]
+    job: JobAxes
+    """The axes of its mesh."""
     host: str
 
 
@@ -59,9 +60,14 @@ def identify(
         rank=rank,
         world_size=world_size,
         local_world_size=ranks_on_this_host(),
-        mesh=job_axes(model, mesh, rank, world_size),
+        job=job_axes(model, mesh, rank, world_size),
         host=socket.gethostname(),
     )
+
+
+def mesh_of_tensors(model: torch.nn.Module) -> tuple[MeshAxis, ...]:
+    """The mesh of the job that is observed now; else what the model's DTensors tell."""
+    return (present_job() or identify(model).job).axes
 
 
 def ranks_on_this_host() -> int:

@@ -27,7 +27,7 @@ from ..settings import configured, destination_of, keys_of, run_name
 from ..sitebook import SiteBook
 from ..timetable import Timetable
 from ..worker import Worker
-from .axes import check_axes
+from .axes import check_axes, enter_job, leave_job
 from .delivery import Delivery
 from .hooks import ModuleHooks
 from .identity import (
@@ -365,8 +365,9 @@ class Scope(Block):
 
     def _enter(self) -> None:
         identity = identify(self._model, self._mesh)
-        check_axes(self._model, identity.mesh)
-        self._placing.check([axis.name for axis in identity.mesh])
+        self._job = identity.job
+        check_axes(self._model, self._job)
+        self._placing.check([axis.name for axis in self._job.axes])
         address, keys, launch = self._to, self._keys, named_launch(self._run)
         if address is None or not launch:
             share = Rendezvous(identity).share
@@ -382,7 +383,7 @@ class Scope(Block):
             stream=uuid.uuid4().hex,
             rank=identity.rank,
             world_size=identity.world_size,
-            mesh=list(identity.mesh),
+            mesh=list(self._job.axes),
             host=identity.host,
             process=os.getpid(),
             device=str(next(self._model.parameters()).device),
@@ -392,7 +393,12 @@ class Scope(Block):
         )
         window_bytes = WITH_QUANTITIES if self._quantities else WINDOW_BYTES
         self._outbox = Outbox(address, hello, keys=keys, window_bytes=window_bytes)
-        self._attach(identity.mesh, identity.rank)
+        enter_job(self._job)
+        try:
+            self._attach(self._job.axes, identity.rank)
+        except BaseException:
+            leave_job(self._job)
+            raise
 
     def _begin(self) -> None:
         self._parameter_hooks.step_begins()
@@ -401,15 +407,18 @@ class Scope(Block):
             self._quantities.remove()
 
     def _send_rest(self, *, partial: bool) -> None:
-        left = self._recorder.end({})
-        if left is None and partial:  # nothing was due in this step, but this is told
-            self._recorder.begin_final(self._step)
+        try:
             left = self._recorder.end({})
-        if left is not None:
-            left.partial = True
-            self._delivery.send(left)
-        if not partial:
-            self._record_final()
+            if left is None and partial:  # nothing was due in this step, but this is told
+                self._recorder.begin_final(self._step)
+                left = self._recorder.end({})
+            if left is not None:
+                left.partial = True
+                self._delivery.send(left)
+            if not partial:
+                self._record_final()
+        finally:
+            leave_job(self._job)
 
     def _finish(self, timeout_s: float) -> None:
         self._delivery.finish(timeout_s)

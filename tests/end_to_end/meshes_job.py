@@ -51,7 +51,9 @@ def parallelised(model: nn.Module, mode: str) -> tuple[nn.Module, DeviceMesh | N
     plan = {name: style for name, style in SHARDS["PLAN"].items() if name != "head"}
     if mode == "flat":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "cp"))
-        return sharded(model, mesh["dp_shard", "cp"]._flatten("dp_shard_cp")), mesh
+        both = mesh["dp_shard", "cp"]
+        flat = both._flatten("dp_shard_cp")  # pyright: ignore[reportPrivateUsage]  # has no other name
+        return sharded(model, flat), mesh
     if mode == "unnamed":
         parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
         return model, None

@@ -18,7 +18,7 @@ from ....wire.messages import MeshAxis, Placement
 from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ..hooks import Hook, recomputing
-from ..identity import data_axes, identify
+from ..identity import data_axes, mesh_of_tensors
 from ..names import Names, Observable, stages_of
 from ..nested import tensors_in
 from ..placements import ModulePlacements
@@ -65,7 +65,7 @@ class Activations:
         called = names.modules()
         selection.warn_of_strays(name for name, _ in called)
         self._modules = [(name, module) for name, module in called if selection.chooses(name)]
-        self._mesh: tuple[MeshAxis, ...] = identify(names.whole).mesh
+        self._mesh: tuple[MeshAxis, ...] = mesh_of_tensors(names.whole)
         axes = data_axes(self._mesh)
         self._samples: dict[str, Placement] = dict.fromkeys(axes, "shard")
         self._placements = ModulePlacements(names.whole, axes)

@@ -14,7 +14,7 @@ import torch
 from ....sketch.errors import SettingError
 from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
-from ..identity import identify
+from ..identity import mesh_of_tensors
 from ..local import gradient_of, parameter_placement
 from ..names import Names, Observable, stages_of
 from .named import NamedTensors
@@ -184,7 +184,7 @@ class Parameters:
     def __init__(self, model: Observable) -> None:
         names = Names(stages_of(model))
         self._named = [(name, one) for one, (name, _) in names.parameters().items()]
-        self._mesh = identify(names.whole).mesh
+        self._mesh = mesh_of_tensors(names.whole)
 
     def names(self) -> list[str]:
         """Of all, in the order of the model."""
