@@ -332,6 +332,11 @@ class Run:
             text = f"The collector {why}: from step {step} on each site is sketched {often}."
             joiner.tell("overload", -1, step, text)
 
+    def lose_absent(self, why: str) -> None:
+        """Tell all ranks as lost that have not said goodbye; see `Joiner.lose_absent`."""
+        for joiner in self._joiners.values():
+            joiner.lose_absent(why)
+
     # Commits -------------------------------------------------------------------------------------
 
     @property
@@ -547,6 +552,8 @@ class Run:
         )
         place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
         last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
+        if self._catalog.meta.attempts[attempt].ranks:
+            self._recall_lost(attempt)
         if last_step is not None:
             self._recall(attempt, world_size)
         self._joiners[attempt].watch.resume(
@@ -568,6 +575,14 @@ class Run:
             self._joiners[attempt].watch.recall(records, world_size=world_size)
         except Exception as error:  # whatever the store's engine raises: no frame waits for it
             text = "Rules remember nothing of run %r from before: %r"
+            logger.warning(text, self.name, error)
+
+    def _recall_lost(self, attempt: int) -> None:
+        """Which ranks of an attempt that an earlier collector began are told as lost."""
+        try:
+            self._joiners[attempt].recall_lost(self._writer.lost(attempt))
+        except Exception as error:  # whatever the store's engine raises: no frame waits for it
+            text = "Who was lost of run %r before is not known: %r"
             logger.warning(text, self.name, error)
 
     def _introduce(self, attempt: int, hello: Hello) -> None:

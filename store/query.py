@@ -117,7 +117,10 @@ class Run:
 
     @property
     def ending(self) -> Ending:
-        """How the latest attempt goes, or how it ended: well, early, or with ranks lost."""
+        """How the latest attempt goes, or how it ended: well, early, or with ranks lost.
+
+        Its `earlier` has the attempts before that ended early, or with ranks lost.
+        """
         return ending_of(self._reader)
 
     @property
