@@ -195,7 +195,7 @@ class Run:
         Raises:
             StoreError: there is no room for it, or for its sites.
         """
-        infos = [_info(site) for site in schema.sites]
+        infos = [_info(site, stream.attempt) for site in schema.sites]
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
         self._forget(stream.schemas.pop(schema.hash, None))
@@ -547,7 +547,7 @@ class Run:
         self._joiners[attempt] = Joiner(
             attempt,
             world_size,
-            site=lambda index: self._catalog.meta.sites[index],
+            site=lambda index: self._catalog.meta.site(index, attempt),
             settings=self.settings.joiner,
         )
         place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
@@ -565,6 +565,7 @@ class Run:
         self._responses[attempt] = Response(self.settings.joiner.rules.closer)
         self._started[attempt] = now
         self._meshes[attempt] = mesh
+        self._catalog.set_attempt(attempt, world_size, mesh, ())
         self._ranks[attempt] = {}
 
     def _recall(self, attempt: int, world_size: int) -> None:
@@ -828,7 +829,7 @@ def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     return grouped
 
 
-def _info(site: Site) -> SiteInfo:
+def _info(site: Site, attempt: int) -> SiteInfo:
     return SiteInfo(
         kind=site.kind,
         name=site.name,
@@ -844,6 +845,7 @@ def _info(site: Site) -> SiteInfo:
         whole=tuple(site.whole),
         cuts=tuple(site.cuts),
         group=site.group,
+        attempt=attempt,
     )
 
 
