@@ -165,7 +165,7 @@ def test_state_of_all_parameters_in_one_is_called_as_its_optimizer(
 
         second.step(closure)
         scope.step()
-    flat = second.state[model[2].weight]["prev_flat_grad"]
+    [flat] = [state["prev_flat_grad"] for state in second.state.values()]
     assert flat.numel() == 12
     assert_is(observed, 0, f"optimizer_state:{name}[prev_flat_grad]", flat)
     states = {label for label in observed.labels() if label.startswith("optimizer_state:")}

@@ -172,7 +172,7 @@ def test_what_sites_were_in_each_attempt_is_kept(path: Path, record: Make) -> No
 
 def test_an_attempt_more_is_no_news_of_a_site(path: Path) -> None:
     with RunWriter.open(path, run="gpt") as writer:
-        writer.catalog.attempt_of("one"), writer.catalog.attempt_of("two")
+        assert [writer.catalog.attempt_of(launch) for launch in ("one", "two")] == [0, 1]
         writer.catalog.add_sites([told(0, "shard", (2,))])
         again = [told(1, "shard", (4,))]
         assert not writer.catalog.knows(again), "its shape is another one"
