@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -157,6 +157,8 @@ class Joiner:
         self._ranks: dict[int, _Rank] = {}
         self._here = 0
         """How many of them are not gone."""
+        self._lost_before = set[int]()
+        """Ranks that were told as lost, and have not been heard of since it began."""
         self._order: list[Key] = []
         self._open: dict[Key, Held] = {}
         self._closed: OrderedDict[Key, Held] = OrderedDict()
@@ -210,6 +212,19 @@ class Joiner:
         for held in self._open.values():
             held.waiting.discard(rank)
 
+    def lose_absent(self, why: str) -> None:
+        """Who is still there will not be heard of again: each is told as lost.
+
+        Args:
+            why: the middle of a sentence, from the verb on.
+        """
+        for rank in self.present():
+            self._lose(rank, self._ranks[rank], why)
+
+    def recall_lost(self, ranks: Iterable[int]) -> None:
+        """An earlier collector told these as lost: should one come it is back."""
+        self._lost_before.update(ranks)
+
     def present(self) -> list[int]:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
@@ -232,9 +247,9 @@ class Joiner:
         """The rank is alive, and at this place."""
         state = self._ranks.get(rank)
         if state is None:
-            state = self._ranks[rank] = _Rank(seen=now, moved=now)
-            self._here += 1
-        elif state.gone:
+            state = self._ranks[rank] = _Rank(seen=now, moved=now, gone=rank in self._lost_before)
+            self._here += not state.gone
+        if state.gone:
             state.gone = False
             self._here += 1
             self._tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
@@ -406,10 +421,12 @@ class Joiner:
     def _find_lost(self, now: float) -> None:
         for rank, state in self._ranks.items():
             if not state.gone and now - state.seen > self.settings.lost_after_s:
-                silent = f"was silent for {self.settings.lost_after_s:g} s"
-                text = f"Rank {rank} {silent}; it was last seen {state.place.words()}."
-                self._tell("rank-lost", rank, state.place.step, text)
-                self._let_go(rank, state)
+                self._lose(rank, state, f"was silent for {self.settings.lost_after_s:g} s")
+
+    def _lose(self, rank: int, state: _Rank, why: str) -> None:
+        text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
+        self._tell("rank-lost", rank, state.place.step, text)
+        self._let_go(rank, state)
 
     def _find_stall(self, now: float) -> None:
         moved = max((one.moved for one in self._ranks.values() if not one.gone), default=now)

@@ -195,7 +195,7 @@ class Run:
         Raises:
             StoreError: there is no room for it, or for its sites.
         """
-        infos = [_info(site) for site in schema.sites]
+        infos = [_info(site, stream.attempt) for site in schema.sites]
         if len({info.label for info in infos}) < len(infos):
             return "A schema names a site twice."
         self._forget(stream.schemas.pop(schema.hash, None))
@@ -331,6 +331,11 @@ class Run:
             why = "does not keep up" if stretch > 1 else "keeps up again"
             text = f"The collector {why}: from step {step} on each site is sketched {often}."
             joiner.tell("overload", -1, step, text)
+
+    def lose_absent(self, why: str) -> None:
+        """Tell all ranks as lost that have not said goodbye; see `Joiner.lose_absent`."""
+        for joiner in self._joiners.values():
+            joiner.lose_absent(why)
 
     # Commits -------------------------------------------------------------------------------------
 
@@ -542,11 +547,13 @@ class Run:
         self._joiners[attempt] = Joiner(
             attempt,
             world_size,
-            site=lambda index: self._catalog.meta.sites[index],
+            site=lambda index: self._catalog.meta.site(index, attempt),
             settings=self.settings.joiner,
         )
         place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
         last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
+        if self._catalog.meta.attempts[attempt].ranks:
+            self._recall_lost(attempt)
         if last_step is not None:
             self._recall(attempt, world_size)
         self._joiners[attempt].watch.resume(
@@ -558,6 +565,7 @@ class Run:
         self._responses[attempt] = Response(self.settings.joiner.rules.closer)
         self._started[attempt] = now
         self._meshes[attempt] = mesh
+        self._catalog.set_attempt(attempt, world_size, mesh, ())
         self._ranks[attempt] = {}
 
     def _recall(self, attempt: int, world_size: int) -> None:
@@ -568,6 +576,14 @@ class Run:
             self._joiners[attempt].watch.recall(records, world_size=world_size)
         except Exception as error:  # whatever the store's engine raises: no frame waits for it
             text = "Rules remember nothing of run %r from before: %r"
+            logger.warning(text, self.name, error)
+
+    def _recall_lost(self, attempt: int) -> None:
+        """Which ranks of an attempt that an earlier collector began are told as lost."""
+        try:
+            self._joiners[attempt].recall_lost(self._writer.lost(attempt))
+        except Exception as error:  # whatever the store's engine raises: no frame waits for it
+            text = "Who was lost of run %r before is not known: %r"
             logger.warning(text, self.name, error)
 
     def _introduce(self, attempt: int, hello: Hello) -> None:
@@ -813,7 +829,7 @@ def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     return grouped
 
 
-def _info(site: Site) -> SiteInfo:
+def _info(site: Site, attempt: int) -> SiteInfo:
     return SiteInfo(
         kind=site.kind,
         name=site.name,
@@ -829,6 +845,7 @@ def _info(site: Site) -> SiteInfo:
         whole=tuple(site.whole),
         cuts=tuple(site.cuts),
         group=site.group,
+        attempt=attempt,
     )
 
 

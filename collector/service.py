@@ -121,6 +121,7 @@ class Service:
                 deserted = until_done and not self._listener.connections
                 looks = looks + 1 if deserted and self._collector.is_awaited else 0
                 if looks == LOOKS:
+                    self._collector.make_way()
                     break
             if now >= next_trim:
                 next_trim = now + TRIM_S

@@ -191,6 +191,11 @@ class Collector:
         """Whether another collector waits for a run of this one, which had its ranks."""
         return self._heard and any(run.is_awaited for run in self._runs.values())
 
+    def make_way(self) -> None:
+        """No agent is connected, and another collector waits: none will come back to this one."""
+        for run in self._runs.values():
+            run.lose_absent("had not said goodbye when the run was started again")
+
     def seal(self) -> None:
         """Take in only what completes the records that are open: the next collector gets the rest.
 

@@ -82,6 +82,9 @@ def lines_of(found: Why) -> Iterator[str]:
     match found.state:
         case "healthy" if found.ending.is_bad:
             yield "No rule found anything in what was recorded, but the job did not end well."
+        case "healthy" if found.ending.earlier:
+            told = attempt_words([one.attempt for one in found.ending.earlier])
+            yield f"No rule found anything in what was recorded, but {told} did not end well."
         case "healthy":
             yield "Healthy, as far as it was observed: no rule found anything."
         case "not observed":

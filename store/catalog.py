@@ -78,8 +78,8 @@ class Catalog:
     def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:
         """The index of each site, by its label; unknown ones are appended.
 
-        Of known ones the latest placement, dtype, cuts and whether they are checked count: a later
-        attempt may have changed them.
+        Of known ones what the latest attempt tells of placement, dtype, cuts and so on counts; how
+        it was in the attempts before is kept. The shape is that which an attempt told first.
 
         Raises:
             StoreError: the run has no room for so many.
@@ -89,7 +89,8 @@ class Catalog:
             if changed:
                 every = enumerate(self._meta.sites)
                 merged = tuple(changed.get(place, known) for place, known in every)
-                self._meta = replace(self._meta, sites=merged)
+                former = self._former(changed)
+                self._meta = replace(self._meta, sites=merged, former=former)
             if new:
                 first = len(self._meta.sites)
                 count = first + len(new)
@@ -102,9 +103,14 @@ class Catalog:
             return [self._index[site.label] for site in sites]
 
     def knows(self, sites: Sequence[SiteInfo]) -> bool:
-        """Whether `add_sites` would change nothing."""
+        """Whether `add_sites` would change nothing but the attempt in which they were seen last."""
         with self._lock:
-            return not any(self._news(sites))
+            changed, new = self._news(sites)
+            known = self._meta.sites
+            return not new and all(
+                replace(known[place], attempt=site.attempt) == site
+                for place, site in changed.items()
+            )
 
     def add_exact_counts(self, exact_counts: Sequence[tuple[int, str]]) -> list[int | None]:
         """The index of each exact count, by its site's index and its name; new ones are appended.
@@ -166,6 +172,26 @@ class Catalog:
                 )
             return self._meta
 
+    def _former(self, changed: Mapping[int, SiteInfo]) -> dict[int, tuple[SiteInfo, ...]]:
+        """What sites were in earlier attempts, once these are changed."""
+        former = dict(self._meta.former)
+        for place, now in changed.items():
+            known = self._meta.sites[place]
+            if now.attempt > known.attempt and self._differs(known, now):
+                former[place] = (*former.get(place, ()), known)
+        return former
+
+    def _differs(self, before: SiteInfo, now: SiteInfo) -> bool:
+        """Whether a site is another one in a later attempt.
+
+        A shape alone says so where there are other ranks: it is that of the rank that came first.
+        """
+        known = dict(enumerate(self._meta.attempts))
+        one, other = (known.get(site.attempt, Attempt(launch="")) for site in (before, now))
+        is_alike = (one.world_size, one.mesh) == (other.world_size, other.mesh)
+        shape = now.shape if is_alike else before.shape
+        return replace(before, shape=shape, attempt=now.attempt) != now
+
     def _news(self, sites: Sequence[SiteInfo]) -> tuple[dict[int, SiteInfo], dict[str, SiteInfo]]:
         """By index: known sites as they are now, where that differs; by label: new ones."""
         changed, new = dict[int, SiteInfo](), dict[str, SiteInfo]()
@@ -175,6 +201,8 @@ class Catalog:
                 new[site.label] = site
                 continue
             known = self._meta.sites[place]
+            if site.attempt < known.attempt:
+                continue  # a rank of an attempt that is over, but for it
             latest = replace(
                 known,
                 dtype=site.dtype,
@@ -183,6 +211,8 @@ class Catalog:
                 whole=site.whole,
                 cuts=site.cuts,
                 group=site.group,
+                shape=site.shape if site.attempt > known.attempt else known.shape,
+                attempt=site.attempt,
             )
             if latest != known:
                 changed[place] = latest

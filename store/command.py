@@ -180,7 +180,7 @@ def table_of(found: Sequence[RunSummary]) -> Table:
             str(run.world_size),
             shown(run.started),
             shown(run.updated),
-            run.ending.state,
+            run.ending.brief,
         )
     return table
 

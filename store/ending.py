@@ -1,9 +1,10 @@
-"""How the latest attempt of a run ended, as its agents and its collector told."""
+"""How the attempts of a run ended, as their agents and its collector told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..sketch.labels import rank_words
@@ -21,29 +22,67 @@ class Ending:
 
     state: State
     text: str
-    """The same in words, with where and why."""
+    """The same in words, with where and why; and of earlier attempts, if some ended badly."""
+    attempt: int = 0
+    """Its number."""
+    earlier: tuple[Ending, ...] = ()
+    """Those of earlier attempts that ended early, or with ranks lost."""
 
     @property
     def is_bad(self) -> bool:
         """Whether the job itself failed, whatever its numbers were."""
         return self.state not in ("open", "finished")
 
+    @property
+    def brief(self) -> str:
+        """The state, and those of `earlier`: "finished (attempt 0: ranks lost)"."""
+        before = [f"attempt {one.attempt}: {one.state}" for one in self.earlier]
+        return self.state + (f" ({', '.join(before)})" if before else "")
 
+
+# `Any`, here and below: an event is as JSON gave it.
 def ending_of(reader: Reader) -> Ending:
-    """How the latest attempt of a run ended."""
-    latest = len(reader.meta.attempts) - 1
-    events = [one for one in reader.log("events") if one["attempt"] == latest]
-    early, lost = _early(events), _lost(events)
-    words = [part for part in (early, _of_lost(lost)) if part]
-    if not words:
-        state: State = "finished" if reader.state.finished else "open"
-        return Ending(state=state, text="finished" if state == "finished" else "not finished")
-    if not reader.state.finished:
+    """How the latest attempt of a run ended, and earlier ones that ended badly."""
+    latest = max(len(reader.meta.attempts) - 1, 0)
+    told = defaultdict[int, list[Mapping[str, Any]]](list)
+    for event in reader.log("events"):
+        told[event["attempt"]].append(event)
+    before = [
+        _ending(number, told[number], over=True) for number in sorted(told) if number < latest
+    ]
+    earlier = tuple(one for one in before if one.is_bad)
+    ending = _ending(latest, told[latest], over=reader.state.finished)
+    words = [ending.text, *(f"attempt {one.attempt}: {one.text}" for one in earlier)]
+    return replace(ending, text="; ".join(words), earlier=earlier)
+
+
+def lost_ranks(events: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """By rank that fell silent and did not come back, the step in which it was seen last.
+
+    Args:
+        events: of one attempt.
+    """
+    lost = dict[int, int]()
+    for one in events:
+        if one["kind"] == "rank-lost":
+            lost[one["rank"]] = one["step"]
+        elif one["kind"] == "rank-joined":
+            lost.pop(one["rank"], None)
+    return lost
+
+
+def _ending(attempt: int, events: Sequence[Mapping[str, Any]], *, over: bool) -> Ending:
+    """How one attempt ended, by its events alone."""
+    early, lost = _early(events), _of_lost(lost_ranks(events))
+    words = [part for part in (early, lost) if part]
+    if not over:
         words.insert(0, "not finished")
-    return Ending(state="ended early" if early else "ranks lost", text="; ".join(words))
+    state: State = "finished" if over else "open"
+    if early or lost:
+        state = "ended early" if early else "ranks lost"
+    return Ending(state=state, text="; ".join(words) or "finished", attempt=attempt)
 
 
-# `Any`: an event is as JSON gave it.
 def _early(events: Sequence[Mapping[str, Any]]) -> str:
     """What the first rank told that ended early, and which others did; empty for none."""
     told = {
@@ -58,17 +97,6 @@ def _early(events: Sequence[Mapping[str, Any]]) -> str:
     who = f" on {rank_words(sorted(told))}" if max(told) > 0 else ""
     step, *why = first.split(":", 1)
     return f"ended early in step {':'.join([step + who, *why])}"
-
-
-def _lost(events: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """By rank that fell silent and did not come back, the step in which it was seen last."""
-    lost = dict[int, int]()
-    for one in events:
-        if one["kind"] == "rank-lost":
-            lost[one["rank"]] = one["step"]
-        elif one["kind"] == "rank-joined":
-            lost.pop(one["rank"], None)
-    return lost
 
 
 def _of_lost(lost: Mapping[int, int]) -> str:

@@ -99,11 +99,20 @@ def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
     return frame.astype({"first_step": "Int64", "last_step": "Int64"})
 
 
+def check_attempt(attempt: int, attempts: Sequence[Attempt]) -> None:
+    """That a run which has attempts has this one.
+
+    Raises:
+        SettingError: it has not.
+    """
+    if attempts and not 0 <= attempt < len(attempts):
+        raise SettingError(f"There is no attempt {attempt}; there are {len(attempts)}.")
+
+
 def hosts_frame(attempts: Sequence[Attempt], attempt: int | None) -> pd.DataFrame:
     """One row a rank, see `Run.hosts`."""
     number = len(attempts) - 1 if attempt is None else attempt
-    if attempts and not 0 <= number < len(attempts):
-        raise SettingError(f"There is no attempt {attempt}; there are {len(attempts)}.")
+    check_attempt(number, attempts)
     ranks = attempts[number].ranks if attempts else ()
     columns = ["rank", "host", "process", "device", "coordinates"]
     rows = [[one.rank, one.host, one.process, one.device, dict(one.coordinates)] for one in ranks]

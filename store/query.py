@@ -31,6 +31,7 @@ from .format_table import Question, Scale, format_table
 from .frames import (
     alerts_frame,
     attempts_frame,
+    check_attempt,
     events_frame,
     gaps_frame,
     health_frame,
@@ -117,7 +118,10 @@ class Run:
 
     @property
     def ending(self) -> Ending:
-        """How the latest attempt goes, or how it ended: well, early, or with ranks lost."""
+        """How the latest attempt goes, or how it ended: well, early, or with ranks lost.
+
+        Its `earlier` has the attempts before that ended early, or with ranks lost.
+        """
         return ending_of(self._reader)
 
     @property
@@ -182,17 +186,30 @@ class Run:
         )
 
     def sites(
-        self, kind: str | Collection[str] | None = None, name: str | None = None
+        self,
+        kind: str | Collection[str] | None = None,
+        name: str | None = None,
+        *,
+        attempt: int | None = None,
     ) -> pd.DataFrame:
         """By label, in the order of execution: kind, name, slot, occurrence, dtype, shape, …
 
         `shape` is that of the tensor as the first rank had it, `whole` that of all pieces together,
         where ranks hold pieces of a DTensor.
 
+        Args:
+            kind, name: of the sites.
+            attempt: as they were in it, or in the next that saw them; by default each site is as
+                it was in the latest attempt that saw it.
+
         Raises:
-            SettingError: nothing matches.
+            SettingError: nothing matches, or there is no such attempt.
         """
         reader = self._reader
+        if attempt is not None:
+            check_attempt(attempt, reader.meta.attempts)
+            places = reader.choose_sites(kind=kind, name=name)
+            return sites_frame(reader.sites(places, attempt))
         if "sites" not in reader.of_meta:
             reader.of_meta["sites"] = sites_frame(reader.sites(reader.choose_sites()))
         frame: pd.DataFrame = reader.of_meta["sites"]
@@ -215,15 +232,18 @@ class Run:
 
         Args:
             kind, name: of the sites.
-            attempt: on whose mesh; by default the last one's.
+            attempt: of which one; by default the last.
 
         Raises:
-            SettingError: nothing matches.
+            SettingError: nothing matches, or there is no such attempt.
         """
-        meta = self._reader.meta
+        attempts = self._reader.meta.attempts
         places = self._reader.choose_sites(kind=kind, name=name)
-        mesh = meta.attempts[-1 if attempt is None else attempt].mesh if meta.attempts else {}
-        return regions_frame(self._reader.sites(places), mesh)
+        number = len(attempts) - 1 if attempt is None else attempt
+        if attempt is not None:
+            check_attempt(attempt, attempts)
+        mesh = attempts[number].mesh if attempts else {}
+        return regions_frame(self._reader.sites(places, number), mesh)
 
     def scalar(
         self,

@@ -79,12 +79,14 @@ def rank_ratios(
             of = reader.facts()[part.rows, ATTEMPT]
             ratios = np.full(own.shape, np.nan)
             for attempt in np.unique(of).tolist():
-                group = peers(site, attempts[attempt], own.shape[1])
+                then = reader.meta.site(place, attempt)
+                group = peers(then, attempts[attempt], own.shape[1])
                 ratios[of == attempt] = over_peers(own[of == attempt], group)
             into = some.start + part.columns
             _keep_furthest(values, ratios[:, ranks].T, into)
             np.logical_or.at(nonfinite.T, into, bad[:, ranks] > 0)
             np.logical_or.at(observed.T, into, ~np.isnan(bad[:, ranks]))
+    site = reader.meta.site(place, last)
     group = peers(site, attempts[last], reader.ranks)[ranks] if attempts else ranks
     return RankRatios(
         statistic=statistic,

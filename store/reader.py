@@ -107,9 +107,9 @@ class Reader:
         """The label of the site at an index."""
         return self.meta.sites[place].label
 
-    def sites(self, places: Indices) -> list[SiteInfo]:
-        """The sites at these indices."""
-        return [self.meta.sites[place] for place in places]
+    def sites(self, places: Indices, attempt: int | None = None) -> list[SiteInfo]:
+        """The sites at these indices, as an attempt had them, or the latest that saw them."""
+        return [self.meta.site(place, attempt) for place in places]
 
     def choose_sites(
         self,

@@ -45,6 +45,8 @@ class SiteInfo:
     """How it is cut into them, see `sketch.regions`; empty where that is not known."""
     group: int = 0
     """Of a parameter: the number of its group over all optimizers."""
+    attempt: int = 0
+    """The last in which it was seen with these facts."""
 
     @property
     def label(self) -> str:

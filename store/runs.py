@@ -29,7 +29,7 @@ class RunSummary:
     """Wall clock of the latest record, UTC."""
     finished: bool
     ending: Ending
-    """Of the latest attempt."""
+    """Of the latest attempt, and of earlier ones that ended badly."""
     world_size: int
     """The most ranks that an attempt had."""
 

@@ -119,7 +119,7 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
 def addends_of(reader: Reader, place: int, attempt: int) -> float:
     """How many ranks have an addend of a site; NaN if the attempt's mesh has other axes."""
     mesh = reader.meta.attempts[attempt].mesh
-    placement = reader.meta.sites[place].placement
+    placement = reader.meta.site(place, attempt).placement
     axes = [axis for axis, word in placement.items() if word == "partial"]
     if not mesh.keys() >= set(axes):
         return float("nan")

@@ -110,7 +110,11 @@ class Meta:
     """What changes seldom; attributes of the group `meta`."""
 
     sites: tuple[SiteInfo, ...] = ()
-    """In the order of the site axis."""
+    """In the order of the site axis, each as the latest attempt had it that saw it."""
+    former: Mapping[int, tuple[SiteInfo, ...]] = field(
+        default_factory=dict[int, tuple[SiteInfo, ...]]
+    )
+    """By index of a site: what it was in earlier attempts, ascending, where that was different."""
     attempts: tuple[Attempt, ...] = ()
     exact_counts: tuple[ExactCountInfo, ...] = ()
     """In the order of the axis `number`."""
@@ -122,6 +126,11 @@ class Meta:
     """Names along the last axis of the array `health`."""
     groups: tuple[str, ...] = ()
     """Groups of ranks, in the order of the axis `group`."""
+
+    def site(self, place: int, attempt: int | None = None) -> SiteInfo:
+        """A site as it was in an attempt; in the latest that saw it, where none is said."""
+        known = self.former.get(place, ()) if attempt is not None else ()
+        return next((one for one in known if one.attempt >= (attempt or 0)), self.sites[place])
 
     @property
     def numbers(self) -> int:
@@ -142,6 +151,9 @@ class Meta:
         """Plain values for `json`."""
         return {
             "sites": [asdict(site) for site in self.sites],
+            "former": {
+                str(place): [asdict(site) for site in sites] for place, sites in self.former.items()
+            },
             "attempts": [asdict(attempt) for attempt in self.attempts],
             "exact_counts": [asdict(one) for one in self.exact_counts],
             "quantities": [asdict(one) for one in self.quantities],
@@ -153,8 +165,14 @@ class Meta:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `to_json` gave; names of later versions are ignored."""
+        # Before it was kept by attempt, what was told last was all that was known.
+        told = {"attempt": max(len(values.get("attempts", ())) - 1, 0)}
         return cls(
-            sites=tuple(map(site_from_json, values.get("sites", ()))),
+            sites=tuple(site_from_json(told | site) for site in values.get("sites", ())),
+            former={
+                int(place): tuple(map(site_from_json, sites))
+                for place, sites in values.get("former", {}).items()
+            },
             attempts=tuple(map(attempt_from_json, values.get("attempts", ()))),
             exact_counts=tuple(
                 ExactCountInfo(**known_fields(ExactCountInfo, one))

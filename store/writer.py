@@ -24,6 +24,7 @@ from .arrays import Arrays
 from .catalog import Catalog
 from .chunks import read_regions
 from .cleaning import Cleaner
+from .ending import lost_ranks
 from .head import Head
 from .incidents import by_identity
 from .lease import Lease
@@ -176,6 +177,11 @@ class RunWriter:
         It reads beside the commits, and may be called at any time.
         """
         return replay(Reader(self.path, self._repository), attempt, last)
+
+    def lost(self, attempt: int) -> dict[int, int]:
+        """By rank of an attempt that is lost, its last step, as stored; it reads as `replay`."""
+        events = Reader(self.path, self._repository).log("events")
+        return lost_ranks([one for one in events if one["attempt"] == attempt])
 
     def newest(self) -> tuple[int, int] | None:
         """The attempt and the step of the newest record, if there is one."""

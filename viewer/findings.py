@@ -80,6 +80,12 @@ def state(found: Why, *, looked: str) -> str:
         case "healthy" if found.ending.is_bad:
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             return _state("wrong", f"The job did not end well: {found.ending.text}; {told}.")
+        case "healthy" if found.ending.earlier:
+            before = attempt_words([one.attempt for one in found.ending.earlier])
+            told = f"no rule found anything{f' in {looked}' if looked else ''}"
+            return _state(
+                "wrong", f"{before.capitalize()} did not end well: {found.ending.text}; {told}."
+            )
         case "healthy":
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             return _state("sound", f"Healthy, as far as it was observed: {told}.")

@@ -101,6 +101,10 @@ def chips(
     told = [f'<span class="chip {state[0]}">{state[1]}</span>']
     if attempt >= 0:
         told.append(f'<span class="chip">attempt {attempt}</span>')
+    told += [
+        f'<span class="chip warn">▲ attempt {one.attempt}: {one.state}</span>'
+        for one in ending.earlier
+    ]
     if step is None:
         told.append('<span class="chip">no step recorded yet</span>')
     else:
@@ -340,7 +344,8 @@ def index(runs: Sequence[RunSummary], *, path: str, now_s: float) -> str:
 
 def _index_row(run: RunSummary, now_s: float) -> str:
     address = "?run=" + quote(run.path.name)
-    state = "live" if run.ending.state == "open" else run.ending.state
+    brief = run.ending.brief
+    state = brief.replace("open", "live", 1) if run.ending.state == "open" else brief
     if run.updated is not None:
         state += f", {words.age(max(now_s - run.updated.timestamp(), 0))}"
     steps = "none yet" if run.last_step is None else f"{run.first_step}–{run.last_step}"

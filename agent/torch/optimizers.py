@@ -16,7 +16,7 @@ import torch
 
 from ..sitebook import Key
 from .ledger import Ledger
-from .local import gradient_of, parameter_placement
+from .local import gradient_of, parameter_placement, placement_of
 from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
@@ -140,9 +140,9 @@ class ParameterHooks:
                     self._recorder.barrier()
                 if not self._recorder.timetable.due("optimizer_state"):
                     return
-                for parameter, state in optimizer.state.items():
+                for parameter, state in _state_of(optimizer).items():
                     if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
-                        self._note_state(parameter, state)
+                        self._note_state(optimizer, parameter, state)
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("What an update left could not be read", error)
 
@@ -173,12 +173,30 @@ class ParameterHooks:
                 and self._recorder.wants(UPDATE, self._parameters[one][0])
             )
 
-    def _note_state(self, parameter: torch.nn.Parameter, state: dict[str, Any]) -> None:
+    def _note_state(
+        self, optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, state: dict[str, Any]
+    ) -> None:
         name, _ = self._parameters[parameter]
         for slot, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim() > 0:  # `step` is a scalar tensor
-                key = ("optimizer_state", name, str(slot), 0)
-                self._note(key, value, parameter)
+            if not isinstance(value, torch.Tensor) or value.dim() == 0:  # `step` is a scalar tensor
+                continue
+            if _is_of_all(value, parameter, optimizer):
+                self._note_whole(("optimizer_state", self._called(optimizer), str(slot), 0), value)
+            else:
+                self._note(("optimizer_state", name, str(slot), 0), value, parameter)
+
+    def _note_whole(self, key: Key, tensor: torch.Tensor) -> None:
+        """Measure once a step what is of all parameters, and says itself how it is cut."""
+        if key not in self._noted and self._recorder.wants(key[0], key[1]):
+            self._noted.add(key)
+            self._recorder.measure(key, tensor, placed=placement_of(tensor))
+
+    def _called(self, optimizer: torch.optim.Optimizer) -> str:
+        """Its type; of several of one type with its number among all."""
+        kind = type(optimizer).__name__
+        if [type(one).__name__ for one in self._optimizers].count(kind) == 1:
+            return kind
+        return f"{kind}.{[one is optimizer for one in self._optimizers].index(True)}"
 
 
 def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, int]:
@@ -191,6 +209,25 @@ def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[
         for parameter in group["params"]
         if parameter in known
     }
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    """By parameter; of an optimizer around another one, as ZeroRedundancyOptimizer, that one's.
+
+    It holds the state of those parameters that this rank updates.
+    """
+    inner = getattr(optimizer, "optim", None)
+    if isinstance(inner, torch.optim.Optimizer):
+        return {**_state_of(inner), **optimizer.state}
+    return optimizer.state
+
+
+def _is_of_all(
+    state: torch.Tensor, parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer
+) -> bool:
+    """Whether it is of all parameters, one after the other: LBFGS files it under the first."""
+    is_flat = state.dim() == 1 and state.shape != parameter.shape
+    return is_flat and state.numel() == sum(one.numel() for one in _held_by(optimizer))
 
 
 def _rates_of(optimizer: torch.optim.Optimizer) -> list[object]:

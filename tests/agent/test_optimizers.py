@@ -149,6 +149,29 @@ def test_a_closure_that_is_called_several_times_is_one_step(observed: Observed) 
     assert gradients == {f"weight_gradient:{name}" for name in PARAMETERS}
 
 
+@pytest.mark.parametrize(("alone", "name"), [(True, "LBFGS"), (False, "LBFGS.1")])
+def test_state_of_all_parameters_in_one_is_called_as_its_optimizer(
+    observed: Observed, alone: bool, name: str
+) -> None:
+    model = make_model()
+    first, second = (torch.optim.LBFGS(model[place].parameters(), max_iter=3) for place in (0, 2))
+    with observed.observe(model, second if alone else [first, second]) as scope:
+
+        def closure() -> torch.Tensor:
+            second.zero_grad()
+            loss = loss_of(model, 0)
+            loss.backward()
+            return loss
+
+        second.step(closure)
+        scope.step()
+    [flat] = [state["prev_flat_grad"] for state in second.state.values()]
+    assert flat.numel() == 12
+    assert_is(observed, 0, f"optimizer_state:{name}[prev_flat_grad]", flat)
+    states = {label for label in observed.labels() if label.startswith("optimizer_state:")}
+    assert {label.partition("[")[0] for label in states} == {f"optimizer_state:{name}"}
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_gradients_are_told_with_and_without_the_loss_scale(
     observed: Observed, fused: bool

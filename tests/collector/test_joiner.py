@@ -236,6 +236,35 @@ def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
     assert kinds(batch) == ["rank-joined"]
 
 
+def test_who_has_not_left_when_the_collector_makes_way_is_lost_and_told_once(
+    ranks: Ranks,
+) -> None:
+    joiner, (zero, one) = new_joiner(0, 3), ranks(2)
+    feed(joiner, zero, 6)
+    feed(joiner, one, 6)
+    joiner.leave(0)
+    joiner.hear(1, 0.1, Place(7, 2, "layers.0"))
+    for _ in range(2):
+        joiner.lose_absent("had not said goodbye")
+    batch = joiner.tick(60.0, 0, everything=True)
+
+    assert [(event.kind, event.rank, event.step) for event in batch.events] == [("rank-lost", 1, 7)]
+    assert batch.events[0].text == (
+        "Rank 1 had not said goodbye; it was last seen in step 7, last at layers.0, its tensor 2."
+    )
+
+
+def test_a_rank_that_an_earlier_collector_told_as_lost_is_back(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    joiner.recall_lost([1])
+    feed(joiner, zero, 6)
+    assert kinds(joiner.tick(0.1, 0)) == []
+    feed(joiner, one, 6)
+    feed(joiner, one, 7)
+    assert kinds(joiner.tick(0.2, 0)) == ["rank-joined"]
+    assert joiner.present() == [0, 1]
+
+
 def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, one, 1)

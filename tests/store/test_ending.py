@@ -69,9 +69,19 @@ def test_a_rank_that_fell_silent_is_lost_unless_it_came_back(tmp_path: Path, rec
     assert open_one.text == "not finished; ranks lost: 1 (last seen in step 29)"
 
 
-def test_only_the_latest_attempt_counts(tmp_path: Path, record: Make) -> None:
+def test_the_latest_attempt_counts_and_an_earlier_one_that_ended_badly_is_told(
+    tmp_path: Path, record: Make
+) -> None:
     lost = event("rank-lost", rank=1, step=29)
-    assert ending(tmp_path, record, lost, attempts=2).state == "finished"
+    found = ending(tmp_path, record, lost, attempts=3)
+    assert (found.state, found.attempt, found.is_bad) == ("finished", 2, False)
+    assert found.text == "finished; attempt 0: ranks lost: 1 (last seen in step 29)"
+    [earlier] = found.earlier
+    assert (earlier.attempt, earlier.state, earlier.is_bad) == (0, "ranks lost", True)
+    assert (
+        "finished (attempt 0: ranks lost)"
+        in CliRunner().invoke(cli, ["runs", str(tmp_path)], env={"COLUMNS": "200"}).output
+    )
 
 
 def test_the_list_of_runs_tells_it(tmp_path: Path, record: Make) -> None:

@@ -24,6 +24,7 @@ from rankscope.store import Event, RankInfo, Record, RunWriter, SiteInfo, open_r
 from rankscope.store.arrays import CODEC
 from rankscope.store.chunks import read_regions
 from rankscope.store.implied import TELLING, moments_of
+from rankscope.store.state import Attempt, Meta
 
 Make = Callable[..., Record]
 
@@ -140,6 +141,54 @@ def test_streams_and_attempts_are_in_the_same_transaction_as_the_data(
         assert writer.catalog.attempt_of("three") == 2
         assert [rank.host for rank in writer.catalog.meta.attempts[1].ranks] == ["a", "b"]
         assert writer.catalog.add_sites(list(reversed(sites))) == [3, 2, 1, 0]
+
+
+def told(attempt: int, placed: str, shape: tuple[int, ...]) -> SiteInfo:
+    """A weight, as the ranks of an attempt have it."""
+    return SiteInfo(kind="weight", name="w", placement={"dp": placed}, shape=shape, attempt=attempt)
+
+
+def test_what_sites_were_in_each_attempt_is_kept(path: Path, record: Make) -> None:
+    was = told(0, "shard", (2,)), told(1, "shard", (3,)), told(3, "replicate", (6,))
+    with RunWriter.open(path, run="gpt") as writer:
+        catalog = writer.catalog
+        for number, ranks in enumerate((3, 2, 2, 2)):
+            catalog.set_attempt(catalog.attempt_of(str(number)), ranks, {"dp": ranks}, [])
+        for one in was:
+            catalog.add_sites([one])
+        catalog.add_sites([told(3, "replicate", (5,))])  # another rank has another shape
+        catalog.add_sites([told(2, "partial", (1,))])  # it is late
+        catalog.add_sites([SiteInfo(kind="weight", name="v")])
+        assert catalog.knows([told(3, "replicate", (7,))])
+        writer.commit([record(0, {})], streams={})
+
+    run = open_run(path)
+    for attempt, at in enumerate((0, 1, 2, 2)):
+        site = run.sites(attempt=attempt).loc["weight:w"]
+        assert (site["placement"], site["shape"]) == (was[at].placement, was[at].shape)
+    assert run.sites().loc["weight:w", "shape"] == (6,)
+    assert len(run.site_infos) == 2
+
+
+def test_an_attempt_more_is_no_news_of_a_site(path: Path) -> None:
+    with RunWriter.open(path, run="gpt") as writer:
+        assert [writer.catalog.attempt_of(launch) for launch in ("one", "two")] == [0, 1]
+        writer.catalog.add_sites([told(0, "shard", (2,))])
+        again = [told(1, "shard", (4,))]
+        assert not writer.catalog.knows(again), "its shape is another one"
+        assert writer.catalog.knows([told(1, "shard", (2,))])
+        writer.catalog.add_sites(again)
+        assert not writer.catalog.meta.former, "which a shape alone does not make another site"
+
+
+def test_sites_of_before_attempts_were_kept_are_of_the_latest(sites: list[SiteInfo]) -> None:
+    stored = Meta(sites=tuple(sites), attempts=(Attempt(launch="a"), Attempt(launch="b"))).to_json()
+    del stored["former"]
+    for site in stored["sites"]:
+        del site["attempt"]
+    read = Meta.from_json(stored)
+    assert {site.attempt for site in read.sites} == {1}
+    assert read.site(0, 0) == read.site(0)
 
 
 def test_what_was_not_committed_is_forgotten(path: Path) -> None:
