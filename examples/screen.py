@@ -47,7 +47,8 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # else Rich before 14.3 would print an empty line
+            self._bars.stop()
 
     @property
     def can_show_pages(self) -> bool:

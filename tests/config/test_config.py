@@ -114,11 +114,14 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_file_that_is_right_is_told_so(runner: CliRunner, file: Path) -> None:
+@pytest.mark.usefixtures("runner")  # clears the environment
+def test_a_file_that_is_right_is_told_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["config", "check", str(file)], ["--config", str(file), "config", "check"]):
-        said = runner.invoke(cli, arguments)
-        assert (said.exit_code, said.stderr) == (0, "")
-        assert said.output.startswith(f"{file} is right: [agent], [collect], [relay], [view]")
+        with pytest.raises(SystemExit) as ended:
+            cli(arguments)
+        said = capsys.readouterr()
+        assert (ended.value.code, said.err) == (0, "")
+        assert said.out.startswith(f"{file} is right: [agent], [collect], [relay], [view]")
 
 
 @pytest.mark.parametrize(("text", "said"), FAULTS)
@@ -184,12 +187,15 @@ def test_a_variable_that_says_what_cannot_be_is_told(
     assert said in result.output
 
 
+@pytest.mark.usefixtures("runner")  # clears the environment
 def test_a_misspelt_variable_is_told_as_a_command_starts(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANKSCOPE_COLLECT_KEEPSTEPS", "4")
     monkeypatch.setenv("RANKSCOPE_COLLECT_SERVICE_HOST", "10.0.0.1")  # as Kubernetes sets it
-    said = runner.invoke(cli, ["collect", "--bind", "nowhere"]).stderr
+    with pytest.raises(SystemExit):
+        cli(["collect", "--bind", "nowhere"])
+    said = capsys.readouterr().err
     assert "Warning: environment: there is no 'RANKSCOPE_COLLECT_KEEPSTEPS'; did you mean " in said
     assert "RANKSCOPE_COLLECT_KEEP_STEPS" in said
     assert "SERVICE" not in said

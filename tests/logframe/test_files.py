@@ -111,8 +111,8 @@ def test_a_pickle_of_an_older_numpy_and_pandas_is_read(log: pd.DataFrame, tmp_pa
         (b"cpandas\nDataFrame\n", b"cpandas.core.frame\nDataFrame\n"),
         (b"cpandas\nMultiIndex\n", b"cpandas.core.indexes.multi\nMultiIndex\n"),
     ):
-        assert now in old
-        old = old.replace(now, before)
+        old = old.replace(now, before)  # pandas 2 still writes its own names of before
+        assert before in old
     path.write_bytes(old)
 
     pd.testing.assert_frame_equal(read_logframe(path, trust_pickle=True), validate(log))
