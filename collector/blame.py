@@ -41,6 +41,11 @@ class Share:
         return abs(self.rest - times * self.own[rank]) <= self.most
 
     @property
+    def kept(self) -> float:
+        """What the sum is, in the addends' units."""
+        return sum(self.own.values()) - self.rest
+
+    @property
     def chance(self) -> float:
         """How likely one explanation is to fit a rest of this size that it has no part in."""
         return min(self.most / abs(self.rest), 1.0) if self.rest else 1.0
@@ -123,16 +128,17 @@ class Sum:
         return (), NOT_TOLD
 
     def _is_alone(self, rank: int, shares: Sequence[Share]) -> bool:
-        """Whether what a rank holds is what it had to add, be it divided by their number or not."""
-        return any(
-            all(
-                rank in share.own
-                and abs(sum(share.own.values()) - share.rest - times * share.own[rank])
-                <= times * share.most
-                for share in shares
-            )
-            for times in (1, len(shares[0].own))
+        """Whether what a rank holds is its own, times what it may have divided or clipped it by."""
+        if any(not share.own.get(rank) for share in shares):
+            return False
+        first, *others = shares
+        times = first.kept / first.own[rank]
+        alike = (
+            abs(share.kept - times * share.own[rank])
+            <= share.most * times * (1 + abs(share.own[rank] / first.own[rank]))
+            for share in others
         )
+        return bool(others) and times > 0 and all(alike)
 
     def _shares(self, moments: Sequence[float]) -> list[Share]:
         """Of a copy of the sum that has these moments."""

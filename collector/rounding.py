@@ -50,9 +50,9 @@ class Rounding:
         known, half = sorted(self._usual), _half(sums)
         # The largest of all may have been a fault.
         most = max(TIMES_OTHERS, AT_FIRST / (1 + len(known))) * max([half, *known[-2:-1]])
-        if len(known) >= RECORDS or half <= pairs.reduction.min():
-            return most
         off = np.sort(sums.off[~np.isnan(sums.off)])
+        if len(known) >= RECORDS or (len(off) >= RECORDS and half <= pairs.reduction.min()):
+            return most
         return max(most, min(TIMES_OTHERS * float(off[-2:][0]), COMPRESSED))
 
     def learn(self, pairs: Pairs, sums: Sums) -> None:
