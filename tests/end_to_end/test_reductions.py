@@ -154,7 +154,9 @@ def test_a_fault_is_found_in_its_step_and_named(
 def test_nothing_is_found_in_sums_that_are_rounded_to_sixteen_bits(
     tmp_path: Path, mode: str
 ) -> None:
-    alerts = run_with(tmp_path, mode, "long").alerts()
+    run = run_with(tmp_path, mode, "long")
+    assert run.judged()["conservation"] == 40
+    alerts = run.alerts()
     assert alerts.loc[alerts["rule"] == "conservation", "text"].tolist() == []
 
 
