@@ -73,7 +73,7 @@ def export(
         frame = stored.logframe(exponents=between)
         write_logframe(frame, file)
         click.echo(f"{file} holds {len(frame)} rows of {frame.shape[1]} columns.")
-    pruned = int(stored.records()["deleted"].sum())
+    pruned = int(stored.records()["deleted"].to_numpy().sum())
     if pruned:
         click.echo(f"The detail of {pruned} steps was pruned: they are left out.")
 
