@@ -14,11 +14,15 @@ from ..merge.merging import Divergence, Merged
 from ..rules.exact import COPIES, NO_FACTOR, SUMS
 from ..rules.rule import Rule, Told, Verdict
 from ..sketch.labels import rank_words
+from ..sketch.table import Floats
 from ..store.record import SiteInfo
-from .sums import Pairs, Sums
+from .blame import Sum
+from .rounding import TIMES_OTHERS, Rounding
+from .sums import EPS, ROUNDINGS, Pairs, Sums
 
-TIMES_OTHERS = 8
-"""So many times as far off as half of the others: what compresses gradients rounds them all."""
+FINE = ROUNDINGS * EPS["float32"]
+"""What a rank's share must explain a rest to, or what others are off by, however coarse the dtype:
+too narrow a bound names no rank."""
 REDUCED = "weight_gradient"
 SUMMED = "activation", "input_gradient"
 """What tensor parallelism adds up in the forward, and in the backward."""
@@ -60,6 +64,7 @@ class Exact:
     site: Callable[[int], SiteInfo]
     _pairs: dict[str, Pairs] = field(default_factory=dict[str, Pairs])
     """By kind of what was reduced: those of the last record that had some."""
+    _rounding: Rounding = field(default_factory=Rounding)
 
     def judge(
         self, merged: Merged, firing: Collection[tuple[str, int]], *, whole: bool
@@ -116,14 +121,17 @@ class Exact:
         pairs = self._pairs_of(merged, REDUCED)
         if not len(pairs.addends):
             return
-        sums = Sums.of_gradients(merged, pairs)
+        tolerance = self._rounding.tolerance(pairs)
+        sums = Sums.of_gradients(merged, pairs, tolerance)
         if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
             return
         usual = float(np.nanmedian(sums.off))
         into.add(-1, usual, NO_FACTOR, lambda: Told(text=NONE))
         if usual <= NO_FACTOR:
             what = f"the sum of the ranks' own gradients times {sums.factor:.6g}, as the others are"
-            self._kept(merged, pairs, sums, usual, what, into)
+            most = np.maximum(tolerance, self._rounding.others(pairs, sums))
+            self._kept(merged, pairs, sums, most, what, into)
+            self._rounding.learn(pairs, sums)
 
     def _activation_sums(self, merged: Merged, into: _Entries) -> None:
         for kind in SUMMED:
@@ -131,19 +139,18 @@ class Exact:
             if len(pairs.addends):
                 sums = Sums.of_activations(merged, pairs)
                 # Not by what others are off by: nobody compresses these, and all may be wrong.
-                self._kept(merged, pairs, sums, 0.0, WHOLE, into)
+                self._kept(merged, pairs, sums, pairs.tolerance, WHOLE, into)
 
     def _kept(
         self,
         merged: Merged,
         pairs: Pairs,
         sums: Sums,
-        usual: float,
+        most: Floats,
         what: str,
         into: _Entries,
     ) -> None:
-        """Of each sum that can be judged whether it was kept; `usual` is what most are off by."""
-        most = np.maximum(pairs.tolerance, TIMES_OTHERS * usual)
+        """Of each sum that can be judged whether it was kept; `most` is what it may be off by."""
         for pair in np.flatnonzero(~np.isnan(sums.off)).tolist():
             site = int(merged.sites[pairs.reduced[pair]])
             into.add(
@@ -155,14 +162,14 @@ class Exact:
 
     def _tell_sum(self, merged: Merged, pairs: Pairs, sums: Sums, pair: int, what: str) -> Told:
         """Of one sum that was not kept."""
-        site, off = int(merged.sites[pairs.reduced[pair]]), float(sums.off[pair])
-        rest = float(sums.added[pair] - sums.reduced[pair] / sums.factor)
-        own = merged.addends_of(int(pairs.addends[pair]), int(pairs.column[pair]))
-        # Rounding alone: what other tensors are off by would excuse too many ranks.
-        ranks, how = _whose(own, rest, float(pairs.tolerance[pair] * sums.scale[pair]))
-        text = (
-            f"{self.site(site).label} is not {what}: it is off by {off:.3g} of their size; {how}."
-        )
+        rows, off = (int(pairs.addends[pair]), int(pairs.reduced[pair])), float(sums.off[pair])
+        others = np.delete(sums.off, pair)
+        others = others[~np.isnan(others)]
+        usual = TIMES_OTHERS * float(np.median(others)) if len(others) else 0.0
+        most = max(min(float(pairs.tolerance[pair]), FINE), usual) * float(sums.scale[pair])
+        ranks, how = Sum.of(merged, rows, int(pairs.column[pair]), sums.factor, most).whose()
+        label = self.site(int(merged.sites[rows[1]])).label
+        text = f"{label} is not {what}: it is off by {off:.3g} of their size; {how}."
         return Told(text=text, ranks=ranks)
 
 
@@ -179,14 +186,3 @@ def verdict(found: Divergence) -> str:
         return f"{rank_words(found.ranks)} hold them, and none has a majority"
     odd = rank_words(found.odd).partition(" ")[2]
     return f"of {rank_words(found.ranks)} the odd ones are {odd}"
-
-
-def _whose(own: Mapping[int, float], rest: float, most: float) -> tuple[tuple[int, ...], str]:
-    """Whose addend explains what is left, if it is one rank's alone."""
-    missing = tuple(rank for rank, number in own.items() if abs(rest - number) <= most)
-    twice = tuple(rank for rank, number in own.items() if abs(rest + number) <= most)
-    if len(missing) == 1 and not twice:
-        return missing, f"it is as if that of rank {missing[0]} were missing"
-    if len(twice) == 1 and not missing:
-        return twice, f"it is as if that of rank {twice[0]} were in it twice"
-    return (), "sums do not tell through which rank"

@@ -66,6 +66,15 @@ class Merged:
         moments = self.observed.rows.moments
         return {self.observed.holders(row)[0]: float(moments[row, column]) for row in rows.tolist()}
 
+    def copies_of(self, place: int) -> list[tuple[tuple[int, ...], list[float]]]:
+        """Ranks and moments of each copy of one site, a row of `table`; none if it is in pieces."""
+        rows = np.flatnonzero(self.plan.place == place)
+        if len(np.unique(self.plan.cell[rows])) != 1:
+            return []
+        moments = self.observed.rows.moments[rows].astype(np.float64).tolist()
+        holders = (tuple(self.observed.holders(row)) for row in rows.tolist())
+        return list(zip(holders, moments, strict=True))
+
 
 def merge_contributions(
     contributions: Mapping[int, Contribution], plans: Plans | None = None

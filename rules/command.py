@@ -118,7 +118,9 @@ def _finding_lines(number: int, one: Finding, *, several: bool) -> Iterator[str]
         yield _indented(one.origin)
     if one.ranks:
         named = [f"rank {at.rank} ({at.host or '?'}, {at.device or '?'})" for at in one.ranks[:8]]
-        yield _indented(f"On {', '.join(named)}{', …' if len(one.ranks) > 8 else ''}.")
+        where = f"{', '.join(named)}{', …' if len(one.ranks) > 8 else ''}"
+        unknown = f"On one or more of {where}; on which cannot be known."
+        yield _indented(unknown if one.undetermined else f"On {where}.")
     others = f", also {', '.join(one.others)}" if one.others else ""
     yield _indented(f"Spread: {one.spread}{others}. Confidence: {one.confidence}. {one.reason}")
     yield from _stored_lines(one)

@@ -107,7 +107,7 @@ def _rms_of_ranks(
     run: Run, cause: Alert, steps: NDArray[np.int64]
 ) -> tuple[dict[int, float], dict[int, float]]:
     """By step the rms of the first rank to blame, and the median of its peers, where kept."""
-    if not cause.ranks or not len(steps):
+    if not cause.ranks or cause.undetermined or not len(steps):
         return {}, {}
     span = int(steps[0]), int(steps[-1])
     kept = run.ranks("rms", site=cause.site, steps=span, attempt=cause.attempt)

@@ -20,7 +20,7 @@ from ..store.query import Run
 from ..store.record import Alert
 from .builtin import BUILT_IN
 from .evidence import Evidence, evidence_of, is_apart
-from .exact import COPIES, EXACT
+from .exact import COPIES, EXACT, SUMS
 from .ranks import OUTLIER
 from .rule import Rule
 
@@ -53,6 +53,8 @@ class Finding:
     """Type of the module, where there is one."""
     ranks: Sequence[RankPlace]
     """Those to blame; empty where all are, or nobody can know."""
+    undetermined: bool
+    """Whether only some of these ranks are to blame, and nobody can know which."""
     attempt: int
     also: Sequence[int]
     """Other attempts in which the same rule found the same there."""
@@ -219,6 +221,7 @@ def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
         kind="" if site is None else str(site["kind"]),
         module="" if site is None else str(site["module"]),
         ranks=_places(run, incident),
+        undetermined=incident.undetermined,
         attempt=incident.attempt,
         also=sorted(also),
         first_step=incident.first_step,
@@ -272,6 +275,10 @@ def _confidence(
     if len(lost):
         return "possible", "Frames of the steps around it were lost, so it may have begun before."
     if incident.cause.rule in COUNTED:
+        if incident.undetermined:
+            return "certain", "That they differ was counted. Which is wrong cannot be known."
+        if incident.cause.rule == SUMS.name and incident.ranks:
+            return "certain", "It was counted. Whose fault it is follows from the ranks' own sums."
         return "certain", "It was counted, not inferred."
     return "likely", "It is judged by a bound that most runs keep."
 

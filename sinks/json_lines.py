@@ -64,6 +64,7 @@ def lines_of(news: News) -> list[dict[str, Any]]:
                 "value": _number(alert.value),
                 "threshold": _number(alert.threshold),
                 "evidence": {name: _number(one) for name, one in alert.evidence.items()},
+                "undetermined": alert.undetermined,
                 "time": _time(alert.time_ns),
             }
             del fields["time_ns"]
@@ -83,6 +84,7 @@ def summary_of(incident: Incident) -> dict[str, Any]:
         "rule": cause.rule,
         "site": cause.site,
         "ranks": list(incident.ranks),
+        "undetermined": incident.undetermined,
         "attempt": incident.attempt,
         "first_step": incident.first_step,
         "last_step": incident.last_step,

@@ -207,8 +207,10 @@ def gaps_frame(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def alerts_frame(alerts: Sequence[Alert]) -> pd.DataFrame:
     """One row an alert, see `Run.alerts`: of several entries of one the latest counts."""
     columns = ["rule", "severity", "attempt", "site", "ranks", "first_step", "last_step"]
-    columns += ["value", "threshold", "text", "evidence", "time_ns"]
-    frame = pd.DataFrame([asdict(one) for one in by_identity(alerts).values()], columns=columns)
+    columns += ["value", "threshold", "text", "evidence", "time_ns", "undetermined"]
+    latest = by_identity(alerts).values()
+    rows = [asdict(one) | {"undetermined": one.undetermined} for one in latest]
+    frame = pd.DataFrame(rows, columns=columns).astype({"undetermined": bool})
     frame["ranks"] = frame["ranks"].map(tuple).astype(object)
     frame = frame.astype({"last_step": "Int64"})
     frame["time"] = times(frame.pop("time_ns").to_numpy(np.int64))

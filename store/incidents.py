@@ -89,8 +89,13 @@ class Incident:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those to blame, as far as they are known."""
+        """Those to blame, as far as they are known; see `undetermined`."""
         return self.cause.ranks
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether some of `ranks` are to blame, and nobody can know which."""
+        return self.cause.undetermined
 
     @property
     def sites(self) -> int:

@@ -998,7 +998,8 @@ class Run:
         single one), `ranks` (those that are to blame; of divergence all holders where none has a
         majority; empty where nobody can know), `first_step`, `last_step` (the last in which it was
         found; none while it goes on), `value` and its `threshold`, text, `evidence` (numbers by
-        name), time (UTC).
+        name), `undetermined` (whether only some of `ranks` are to blame, and nobody can know
+        which), time (UTC).
         """
         return alerts_frame(self.alert_log())
 

@@ -241,6 +241,14 @@ class Alert:
     evidence: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers behind it, by name."""
 
+    @property
+    def undetermined(self) -> bool:
+        """Whether some of `ranks` are to blame, and nobody can know which: copies without majority.
+
+        Where one can, fewer than all holders are odd, and their share, the value, is below 1.
+        """
+        return self.rule == "replica-divergence" and self.value >= 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -37,7 +37,7 @@ class Card:
     step: int
     """In which it began."""
     ranks: tuple[int, ...]
-    """Those to blame, as far as they are known."""
+    """Those to blame, as far as they are known; all that may be where it cannot be known."""
     now: bool
     """Whether it goes on, or did so lately."""
 
@@ -156,7 +156,8 @@ def _places(one: Finding) -> str:
     first = one.ranks[:MOST_RANKS]
     named = [f"rank {at.rank} ({at.host or '?'}, {at.device or '?'})" for at in first]
     more = len(one.ranks) - MOST_RANKS
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    where = ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    return f"one or more of {where}; which cannot be known" if one.undetermined else where
 
 
 def _list(severity: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -148,3 +148,22 @@ def test_a_fault_is_found_in_its_step_and_named(
     assert min(alerts["first_step"]) == 2
     assert (alerts["rule"][0], alerts["site"][0], alerts["ranks"][0]) == (rule, site, ranks)
     assert pd.isna(alerts["last_step"][0]) if goes_on else alerts["last_step"][0] == 2
+
+
+@pytest.mark.parametrize("mode", ["mixed", "half", "compressed"])
+def test_nothing_is_found_in_sums_that_are_rounded_to_sixteen_bits(
+    tmp_path: Path, mode: str
+) -> None:
+    run = run_with(tmp_path, mode, "long")
+    assert run.judged()["conservation"] == 40
+    alerts = run.alerts()
+    assert alerts.loc[alerts["rule"] == "conservation", "text"].tolist() == []
+
+
+def test_a_gradient_that_no_rank_reduced_is_told_of_all_of_them(tmp_path: Path) -> None:
+    alerts = run_with(tmp_path, "ddp", "alone").alerts().to_dict("list")
+    place = alerts["rule"].index("conservation")
+    assert alerts["rule"].count("conservation") == 1
+    assert (alerts["site"][place], alerts["first_step"][place]) == ("weight_gradient:2.bias", 2)
+    assert alerts["ranks"][place] == (0, 1, 2)
+    assert alerts["text"][place].endswith("hold their own alone: none of them reduced it.")

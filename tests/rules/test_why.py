@@ -140,3 +140,25 @@ def test_of_several_attempts_the_latest_comes_first_and_what_came_again_once(
     assert "1. WARNING exploding-activation, attempt 2, step 6 and goes on" in text
     assert "So it was in attempts 0, 1, too." in text
     assert "2. WARNING drift, attempt 0, step 80 to 81" in text
+
+
+def test_of_two_copies_that_differ_it_is_said_that_nobody_can_know_which_is_wrong(
+    write: Callable[..., Path],
+) -> None:
+    path = write(alert(rule="replica-divergence", ranks=(0, 1), value=1.0, threshold=0.0))
+
+    text = told(path)
+
+    assert "On one or more of rank 0 (node-0, cpu), rank 1 (node-0, cpu); on which cannot" in text
+    assert "Confidence: certain. That they differ was counted. Which is wrong cannot be" in text
+    assert "rms, rank" not in text
+    [found] = why(open_run(path)).findings
+    assert found.undetermined
+    assert open_run(path).alerts()["undetermined"].tolist() == [True]
+
+
+def test_of_copies_with_a_majority_the_odd_rank_is_named(write: Callable[..., Path]) -> None:
+    path = write(alert(rule="replica-divergence", ranks=(1,), value=0.25, threshold=0.0))
+
+    assert "On rank 1 (node-0, cpu)." in told(path)
+    assert open_run(path).alerts()["undetermined"].tolist() == [False]
