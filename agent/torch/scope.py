@@ -477,10 +477,10 @@ class Scope(Block):
         )
         self._ledger = Ledger()
         self._parameter_hooks = ParameterHooks(
-            self._names, self._optimizers, self._recorder, self._ledger
+            self._names, mesh, self._optimizers, self._recorder, self._ledger
         )
         self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
-        placements = ModulePlacements(self._model, axes)
+        placements = ModulePlacements(self._model, mesh)
         self._hooks = ModuleHooks(
             self._names,
             self._modules,
