@@ -34,7 +34,8 @@ def runs(
 ) -> dict[str, Run]:
     """By dtype: the runs of a job of two or four ranks; their names say how they are laid out."""
     mode: str = request.param
-    return runs_of(JOB, 2 * samples(mode), mode, tmp_path_factory.mktemp("runs"))
+    directory, imports = tmp_path_factory.mktemp("runs"), ["megatron.core.tensor_parallel"]
+    return runs_of(JOB, 2 * samples(mode), mode, directory, imports)
 
 
 def samples(mode: str) -> int:
