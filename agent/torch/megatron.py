@@ -2,7 +2,8 @@
 
 A parameter that is a part of a whole has `tensor_model_parallel`, and `partition_dim` says along
 which of its axes. Which part it is follows from the rank's place on the axis that is called `tp`
-here. Parameters that see another part of the sequence on each rank of it have `sequence_parallel`.
+here. Parameters that see another part of the sequence on each rank of it have `sequence_parallel`;
+those of experts, where these are spread over ranks, have `allreduce`, and it is False.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ...wire.messages import MeshAxis
-from .local import Cut
+from ...wire.messages import MeshAxis, Placement
+from .local import Cut, parameter_placement
 
 TENSOR_PARALLEL = "tp"
 """The axis of the mesh along which Megatron cuts parameters."""
+EXPERTS = "ep"
+"""The axis along which ranks have other experts."""
+LOCAL_EXPERTS = "local_experts"
+"""What Megatron calls the list of those of a rank, which it counts from 0."""
 NORMS_OF_HEADS = ("q_layernorm", "k_layernorm")
 """Their weights see a rank's own heads; Megatron knows them by name, too."""
 
@@ -78,6 +83,25 @@ def adds_up_gradient(name: str, parameter: torch.Tensor) -> bool:
     return (of_sequence or of_heads) and not (
         is_part(parameter) or hasattr(parameter, "placements")
     )
+
+
+def is_of_expert(parameter: object) -> bool:
+    """Whether a parameter is that of experts that other ranks do not have."""
+    return getattr(parameter, "allreduce", True) is False
+
+
+def placement_in_mesh(
+    name: str, parameter: torch.Tensor, mesh: Iterable[MeshAxis]
+) -> dict[str, Placement]:
+    """How a parameter relates to the whole, by mesh axis, as it or Megatron says.
+
+    What holds all experts of a rank in one is a part of those of all ranks.
+    """
+    placed = parameter_placement(parameter)
+    is_spread = any(axis.name == EXPERTS and axis.size > 1 for axis in mesh)
+    if is_spread and is_of_expert(parameter) and f"{LOCAL_EXPERTS}." not in name:
+        placed[EXPERTS] = "shard"
+    return placed
 
 
 def is_vocabulary(module: torch.nn.Module) -> bool:

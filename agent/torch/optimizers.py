@@ -17,8 +17,8 @@ import torch
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
 from .ledger import Ledger
-from .local import gradient_of, parameter_placement
-from .megatron import part_of, tensor_parallel_axis
+from .local import gradient_of
+from .megatron import part_of, placement_in_mesh, tensor_parallel_axis
 from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
@@ -49,7 +49,9 @@ class ParameterHooks:
     ) -> None:
         self._ledger = ledger
         self._parameters = names.parameters()
-        self._placed = {one: parameter_placement(one) for one in self._parameters}
+        self._placed = {
+            one: placement_in_mesh(name, one, mesh) for one, (name, _) in self._parameters.items()
+        }
         axis = tensor_parallel_axis(mesh)
         self._part = {one: part_of(one, axis) for one in self._parameters}
         """What Megatron says; a DTensor says it itself."""

@@ -20,8 +20,14 @@ from ...wire.messages import MeshAxis
 from .hooks import Hook
 from .identity import data_axes
 from .ledger import Ledger
-from .local import gradient_of, parameter_placement, placement_of
-from .megatron import adds_up_gradient, is_part, part_of, tensor_parallel_axis
+from .local import gradient_of, placement_of
+from .megatron import (
+    adds_up_gradient,
+    is_part,
+    part_of,
+    placement_in_mesh,
+    tensor_parallel_axis,
+)
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
 
@@ -41,7 +47,7 @@ class ParallelHooks:
     def __init__(
         self, names: Names, mesh: Sequence[MeshAxis], recorder: Recorder, ledger: Ledger
     ) -> None:
-        self._recorder, self._ledger = recorder, ledger
+        self._recorder, self._ledger, self._mesh = recorder, ledger, mesh
         self._handles: list[Any] = []
         self._noted: set[str] = set()
         """Names of the unsharded weights that this step has."""
@@ -100,7 +106,8 @@ class ParallelHooks:
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
         if not recorder.timetable.observes(LOCAL_GRADIENT):
             return
-        placed, part = parameter_placement(parameter), part_of(parameter, self._tensor_parallel)
+        placed = placement_in_mesh(name, parameter, self._mesh)
+        part = part_of(parameter, self._tensor_parallel)
         if self._adds_up(name, parameter):
             placed["tp"] = "partial"
 

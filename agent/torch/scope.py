@@ -452,6 +452,8 @@ class Scope(Block):
         for axis in mesh:
             if axis.name == "pp":
                 self._names.number_stages(axis.coordinate, axis.size)
+            if axis.name == "ep":
+                self._names.number_experts(axis.coordinate)
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
