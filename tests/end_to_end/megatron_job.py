@@ -6,6 +6,7 @@ model is trained in float32, as RUN-float32, then in float64.
 
 import sys
 import warnings
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,9 +24,9 @@ STRIDED = ("gate.weight", "gate.bias")
 class Row(nn.Linear):
     """A linear layer that leaves its bias to others, as Megatron's `skip_bias_add`."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The product alone."""
-        return nn.functional.linear(x, self.weight)
+        return nn.functional.linear(input, self.weight)
 
 
 class Tied(nn.Module):
@@ -106,7 +107,8 @@ def parallel_model(dtype: torch.dtype, *, by_sequence: bool) -> nn.Module:
         use_cpu_initialization=True,
         params_dtype=dtype,
     )
-    told = {"config": config, "init_method": nn.init.normal_}
+    # `Any`: what Megatron's layers take by keyword.
+    told: dict[str, Any] = {"config": config, "init_method": nn.init.normal_}
     column = {**told, "bias": True, "gather_output": False}
     row = {**told, "bias": True, "input_is_parallel": True}
 
@@ -146,7 +148,6 @@ def parallel_model(dtype: torch.dtype, *, by_sequence: bool) -> nn.Module:
     return model
 
 
-# `Any` would say no more: Megatron's attributes are on plain tensors.
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor, as Megatron's attributes of its parameter say."""
     if not getattr(parameter, "tensor_model_parallel", False):
