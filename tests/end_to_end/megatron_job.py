@@ -109,8 +109,8 @@ def parallel_model(dtype: torch.dtype, *, by_sequence: bool) -> nn.Module:
     )
     # `Any`: what Megatron's layers take by keyword.
     told: dict[str, Any] = {"config": config, "init_method": nn.init.normal_}
-    column = {**told, "bias": True, "gather_output": False}
-    row = {**told, "bias": True, "input_is_parallel": True}
+    column: dict[str, Any] = {**told, "bias": True, "gather_output": False}
+    row: dict[str, Any] = {**told, "bias": True, "input_is_parallel": True}
 
     class ParallelModel(nn.Module):
         def __init__(self) -> None:
