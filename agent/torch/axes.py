@@ -158,12 +158,6 @@ def check_axes(model: torch.nn.Module, job: JobAxes) -> None:
                 f"none of the job's, {shape}: pass mesh=, the DeviceMesh of all ranks, or the "
                 "sizes of its axes as {'pp': 2, 'dp': 4}, the last one counted first."
             )
-    marked = any(getattr(one, "tensor_model_parallel", False) is True for one in model.parameters())
-    if marked and all(axis.name != TENSOR_PARALLEL for axis in job.axes):
-        raise SettingError(
-            "Parameters are marked as parts of tensor-parallel ones (tensor_model_parallel), but "
-            "the job's mesh has no axis tp: pass mesh=, as {'dp': 2, 'tp': 4}."
-        )
 
 
 def meshes_of(model: torch.nn.Module) -> list[DeviceMesh]:

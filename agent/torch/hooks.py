@@ -253,6 +253,8 @@ class ModuleHooks:
         if not (activation or gradient):
             return
         for slot, tensor in tensors_in(output):
+            if isinstance(tensor, torch.nn.Parameter):
+                continue  # a weight, whose hooks would stay; Megatron's layers return their biases
             key = name, slot, occurrence
             if activation:
                 recorder.measure(("activation", *key), tensor, kind, placed=placed.get(slot))
@@ -279,7 +281,8 @@ class ModuleHooks:
             try:
                 occurrence = self._calls.get(((name,), recomputing()), 0)
                 kind = type(module).__name__
-                watch_input(self._recorder, inputs[0], name, occurrence, kind)
+                for tensor in inputs[:1]:
+                    watch_input(self._recorder, tensor, name, occurrence, kind)
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report(f"The input of {name} could not be watched", error)
 

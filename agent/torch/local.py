@@ -148,7 +148,8 @@ def parameter_placement(parameter: torch.Tensor) -> dict[str, Placement]:
     axis, which is called `tp` here; their gradients and states are not.
     """
     is_part = getattr(parameter, "tensor_model_parallel", False) is True
-    return {"tp": "shard"} if is_part else placement_of(parameter)
+    said: dict[str, Placement] = {"tp": "shard"} if is_part else {}
+    return said | placement_of(parameter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from ...sketch.errors import SettingError
+from .megatron import LOCAL_EXPERTS, is_of_expert
 
 ROOT = "(root)"
 """The name of the observed module itself."""
@@ -17,6 +18,7 @@ ROOT = "(root)"
 Rename = str | Callable[[re.Match[str]], str]
 """What a match of a regular expression in a name is replaced by, as of `re.sub`."""
 
+_LOCAL_EXPERT = re.compile(rf"(?<=\b{LOCAL_EXPERTS}\.)\d+")
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -54,6 +56,7 @@ class Names:
         """The modules whose forward is called."""
         self._numbers = [number for _, number in stages]
         self._parts, self._rename = list(map(unwrapped, self.roots)), _compiled(rename or {})
+        self._first_expert = 0
         self.number_stages(0, 1)
         for named in (
             [name for name, _ in self.modules()],
@@ -77,6 +80,18 @@ class Names:
             else ROOT
             for place, number in enumerate(self._numbers)
         ]
+
+    def number_experts(self, coordinate: int) -> None:
+        """Say where this rank is among those that Megatron has spread experts over.
+
+        They have their numbers in the whole then, unless `rename` is about them.
+        """
+        named = [pair for part in self._parts for pair in part.named_modules()]
+        lists = [(name, module) for name, module in named if name.endswith(LOCAL_EXPERTS)]
+        is_renamed = any(rule.search(f"{name}.0.") for rule, _ in self._rename for name, _ in lists)
+        if not is_renamed and any(is_of_expert(one) for _, m in lists for one in m.parameters()):
+            here = max(len(list(module.children())) for _, module in lists)
+            self._first_expert = coordinate * here
 
     def modules(self) -> list[tuple[str, torch.nn.Module]]:
         """(name, module) of every module that can be called, wrappers left out.
@@ -120,6 +135,8 @@ class Names:
                 raise SettingError(
                     f"rename[{pattern.pattern!r}] cannot replace anything in {name!r}: {error}."
                 ) from None
+        if self._first_expert:
+            return _LOCAL_EXPERT.sub(lambda at: str(int(at[0]) + self._first_expert), name)
         return name
 
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from ...wire.messages import MeshAxis
 from ..sitebook import Key
 from .ledger import Ledger
-from .local import gradient_of, parameter_placement, placement_of
+from .local import gradient_of, placement_of
+from .megatron import part_of, placement_in_mesh, tensor_parallel_axis
 from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
@@ -31,6 +33,7 @@ class ParameterHooks:
 
     Args:
         names: of the model's parameters.
+        mesh: of the job.
         optimizers: all that update it; none where the caller steps by hand.
         recorder: takes what is seen.
         ledger: told of updates, and of gradients that are read.
@@ -39,13 +42,19 @@ class ParameterHooks:
     def __init__(
         self,
         names: Names,
+        mesh: Sequence[MeshAxis],
         optimizers: Sequence[torch.optim.Optimizer],
         recorder: Recorder,
         ledger: Ledger,
     ) -> None:
         self._ledger = ledger
         self._parameters = names.parameters()
-        self._placed = {one: parameter_placement(one) for one in self._parameters}
+        self._placed = {
+            one: placement_in_mesh(name, one, mesh) for one, (name, _) in self._parameters.items()
+        }
+        axis = tensor_parallel_axis(mesh)
+        self._part = {one: part_of(one, axis) for one in self._parameters}
+        """What Megatron says; a DTensor says it itself."""
         self._optimizers = optimizers
         self._recorder = recorder
         self._updates = Updates()
@@ -151,7 +160,8 @@ class ParameterHooks:
         if key not in self._noted and self._recorder.wants(key[0], key[1]):
             self._noted.add(key)
             aliases, placed = self._parameters[parameter][1], self._placed[parameter]
-            self._recorder.measure(key, tensor, aliases=aliases, placed=placed)
+            part = self._part[parameter] if tensor.shape == parameter.shape else None
+            self._recorder.measure(key, tensor, aliases=aliases, placed=placed, part=part)
 
     def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         if not self._recorder.timetable.due("weight_gradient"):

@@ -19,7 +19,14 @@ from ...wire.messages import MeshAxis
 from .hooks import Hook
 from .identity import data_axes
 from .ledger import Ledger
-from .local import parameter_placement, placement_of
+from .local import gradient_of, placement_of
+from .megatron import (
+    adds_up_gradient,
+    is_part,
+    part_of,
+    placement_in_mesh,
+    tensor_parallel_axis,
+)
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
 from .units import is_unit, units_of
@@ -40,7 +47,7 @@ class ParallelHooks:
     def __init__(
         self, names: Names, mesh: Sequence[MeshAxis], recorder: Recorder, ledger: Ledger
     ) -> None:
-        self._recorder, self._ledger = recorder, ledger
+        self._recorder, self._ledger, self._mesh = recorder, ledger, mesh
         self._handles: list[Any] = []
         self._noted: set[str] = set()
         """Names of the unsharded weights that this step has."""
@@ -48,9 +55,13 @@ class ParallelHooks:
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
         axes = data_axes(mesh)
         wanted = any(map(recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
-        if not wanted or not any(axis.size > 1 for axis in mesh if axis.name in axes):
-            return
         known = names.parameters()
+        self._tensor_parallel = tensor_parallel_axis(mesh) if any(map(is_part, known)) else None
+        """The axis along which Megatron cuts parameters."""
+        self._is_shared = any(axis.size > 1 for axis in mesh if axis.name in axes)
+        """Whether ranks see different samples."""
+        if not wanted or (not self._is_shared and self._tensor_parallel is None):
+            return
         units = dict[torch.nn.Module, list[_Held]]()
         unit_of = units_of(names.whole)
         for _, module in names.modules():
@@ -61,7 +72,7 @@ class ParallelHooks:
                 if is_unit(unit) and _is_shared(parameter, axes):
                     held = _Held(module, attribute, parameter, *known[parameter])
                     units.setdefault(unit, []).append(held)
-                elif parameter.requires_grad and parameter not in self._hooked:
+                elif self._is_addend(known[parameter][0], parameter):
                     self._hooked[parameter] = True
                     self._watch_gradient(parameter, parameter, *known[parameter])
         for unit, held in units.items():
@@ -76,6 +87,16 @@ class ParallelHooks:
         """What comes now belongs to another step."""
         self._noted.clear()
 
+    def _is_addend(self, name: str, parameter: torch.Tensor) -> bool:
+        """Whether a whole parameter's gradient is to be added up, and nobody watches it yet."""
+        if not parameter.requires_grad or parameter in self._hooked:
+            return False
+        return self._is_shared or self._adds_up(name, parameter)
+
+    def _adds_up(self, name: str, parameter: torch.Tensor) -> bool:
+        """Whether gradients are added up along the axis along which Megatron cuts parameters."""
+        return self._tensor_parallel is not None and adds_up_gradient(name, parameter)
+
     def _watch_gradient(
         self,
         parameter: torch.Tensor,
@@ -87,18 +108,23 @@ class ParallelHooks:
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
         if not recorder.timetable.observes(LOCAL_GRADIENT):
             return
-        placed = parameter_placement(parameter)
+        placed = placement_in_mesh(name, parameter, self._mesh)
+        part = part_of(parameter, self._tensor_parallel)
+        if self._adds_up(name, parameter):
+            placed["tp"] = "partial"
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def arrives(gradient: torch.Tensor) -> None:
             # Of sparse gradients the places differ from rank to rank.
-            if recorder.timetable.due(LOCAL_GRADIENT) and not gradient.is_sparse:
+            # Where Megatron's kernel has added it up already, this is memory that nobody wrote.
+            is_there = not (gradient.is_sparse or getattr(kept, "grad_added_to_main_grad", False))
+            if is_there and recorder.timetable.due(LOCAL_GRADIENT):
                 with recorder.stopwatch:
                     try:
-                        to_others = parameter.grad is not None or kept.grad is not None
+                        to_others = parameter.grad is not None or gradient_of(kept) is not None
                         self._ledger.add(name, to_others=to_others)
                         ordered = _in_order_of(parameter, gradient)
-                        recorder.measure(key, ordered, aliases=aliases, placed=placed)
+                        recorder.measure(key, ordered, aliases=aliases, placed=placed, part=part)
                     except Exception as error:  # never into the training loop: told in the run
                         recorder.report(f"A gradient of {name} could not be read", error)
 

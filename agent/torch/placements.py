@@ -9,19 +9,30 @@ pattern goes above all.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ...wire.messages import Placement
+from ...wire.messages import MeshAxis, Placement
 from .axes import names_in_job
+from .identity import data_axes
 from .local import placement_of
+from .megatron import (
+    TENSOR_PARALLEL,
+    adds_up_gradient,
+    cut_along,
+    features_of,
+    is_vocabulary,
+    tensor_parallel_axis,
+)
 from .nested import tensors_in
 
 Placed = dict[str, Placement]
 """By mesh axis."""
+_Cut = tuple[str, bool, int, int]
+"""Axis of the mesh, whether along the output's features, how many there are, and how many here."""
 
 
 class ModulePlacements:
@@ -29,13 +40,24 @@ class ModulePlacements:
 
     Args:
         model: the observed root.
-        data_axes: mesh axes along which ranks see different samples: how a weight is sharded along
-            them says nothing about outputs.
+        mesh: of the job. How a weight is sharded along axes along which ranks see different samples
+            says nothing about outputs.
     """
 
-    def __init__(self, model: torch.nn.Module, data_axes: Collection[str]) -> None:
-        cuts = {module: list(_cuts(module, data_axes)) for module in model.modules()}
+    def __init__(self, model: torch.nn.Module, mesh: Sequence[MeshAxis]) -> None:
+        axes, axis = data_axes(mesh), tensor_parallel_axis(mesh)
+        modules = list(model.modules())
+        cuts = {module: [*_cuts(module, axes), *_megatron_cuts(module, axis)] for module in modules}
         self._cuts = {module: cut for module, cut in cuts.items() if cut}
+        self._of_sequences = {
+            module
+            for module in modules
+            if axis is not None
+            and self._cuts
+            and module not in self._cuts
+            and _is_of_sequences(module)
+        }
+        """Modules of Megatron's that see another part of the sequence on each rank."""
         self._known: Any = WeakIdKeyDictionary()
         """What is known of tensors that are still there, by those that own their memory."""
 
@@ -77,6 +99,8 @@ class ModulePlacements:
         if module not in self._cuts:
             for tensor in arriving:
                 placed |= self.known(tensor)
+            if module in self._of_sequences:
+                placed[TENSOR_PARALLEL] = "shard"
             return placed
         rows = math.prod(output.shape[:-1])
         for axis, along_features, whole, mine in self._cuts[module]:
@@ -88,13 +112,8 @@ class ModulePlacements:
         return placed
 
 
-def _cuts(
-    module: torch.nn.Module, data_axes: Collection[str]
-) -> Iterator[tuple[str, bool, int, int]]:
-    """Along which axes the weight of a module is cut.
-
-    Yields (axis, whether along the output's features, how many there are, and how many here).
-    """
+def _cuts(module: torch.nn.Module, data_axes: Collection[str]) -> Iterator[_Cut]:
+    """Along which axes the weight of a module, a DTensor, is cut."""
     weight = getattr(module, "weight", None)
     mesh, placements = getattr(weight, "device_mesh", None), getattr(weight, "placements", None)
     if not isinstance(weight, torch.Tensor) or mesh is None or placements is None:
@@ -112,11 +131,33 @@ def _cuts(
             yield axis, placement.dim == features, whole, mine
 
 
+def _megatron_cuts(module: torch.nn.Module, axis: MeshAxis | None) -> Iterator[_Cut]:
+    """Whether the weight of a layer of Megatron's is cut, or one that it is called with."""
+    weight = getattr(module, "weight", None)
+    if axis is None:
+        return
+    if isinstance(weight, torch.Tensor):
+        along, features = cut_along(weight), 1 if _is_embedding(module) else 0
+        if along is not None and weight.dim() == 2:
+            mine = weight.shape[features]
+            yield axis.name, along == features, mine * axis.size, mine
+    elif (made := features_of(module)) is not None and made[0] != made[1]:
+        yield axis.name, True, *made
+
+
+def _is_of_sequences(module: torch.nn.Module) -> bool:
+    """Whether a module's own weights are marked as Megatron marks those of norms and routers."""
+    own = module.parameters(recurse=False)
+    return any(adds_up_gradient("", parameter) for parameter in own)
+
+
+def _is_embedding(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Embedding) or is_vocabulary(module)
+
+
 def _rows_of(tensor: torch.Tensor, module: torch.nn.Module) -> int:
     """How many vectors a module makes of its whole input."""
-    return (
-        tensor.numel() if isinstance(module, torch.nn.Embedding) else math.prod(tensor.shape[:-1])
-    )
+    return tensor.numel() if _is_embedding(module) else math.prod(tensor.shape[:-1])
 
 
 def _owner(tensor: torch.Tensor) -> torch.Tensor:

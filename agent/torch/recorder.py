@@ -43,6 +43,7 @@ from .local import (
     placement_of,
     untransformed,
 )
+from .megatron import Part
 from .printouts import Printouts
 from .sampling import LEAST as LEAST_SAMPLED
 
@@ -207,12 +208,14 @@ class Recorder(Telling):
         *,
         borrowed: bool = False,
         placed: Mapping[str, Placement] | None = None,
+        part: Part | None = None,
     ) -> None:
         """Summarise `tensor` under `key`. Never raises: an error disables the site and is told.
 
         Args:
             borrowed: whether its memory may hold something else once the caller goes on.
             placed: how it relates to the whole by mesh axis, where it does not say so itself.
+            part: which part of the whole it is, alike.
         """
         step = self._open
         if step is None:
@@ -229,9 +232,9 @@ class Recorder(Telling):
             if in_transform():
                 with temporarily_clear_interpreter_stack():
                     tensor = untransformed(tensor)
-                    self._add(step, row, key, tensor, how, module, aliases, borrowed, placed)
+                    self._add(step, row, key, tensor, how, module, aliases, borrowed, placed, part)
             else:
-                self._add(step, row, key, tensor, how, module, aliases, borrowed, placed)
+                self._add(step, row, key, tensor, how, module, aliases, borrowed, placed, part)
         except Exception as error:  # the law: counted and told, never raised
             self.report(f"Site {key[0]}:{key[1]} is no longer measured", error)
             self.counters["hook_errors"] += 1
@@ -355,6 +358,7 @@ class Recorder(Telling):
         aliases: tuple[str, ...],
         borrowed: bool,
         placed: Mapping[str, Placement] | None,
+        part: Part | None,
     ) -> None:
         """Give a tensor to its device's meter; `row` is None at the first of its site."""
         piece = local_tensor(tensor)
@@ -369,9 +373,9 @@ class Recorder(Telling):
             self.printouts.show(step.step, key, piece)
             return
         if row is None:
-            row = self._new_site(key, tensor, piece, module, aliases, placed or {})
+            row = self._new_site(key, tensor, piece, module, aliases, placed or {}, part)
         if row != UNMEASURED:
-            elements, how = self._reading(row, tensor, piece, how)
+            elements, how = self._reading(row, tensor, piece, how, part)
             counted = () if how.sentinel else self.book.counted.get(row, ())
             to_count = ToCount.of(piece, counted) if counted else None
             if borrowed and elements.is_cpu:  # a device works off its queue in order
@@ -390,32 +394,41 @@ class Recorder(Telling):
             self.lose(Gap(first_step=step, last_step=step, frames=1, cause=NO_TABLE))
 
     def _reading(
-        self, row: int, tensor: torch.Tensor, piece: torch.Tensor, how: Reading
+        self,
+        row: int,
+        tensor: torch.Tensor,
+        piece: torch.Tensor,
+        how: Reading,
+        part: Part | None,
     ) -> tuple[torch.Tensor, Reading]:
         """Which elements of a local piece are read, in which order, and how."""
         stride = 1 if row in self.book.whole else how.stride
         numbered = stride == 1 and (how.compared or not how.sentinel)
-        region = self._region(row, tensor, piece) if numbered else None
+        region = self._region(row, tensor, piece, part) if numbered else None
         elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
         if (copies, stride, region) != (1, how.stride, None):
             how = replace(how, copies=copies, stride=stride, region=region)
         return elements, how
 
-    def _region(self, row: int, tensor: torch.Tensor, piece: torch.Tensor) -> Region | None:
+    def _region(
+        self, row: int, tensor: torch.Tensor, piece: torch.Tensor, part: Part | None
+    ) -> Region | None:
         """Where a piece lies in the whole tensor, found once while both keep their sizes."""
-        placements = getattr(tensor, "placements", None)
+        placements = getattr(tensor, "placements", part)
         if placements is None or not piece.is_contiguous():
             return None
         sizes = tensor.shape, piece.shape, placements
         known = self._cuts.get(row)
         if known is None or known[0] != sizes:
-            cut = self._cut(self.book.sites[row].name, tensor, piece)
+            cut = self._cut(self.book.sites[row].name, tensor, piece, part)
             known = self._cuts[row] = sizes, cut.region() if cut else None
         return known[1]
 
-    def _cut(self, name: str, tensor: torch.Tensor, piece: torch.Tensor) -> Cut | None:
+    def _cut(
+        self, name: str, tensor: torch.Tensor, piece: torch.Tensor, part: Part | None
+    ) -> Cut | None:
         try:
-            return cut_of(tensor, piece)
+            return part.cut(piece.shape) if part is not None else cut_of(tensor, piece)
         except Exception as error:  # its sketch is right all the same
             self.report(f"Elements of the pieces of {name} are numbered from 0", error)
             return None
@@ -449,10 +462,11 @@ class Recorder(Telling):
         module: str,
         aliases: tuple[str, ...],
         placed: Mapping[str, Placement],
+        part: Part | None,
     ) -> int:
         default = self._default_placement.get(key[0], {})
         refused = self.book.refused_exact_counts
-        cut = self._cut(key[1], tensor, piece)
+        cut = self._cut(key[1], tensor, piece, part)
         row = self.book.add(
             key,
             dtype=dtype_name(piece.dtype),

@@ -41,6 +41,7 @@ from .identity import (
     stage_axes,
 )
 from .ledger import Ledger
+from .megatron import check_layers
 from .meters import meter_maker
 from .names import Names, Observable, Rename, stages_of
 from .optimizers import ParameterHooks, group_of
@@ -367,6 +368,7 @@ class Scope(Block):
         identity = identify(self._model, self._mesh)
         self._job = identity.job
         check_axes(self._model, self._job)
+        check_layers(self._model, self._job.axes)
         self._placing.check([axis.name for axis in self._job.axes])
         address, keys, launch = self._to, self._keys, named_launch(self._run)
         if address is None or not launch:
@@ -463,6 +465,8 @@ class Scope(Block):
         for axis in mesh:
             if axis.name == "pp":
                 self._names.number_stages(axis.coordinate, axis.size)
+            if axis.name == "ep":
+                self._names.number_experts(axis.coordinate)
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
@@ -488,10 +492,10 @@ class Scope(Block):
         )
         self._ledger = Ledger()
         self._parameter_hooks = ParameterHooks(
-            self._names, self._optimizers, self._recorder, self._ledger
+            self._names, mesh, self._optimizers, self._recorder, self._ledger
         )
         self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
-        placements = ModulePlacements(self._model, axes)
+        placements = ModulePlacements(self._model, mesh)
         self._hooks = ModuleHooks(
             self._names,
             self._modules,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -67,6 +67,17 @@ def test_what_megatron_adds_up_in_its_own_buffers_is_the_gradient(observed: Obse
             parameter.main_grad, parameter.grad = torch.full_like(parameter.grad, 3.0), None  # pyright: ignore[reportAttributeAccessIssue]
         scope.step()
     assert observed.means("weight_gradient", "0.weight") == {0: 3.0}
+
+
+def test_layers_that_are_cut_want_an_axis(observed: Observed) -> None:
+    net = model()
+    layer: Any = net.get_submodule("0")
+    layer.output_size, layer.output_size_per_partition = 8, 4
+    with (
+        pytest.raises(SettingError, match=r"cut over several ranks, but .* pass mesh=, as {'dp'"),
+        observed.observe(net),
+    ):
+        pass
 
 
 def test_what_cannot_be_is_refused(observed: Observed) -> None:

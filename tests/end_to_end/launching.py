@@ -16,9 +16,17 @@ from rankscope.store import Run, open_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) -> Run:
-    """The finished run of a job that went well."""
-    run_ranks(str(job), ranks, [run, str(directory), *arguments], directory / f"{run}.output")
+def run_of(
+    job: Path,
+    ranks: int,
+    run: str,
+    directory: Path,
+    *arguments: str,
+    imports: Sequence[str] = (),
+) -> Run:
+    """The finished run of a job that went well; `imports` as of `run_ranks`."""
+    output, given = directory / f"{run}.output", [run, str(directory), *arguments]
+    run_ranks(str(job), ranks, given, output, imports)
     deadline = time.monotonic() + 45
     while not open_run(directory / run).finished:
         assert time.monotonic() < deadline
@@ -26,13 +34,20 @@ def run_of(job: Path, ranks: int, run: str, directory: Path, *arguments: str) ->
     return open_run(directory / run)
 
 
-def run_ranks(script: str, ranks: int, arguments: Sequence[str], output: Path) -> None:
-    """Run a script, or a module of `tests`, as so many ranks, until all have ended well."""
+def run_ranks(
+    script: str, ranks: int, arguments: Sequence[str], output: Path, imports: Sequence[str] = ()
+) -> None:
+    """Run a script, or a module of `tests`, as so many ranks, until all have ended well.
+
+    Args:
+        imports: what takes long to import, and is imported once before there are ranks.
+    """
     asked = {
         "ranks": ranks,
         "script": script,
         "arguments": list(arguments),
         "output": str(output),
+        "imports": list(imports),
         "environment": dict(os.environ),
     }
     server = _server()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ Tensors = dict[str, torch.Tensor]
 """By label."""
 
 
-def runs_of(job: Path, ranks: int, mode: str, directory: Path) -> dict[str, Run]:
+def runs_of(
+    job: Path, ranks: int, mode: str, directory: Path, imports: Sequence[str] = ()
+) -> dict[str, Run]:
     """By dtype: the finished runs of a job that trains the same model in each."""
-    last = run_of(job, ranks, mode, directory, mode)
+    last = run_of(job, ranks, mode, directory, mode, imports=imports)
     return {"float32": open_run(directory / f"{mode}-float32"), "float64": last}
 
 

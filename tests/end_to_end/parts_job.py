@@ -1,6 +1,6 @@
 """The job of test_parts.py: two ranks that hold parts of a model, or of its samples.
 
-Usage: torchrun --nproc-per-node 2 parts_job.py RUN DIRECTORY pp|cp|ep
+Usage: torchrun --nproc-per-node 2 parts_job.py RUN DIRECTORY pp|cp|ep|local-ep|one-ep
 The model is trained in float32, as RUN-float32, then in float64.
 """
 
@@ -79,15 +79,68 @@ class Experts(nn.Module):
         return self.out(torch.stack(made, 1).flatten(0, 2))
 
 
+class LocalExperts(Experts):
+    """With the names and marks of Megatron's `SequentialMLP`: a rank counts its own from 0."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(ranks)
+        if ranks > 1:
+            mark_as_expert(self.expert)
+            self.local_experts = nn.ModuleList([self.expert])
+            del self.expert
+            self.__dict__["expert"] = self.local_experts[0]
+        else:
+            self.local_experts = self.experts
+            del self.experts
+            self.__dict__["experts"] = self.local_experts
+
+
+class JoinedExperts(nn.Module):
+    """All experts of a rank are one parameter, as in Megatron's `GroupedMLP`."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__()
+        self.ranks, self.dense, self.out = ranks, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        joined = torch.randn(2, WIDTH, WIDTH)
+        here = joined[dist.get_rank()][None] if ranks > 1 else joined
+        self.experts = nn.Parameter(here.clone())
+        if ranks > 1:
+            self.experts.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As `Experts`."""
+        x = self.dense(x)
+        if self.ranks > 1:
+            given = all_to_all_single(torch.empty_like(x), x)
+            return self.out(all_to_all_single(torch.empty_like(x), given @ self.experts[0]))
+        given = x.view(2, 2, -1, WIDTH).transpose(0, 1)
+        made = given.flatten(1, 2) @ self.experts
+        return self.out(made.view(2, 2, -1, WIDTH).transpose(0, 1).flatten(0, 2))
+
+
+def mark_as_expert(module: nn.Module) -> None:
+    """As Megatron marks what other ranks do not have."""
+    for parameter in module.parameters():
+        parameter.allreduce = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def make_model(mode: str, dtype: torch.dtype, ranks: int = 1) -> nn.Module:
     """The whole on one rank, or the part of this one; the same numbers everywhere."""
     torch.manual_seed(0)
     if mode == "cp":
         return Attention(ranks).to(dtype)
-    if mode == "ep":
-        return Experts(ranks).to(dtype)
+    if mode.endswith("ep"):
+        kind = {"ep": Experts, "local-ep": LocalExperts, "one-ep": JoinedExperts}[mode]
+        return cast_in_place(kind(ranks), dtype)
     stages = nn.Sequential(Stack(range(2)), Stack(range(2, 4))).to(dtype)
     return stages if ranks == 1 else stages[dist.get_rank()]
+
+
+def cast_in_place(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Parameters keep what they are marked with."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -111,7 +164,7 @@ def train(model: Any, data: torch.Tensor, target: torch.Tensor) -> None:
     rank = dist.get_rank()
     loss_of(model(data.chunk(2)[rank]), target.chunk(2)[rank]).backward()
     for name, parameter in model.named_parameters():
-        if not name.startswith("expert"):  # which has seen the tokens of all ranks
+        if "expert" not in name:  # which has seen the tokens of all ranks
             dist.all_reduce(parameter.grad)
         parameter.grad /= 2
 
@@ -135,7 +188,7 @@ def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> Non
         optimizer,
         run=run,
         directory=directory,
-        mesh={mode: 2},
+        mesh={mode.removeprefix("local-").removeprefix("one-"): 2},
         rename={"^expert$|^expert(?=[.])": f"experts.{rank}"},
     ) as scope:
         for step in range(STEPS):

@@ -9,6 +9,7 @@ torchrun itself.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -86,6 +87,8 @@ def lead(job: dict[str, Any]) -> int:
     os.dup2(out, 2)
     os.environ.clear()
     os.environ.update(job["environment"])
+    for module in job["imports"]:
+        importlib.import_module(module)
     return run(job["ranks"], job["script"], job["arguments"])
 
 

@@ -68,7 +68,7 @@ class Activations:
         self._mesh: tuple[MeshAxis, ...] = mesh_of_tensors(names.whole)
         axes = data_axes(self._mesh)
         self._samples: dict[str, Placement] = dict.fromkeys(axes, "shard")
-        self._placements = ModulePlacements(names.whole, axes)
+        self._placements = ModulePlacements(names.whole, self._mesh)
         self._with_gradients, self._device, self._dtype = gradients, device, dtype
         self._calls: Counter[tuple[str, bool]] = Counter()
         self._handles: list[Any] = []

@@ -1,0 +1,134 @@
+"""What Megatron says of its parameters and layers: by attributes, for its tensors are plain ones.
+
+A parameter that is a part of a whole has `tensor_model_parallel`, and `partition_dim` says along
+which of its axes. Which part it is follows from the rank's place on the axis that is called `tp`
+here. Parameters that see another part of the sequence on each rank of it have `sequence_parallel`;
+those of experts, where these are spread over ranks, have `allreduce`, and it is False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...sketch.errors import SettingError
+from ...wire.messages import MeshAxis, Placement
+from .local import Cut, parameter_placement
+
+TENSOR_PARALLEL = "tp"
+"""The axis of the mesh along which Megatron cuts parameters."""
+EXPERTS = "ep"
+"""The axis along which ranks have other experts."""
+LOCAL_EXPERTS = "local_experts"
+"""What Megatron calls the list of those of a rank, which it counts from 0."""
+NORMS_OF_HEADS = ("q_layernorm", "k_layernorm")
+"""Their weights see a rank's own heads; Megatron knows them by name, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which of several equal parts of a whole a tensor is."""
+
+    along: int
+    """The axis of the tensor that is cut."""
+    number: int
+    parts: int
+
+    def cut(self, sizes: Sequence[int]) -> Cut:
+        """Where a piece of those sizes lies."""
+        whole, offsets = list(sizes), [0] * len(sizes)
+        whole[self.along] *= self.parts
+        offsets[self.along] = self.number * sizes[self.along]
+        return Cut(list(sizes), offsets, whole, [(TENSOR_PARALLEL, self.along)])
+
+
+def tensor_parallel_axis(mesh: Iterable[MeshAxis]) -> MeshAxis | None:
+    """The axis along which parameters are cut; None where it has one rank, or is not there."""
+    return next((axis for axis in mesh if axis.name == TENSOR_PARALLEL and axis.size > 1), None)
+
+
+def is_part(parameter: object) -> bool:
+    """Whether Megatron marked a tensor as a part of a whole."""
+    return getattr(parameter, "tensor_model_parallel", False) is True
+
+
+def cut_along(parameter: torch.Tensor) -> int | None:
+    """The axis along which Megatron cut a tensor; None for a whole, and where it does not say."""
+    along = getattr(parameter, "partition_dim", None)
+    if not is_part(parameter) or hasattr(parameter, "placements") or not isinstance(along, int):
+        return None
+    return along if 0 <= along < parameter.dim() else None
+
+
+def part_of(parameter: torch.Tensor, axis: MeshAxis | None) -> Part | None:
+    """Which part of the whole a parameter is, where that is known.
+
+    It is not where `partition_stride` says that a rank has several parts, as of the two matrices of
+    a gated unit: then its elements are no part of the whole in one.
+    """
+    along = cut_along(parameter)
+    if axis is None or along is None or getattr(parameter, "partition_stride", 1) != 1:
+        return None
+    return Part(along, axis.coordinate, axis.size)
+
+
+def adds_up_gradient(name: str, parameter: torch.Tensor) -> bool:
+    """Whether ranks along `tp` add up a parameter's gradients, for each sees a part of its input.
+
+    Megatron does so when all gradients are made, and copies of the parameter stay alike.
+    """
+    of_sequence = getattr(parameter, "sequence_parallel", False) is True
+    of_heads = any(norm in name for norm in NORMS_OF_HEADS)
+    return (of_sequence or of_heads) and not (
+        is_part(parameter) or hasattr(parameter, "placements")
+    )
+
+
+def is_of_expert(parameter: object) -> bool:
+    """Whether a parameter is that of experts that other ranks do not have."""
+    return getattr(parameter, "allreduce", True) is False
+
+
+def placement_in_mesh(
+    name: str, parameter: torch.Tensor, mesh: Iterable[MeshAxis]
+) -> dict[str, Placement]:
+    """How a parameter relates to the whole, by mesh axis, as it or Megatron says.
+
+    What holds all experts of a rank in one is a part of those of all ranks.
+    """
+    placed = parameter_placement(parameter)
+    is_spread = any(axis.name == EXPERTS and axis.size > 1 for axis in mesh)
+    if is_spread and is_of_expert(parameter) and f"{LOCAL_EXPERTS}." not in name:
+        placed[EXPERTS] = "shard"
+    return placed
+
+
+def check_layers(model: torch.nn.Module, mesh: Iterable[MeshAxis]) -> None:
+    """Refuse a mesh without the axis along which layers are cut.
+
+    Raises:
+        SettingError: it has none.
+    """
+    cut = (made for module in model.modules() if (made := features_of(module)) is not None)
+    if tensor_parallel_axis(mesh) is None and any(whole != mine for whole, mine in cut):
+        raise SettingError(
+            "Layers of Megatron's are cut over several ranks, but the job's mesh has no axis tp: "
+            "pass mesh=, as {'dp': 2, 'tp': 4}, the last axis counted first."
+        )
+
+
+def is_vocabulary(module: torch.nn.Module) -> bool:
+    """Whether a module is an embedding of Megatron's, whose weight is cut along its inputs."""
+    return hasattr(module, "num_embeddings_per_partition")
+
+
+def features_of(module: torch.nn.Module) -> tuple[int, int] | None:
+    """How many features a column-parallel layer makes, and how many of them here.
+
+    Also of one without a weight of its own, as an output layer that has the embedding's.
+    """
+    whole = getattr(module, "output_size", None)
+    mine = getattr(module, "output_size_per_partition", None)
+    return (whole, mine) if isinstance(whole, int) and isinstance(mine, int) else None
