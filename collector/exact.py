@@ -16,6 +16,7 @@ from ..rules.rule import Rule, Told, Verdict
 from ..sketch.labels import rank_words
 from ..sketch.table import Floats
 from ..store.record import SiteInfo
+from .averaging import MOST, Averaging, more_words, times_average
 from .blame import Sum
 from .rounding import TIMES_OTHERS, Rounding
 from .sums import EPS, ROUNDINGS, Pairs, Sums
@@ -65,21 +66,28 @@ class Exact:
     _pairs: dict[str, Pairs] = field(default_factory=dict[str, Pairs])
     """By kind of what was reduced: those of the last record that had some."""
     _rounding: Rounding = field(default_factory=Rounding)
+    _averaging: Averaging = field(default_factory=Averaging)
 
     def judge(
-        self, merged: Merged, firing: Collection[tuple[str, int]], *, whole: bool
+        self,
+        merged: Merged,
+        firing: Collection[tuple[str, int]],
+        training: Mapping[int, Mapping[str, float]],
+        *,
+        whole: bool,
     ) -> Mapping[Rule, Verdict]:
         """The verdicts on one record.
 
         Args:
             firing: rules and sites of which alerts go on.
+            training: by rank what it told of the step.
             whole: whether it holds all ranks, and each to the step's end; else sums are not judged.
         """
         sums = _Entries()
         if whole:
             self._activation_sums(merged, sums)
         if whole and not merged.unmatched:
-            self._gradient_sums(merged, sums)
+            self._gradient_sums(merged, training, sums)
         return {COPIES: self._copies(merged, firing), SUMS: sums.verdict()}
 
     def _copies(self, merged: Merged, firing: Collection[tuple[str, int]]) -> Verdict:
@@ -117,7 +125,9 @@ class Exact:
             known = self._pairs[kind] = Pairs.find(merged, self.site, kind)
         return known
 
-    def _gradient_sums(self, merged: Merged, into: _Entries) -> None:
+    def _gradient_sums(
+        self, merged: Merged, training: Mapping[int, Mapping[str, float]], into: _Entries
+    ) -> None:
         pairs = self._pairs_of(merged, REDUCED)
         if not len(pairs.addends):
             return
@@ -126,8 +136,13 @@ class Exact:
         if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
             return
         usual = float(np.nanmedian(sums.off))
-        into.add(-1, usual, NO_FACTOR, lambda: Told(text=NONE))
+        times = times_average(sums.factor, pairs.ranks, training)
+        if usual <= NO_FACTOR and self._averaging.is_more(times):
+            into.add(-1, times, MOST, lambda: Told(text=more_words(times)))
+        else:
+            into.add(-1, usual, NO_FACTOR, lambda: Told(text=NONE))
         if usual <= NO_FACTOR:
+            self._averaging.learn(times)
             what = f"the sum of the ranks' own gradients times {sums.factor:.6g}, as the others are"
             most = np.maximum(tolerance, self._rounding.others(pairs, sums))
             self._kept(merged, pairs, sums, most, what, into)

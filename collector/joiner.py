@@ -575,7 +575,7 @@ class Joiner:
         watch, broken = self.watch, len(self.watch.broken)
         whole = record.complete and not record.partial
         try:
-            given = self._exact.judge(merged, watch.firing, whole=whole)
+            given = self._exact.judge(merged, watch.firing, record.training, whole=whole)
             alerts = watch.judge(record, given, world_size=self.world_size, patched=patched)
         except Exception as error:  # what peers have sent never costs the record
             self._tell("rule-failed", -1, record.step, f"A record was not judged: {error!r}.")

@@ -21,7 +21,8 @@ TIMES_OTHERS, AT_FIRST = 8, 64
 tensors one half may be nearly right by chance: until so many records are known it is more."""
 COMPRESSED = 2**-5
 """As much as all but one tensor are off by may one be at first, times 8, where something rounds
-them; but no more than this, four units in the last place of bfloat16."""
+them; but no more than this, four units in the last place of bfloat16. Of fewer tensors than
+`RECORDS` all may be so far off where two are: the others may be nearly right by chance."""
 MEMORY = 64
 """Records of which it is known what half of the tensors were off by."""
 RECORDS = 8
@@ -53,7 +54,9 @@ class Rounding:
         off = np.sort(sums.off[~np.isnan(sums.off)])
         if len(known) >= RECORDS or (len(off) >= RECORDS and half <= pairs.reduction.min()):
             return most
-        return max(most, min(TIMES_OTHERS * float(off[-2:][0]), COMPRESSED))
+        second = float(off[-2:][0])
+        is_rounded = len(off) < RECORDS and second > pairs.reduction.min()
+        return max(most, COMPRESSED if is_rounded else min(TIMES_OTHERS * second, COMPRESSED))
 
     def learn(self, pairs: Pairs, sums: Sums) -> None:
         """Of a record whose gradients were reduced."""

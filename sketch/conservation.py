@@ -11,6 +11,9 @@ import numpy as np
 
 from .table import Floats
 
+LOSS_SCALE, GRADIENT_SCALE = "loss_scale", "gradient_scale"
+"""Training statistics: by what backward's gradients are multiplied; and those of parameters, where
+a fused optimizer divides by it itself."""
 LEAST = 3
 """Of fewer tensors a common factor cannot be told from a wrong one."""
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..sketch.conservation import LOSS_SCALE as LOSS
 from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.table import Floats
 from .reader import Reader
 from .record import addend_pairs
-from .scales import LOSS, addends_of, reductions_frame, told
+from .scales import addends_of, reductions_frame, told
 from .selection import Chosen, Indices
 
 L2, RMS = MAIN.index("l2"), MAIN.index("rms")

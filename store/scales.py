@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..sketch.conservation import GRADIENT_SCALE as GRADIENT
+from ..sketch.conservation import LOSS_SCALE as LOSS
 from ..sketch.conservation import common_factor
 from ..sketch.derive import DEGREE, MAIN
 from ..sketch.distribution import SPREAD
@@ -18,9 +20,6 @@ from .reader import Reader
 from .record import SiteInfo, addend_pairs
 from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
 
-LOSS, GRADIENT = "loss_scale", "gradient_scale"
-"""Training statistics: by what backward's gradients are multiplied; and those of parameters, where
-a fused optimizer divides by it itself."""
 L2, NONFINITE, MAX = MAIN.index("l2"), MAIN.index("nonfinite"), SPREAD.index("max")
 
 

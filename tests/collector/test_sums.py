@@ -214,3 +214,34 @@ def test_a_share_that_all_copies_lack_is_named_though_they_differ_in_a_bit() -> 
         reduced[1, 0] = np.nextafter(reduced[1, 0], np.float32(rank))
 
     assert told(Job(4), local, lose).ranks == (3,)
+
+
+def test_gradients_that_were_averaged_and_are_added_up_once_are_told() -> None:
+    job = Job(4)
+    for step in range(LEARNING):
+        assert job.train(gradients(4, step), 1 / 4) == []
+    assert job.train(gradients(4, 50), 0.1) == []  # clipped
+    [begins] = job.train(gradients(4, 51), 1.0)
+    [ends] = job.train(gradients(4, 52), 1 / 4)
+
+    assert (begins.rule, begins.site, begins.ranks) == ("conservation", "", ())
+    assert begins.value == pytest.approx(4)
+    assert begins.text.startswith("All reduced gradients are 4 times the average of the ranks' own")
+    assert (ends.text, ends.last_step) == (begins.text, begins.first_step)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 1 / 64])
+def test_a_job_that_does_not_average_may_change_its_factor(factor: float) -> None:
+    job = Job(4)
+    for step in range(2 * LEARNING):
+        assert job.train(gradients(4, step), factor * 2 ** (step // 4)) == []
+
+
+def test_a_loss_scale_that_is_told_is_taken_out() -> None:
+    job = Job(2)
+    for step in range(2 * LEARNING):
+        scale = 2.0 ** (16 - step // 4)
+        told = {"loss_scale": scale}
+        assert job.train(gradients(2, step), 0.5 / scale, training=told) == []
+    [alert] = job.train(gradients(2, 99), 1.0, training={"loss_scale": 1.0})
+    assert alert.value == pytest.approx(2)

@@ -1,11 +1,15 @@
 """The job of test_meshes.py: DTensors on meshes that are not the job's, or have other names.
 
-Usage: torchrun --nproc-per-node 4 meshes_job.py RUN DIRECTORY flat|model|part|ddp, of 2 ranks
-unnamed|replicate. RUN.error tells why it was refused.
+Usage: torchrun --nproc-per-node 4 meshes_job.py RUN DIRECTORY flat|model|empty|part|ddp, of 2 ranks
+unnamed|replicate|accumulate. RUN.error tells why it was refused.
+
+A rank of `empty` has no row of the head. That mode and `accumulate`, which has two micro-batches,
+compute activations anew in the backward.
 """
 
 import runpy
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -15,19 +19,37 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from rankscope.agent.torch import observe
 from rankscope.sketch import SettingError
 
 SHARDS = runpy.run_path(str(Path(__file__).with_name("shards_job.py")))
 STEPS = SHARDS["STEPS"]
-SAMPLES = {"flat": 4, "model": 2, "unnamed": 1, "replicate": 2}
-"""By mode: into how many parts a batch is cut."""
+SAMPLES = {"flat": 4, "model": 2, "empty": 4, "unnamed": 1, "replicate": 2, "accumulate": 2}
+"""By mode: among how many ranks a batch is cut."""
+MICRO_BATCHES = {"accumulate": 2}
+"""By mode: into how many parts a rank cuts its own; else it takes it in one."""
 
 
-def make_model() -> nn.Module:
-    """7 rows are not cut evenly; the same on each rank and in the test."""
-    return SHARDS["make_model"]("fsdp", torch.float64)
+class Checkpointed(SHARDS["Model"]):
+    """The same model, which keeps less for its backward."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of each token."""
+        x = self.tokens(tokens)
+        return self.head(x + checkpoint(self.block, x, use_reentrant=False))
+
+    def block(self, x: torch.Tensor) -> torch.Tensor:
+        """What is computed anew."""
+        return self.down(self.act(self.up(self.norm(x))))
+
+
+def make_model(mode: str) -> nn.Module:
+    """The same numbers on each rank and in the test; 7 rows are not cut evenly."""
+    kind = Checkpointed if mode in ("empty", "accumulate") else SHARDS["Model"]
+    torch.manual_seed(0)
+    return kind(3 if mode == "empty" else 7).to(torch.float64)
 
 
 def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -57,6 +79,10 @@ def parallelised(model: nn.Module, mode: str) -> tuple[nn.Module, DeviceMesh | N
     if mode == "unnamed":
         parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
         return model, None
+    if mode == "empty":
+        return sharded(model, init_device_mesh("cpu", (4,), mesh_dim_names=("fsdp",))), None
+    if mode == "accumulate":
+        return DistributedDataParallel(model), None
     if mode == "replicate":
         return replicated(model, init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))), None
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
@@ -68,19 +94,27 @@ def parallelised(model: nn.Module, mode: str) -> tuple[nn.Module, DeviceMesh | N
     return sharded(model, mesh["data"]), mesh
 
 
+def train(model: nn.Module, tokens: torch.Tensor, parts: int) -> None:
+    """Forward and backward of each part; the last one reduces."""
+    for number, part in enumerate(tokens.chunk(parts)):
+        is_ddp = isinstance(model, DistributedDataParallel)
+        with model.no_sync() if is_ddp and number < parts - 1 else nullcontext():
+            (model(part).square().mean() / parts).backward()
+
+
 def main() -> None:
     """One mode."""
     run, directory, mode = sys.argv[1:]
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    model, mesh = parallelised(make_model(), mode)
+    model, mesh = parallelised(make_model(mode), mode)
     optimizer = SHARDS["make_optimizer"](model)
     parts = SAMPLES.get(mode, 1)
     share = dist.get_rank() * parts // dist.get_world_size()
     try:
         with observe(model, optimizer, run=run, directory=directory, mesh=mesh) as scope:
             for step in range(STEPS):
-                SHARDS["train"](model, SHARDS["batch"](step).chunk(parts)[share])
+                train(model, SHARDS["batch"](step).chunk(parts)[share], MICRO_BATCHES.get(mode, 1))
                 optimizer.step()
                 scope.step()
                 optimizer.zero_grad()

@@ -3,7 +3,8 @@
 Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY MODE [FAULT]
 
 The mode is ddp (compressed: in float16), fsdp (mixed: in bfloat16, reduced in float32; half:
-reduced in bfloat16), compiled or tp. Where the fault is `long` all goes well in 40 steps.
+reduced in bfloat16), compiled or tp. Where the fault is `long` all goes well in 40 steps. `summed`
+comes in step `LATE` of 12, which are not clipped.
 
 Two micro-batches a step, of which only the second is reduced. The fault comes in step `FAULTY`.
 """
@@ -36,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankscope.agent.torch import observe
 
 STEPS, FAULTY, MICRO_BATCHES = 4, 2, 2
+MORE_STEPS, LATE = {"long": 40, "summed": 12}, 10
 REDUCED_IN = {"mixed": torch.float32, "half": torch.bfloat16}
 
 
@@ -83,6 +85,10 @@ class Faults:
         if self.is_now("wire", 1) and first.grad is not None:
             gradient = getattr(first.grad, "_local_tensor", first.grad)
             gradient[0, 0] += gradient.abs().max() / 100
+        if self.fault == "summed" and self.step == LATE:  # on all ranks
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad *= dist.get_world_size()
 
     def in_the_forward(self, module: nn.Module, _: Any) -> None:
         """Spoil a weight that was gathered; FSDP2 gathers it anew for the next forward."""
@@ -170,14 +176,15 @@ def main() -> None:
     model = parallelised(make_model(), mode, faults)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with observe(model, optimizer, run=run, directory=directory) as scope:
-        for step in range(40 if faults.fault == "long" else STEPS):
+        for step in range(MORE_STEPS.get(faults.fault, STEPS)):
             faults.step = step
             faults.before_the_step(model)
             for data, way in micro_batches(model, step):
                 with way:
                     (model(data).float().square().mean() / MICRO_BATCHES).backward()
             faults.before_the_update(model)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+            most = 1e9 if faults.fault == "summed" else 1e-2
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most)
             optimizer.step()
             scope.step()
             optimizer.zero_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ SHARDS = SCRIPT["SHARDS"]
 MESHES = {
     "flat": {"dp_shard": 2, "cp": 2},
     "model": {"data": 2, "tp": 2},
+    "empty": {"fsdp": 4},
     "unnamed": {"tp": 2},
     "replicate": {"dp": 2},
+    "accumulate": {"dp": 2},
 }
 REPLICATE = "torch.distributed._composable.replicate_with_fsdp"
 
@@ -31,14 +34,13 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     mode = request.param
     if mode == "replicate" and find_spec(REPLICATE) is None:
         pytest.skip("this torch has no such `replicate`")
-    ranks = 4 if mode in ("flat", "model") else 2
-    return run_of(JOB, ranks, mode, tmp_path_factory.mktemp("runs"), mode)
+    return run_of(JOB, prod(MESHES[mode].values()), mode, tmp_path_factory.mktemp("runs"), mode)
 
 
 @pytest.fixture(scope="module")
-def whole() -> list[Tensors]:
+def whole(run: Run) -> list[Tensors]:
     """By step: what one process makes."""
-    model = SCRIPT["make_model"]()
+    model = SCRIPT["make_model"](run.name)
     optimizer = SHARDS["make_optimizer"](model)
     steps = SCRIPT["STEPS"]
     return one_process(
@@ -72,10 +74,18 @@ def test_where_pieces_lie_is_told_in_the_jobs_axes(run: Run) -> None:
         "flat": [f"cp={cp},dp_shard={dp}" for dp in (0, 1) for cp in (0, 1)],
         "model": [f"data={data},tp={tp}" for data in (0, 1) for tp in (0, 1)],
         "unnamed": ["tp=0", "tp=1"],
+        "empty": [f"fsdp={rank}" for rank in range(4)],
         "replicate": [],
+        "accumulate": [],
     }
     assert sorted(found["cell"]) == sorted(cells[run.name])
     assert sum(rows * columns for rows, columns in found["shape"]) in (0, 300 * 102)
+
+
+def test_a_rank_without_a_row_has_no_number(run: Run) -> None:
+    held = run.ranks("rms", site="weight:head.weight", steps=0).squeeze("step").notnull()
+    ranks = range(prod(MESHES[run.name].values()))
+    assert held.values.tolist() == [run.name != "empty" or rank < 3 for rank in ranks]
 
 
 def test_nothing_is_found_wrong(run: Run) -> None:

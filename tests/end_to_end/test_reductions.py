@@ -75,6 +75,17 @@ def test_nothing_is_found_where_all_went_well(run: Run) -> None:
     assert told == []
 
 
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_gradients_that_were_all_added_up_instead_of_averaged_are_told(
+    mode: str, tmp_path: Path
+) -> None:
+    run = run_with(tmp_path, mode, "summed")
+    [alert] = run.alerts().to_dict("records")
+    assert (alert["rule"], alert["site"], alert["ranks"]) == ("conservation", "", ())
+    assert (alert["first_step"], alert["last_step"]) == (job()["LATE"], job()["LATE"])
+    assert alert["text"].startswith("All reduced gradients are 3 times the average of the ranks'")
+
+
 def test_what_clipping_did_follows_from_the_sums(run: Run) -> None:
     found = run.reductions(steps=0).loc[0]
     averaged = [
