@@ -330,17 +330,23 @@ class Run:
         site: str,
         steps: Steps = None,
         attempt: int | None = None,
+        unscaled: bool = False,
     ) -> xr.DataArray:
         """One main statistic of one site over (step, rank); NaN for ranks that are not kept.
 
+        Args:
+            statistic, site, steps, attempt, unscaled: as of `scalar`.
+
         Raises:
-            SettingError: it is no main statistic, or there is no such site.
+            SettingError: it is no main statistic, or there is no such site, or no loss scale.
         """
         reader = self._reader
         column = main_column(reader, statistic, "ranks")
-        [place] = reader.choose_sites(site=site)
+        places = reader.choose_sites(site=site)
         chosen = _records_with(reader, statistic, steps, attempt)
-        found = reader.read("ranks", chosen.records, slice(None), int(place), column)
+        found = reader.read("ranks", chosen.records, slice(None), int(places[0]), column)
+        if unscaled:
+            found = without_scale(reader, found, statistic, chosen, places)
         return xr.DataArray(
             found,
             dims=("step", "rank"),

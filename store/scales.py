@@ -26,7 +26,7 @@ L2, NONFINITE, MAX = MAIN.index("l2"), MAIN.index("nonfinite"), SPREAD.index("ma
 def without_scale(
     reader: Reader, found: NDArray[Any], statistic: str, chosen: Chosen, places: Indices
 ) -> NDArray[Any]:
-    """[steps, sites] of a statistic, as it were without the loss scale.
+    """[steps, sites] of a statistic, or [steps, ranks] of one site, without the loss scale.
 
     Raises:
         SettingError: the run kept no loss scale.
@@ -36,7 +36,7 @@ def without_scale(
         raise SettingError(
             "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler)."
         )
-    divisor = np.ones(found.shape)
+    divisor = np.ones((len(found), len(places)))
     for column, site in enumerate(reader.sites(places)):
         name = scale_of(site)
         if name:

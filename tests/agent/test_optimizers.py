@@ -196,6 +196,8 @@ def test_gradients_are_told_with_and_without_the_loss_scale(
     site = "weight_gradient:0.weight"
     unscaled = run.scalar("l2", sites=site, steps=steps, unscaled=True).squeeze("site").values
     np.testing.assert_allclose(unscaled, true, rtol=1e-5)
+    by_rank = run.ranks("l2", site=site, steps=steps, unscaled=True)
+    np.testing.assert_allclose(by_rank.sel(rank=0).values, unscaled)
     seen = run.scalar("l2", sites=site, steps=steps).squeeze("site").values
     np.testing.assert_allclose(seen, true * scales if fused else true, rtol=1e-5)
     site = "activation_gradient:2"

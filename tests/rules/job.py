@@ -19,7 +19,9 @@ from rankscope.agent.torch import Scope, observe
 RANKS = 4
 """Of a job of several ranks."""
 BEHIND = 8
-"""Steps that may be on their way out when the next one begins: a quarter of the agent's tables."""
+"""Steps of which no frame is made yet when the next one begins: a quarter of the agent's tables."""
+WAITING = 128
+"""Frames that may wait for the collector then: half of the agent's window."""
 PATIENCE_S = 10.0
 """How long a step waits for those before it; then it begins, whatever became of them."""
 
@@ -78,22 +80,23 @@ def nothing(step: int) -> None:
 
 
 def paced(scope: Scope, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batch of each step, once the agent has made frames of the steps before.
+    """The batch of each step, once agent and collector have kept up with the steps before.
 
     Steps of the bench take a millisecond. Where other processes take the cores they could outrun
-    the agent's thread, which loses steps then, as it must.
+    both, which lose steps then, as they must.
     """
     for steps, batch in enumerate(batches):
         deadline = time.monotonic() + PATIENCE_S
-        while steps - frames_made(scope) > BEHIND and time.monotonic() < deadline:
+        while is_ahead(scope, steps) and time.monotonic() < deadline:
             time.sleep(0.001)
         yield batch
 
 
-def frames_made(scope: Scope) -> int:
-    """Frames that the agent has made, whatever became of them."""
+def is_ahead(scope: Scope, steps: int) -> bool:
+    """Whether so many steps are more than the agent could make frames of, or rid itself of."""
     now = scope.statistics()
-    return now.acknowledged + now.pending_frames + now.dropped_frames
+    made = now.acknowledged + now.pending_frames + now.dropped_frames
+    return steps - made > BEHIND or now.pending_frames > WAITING
 
 
 def train(
