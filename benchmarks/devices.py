@@ -1,4 +1,4 @@
-"""The engines of an accelerator beside one read pass of the same memory.
+"""The kernels of an accelerator beside one read pass of the same memory.
 
 `separate` reads tensors one by one, as activations come; `together` small ones in one launch, as
 weights, gradients and optimizer state are read. Times are between events on the device, from the
@@ -16,7 +16,8 @@ from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import Copy, DeviceMeter, Engine
-from rankscope.agent.torch.meters import engine_for
+from rankscope.agent.torch.fused import Fused
+from rankscope.agent.torch.meters import KERNELS, NotHereError
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -52,6 +53,25 @@ def a_step(engine: Engine, device: torch.device, how: Reading) -> Callable[..., 
     return run
 
 
+def ways_to_read(device: torch.device) -> dict[str, Callable[..., None]]:
+    """All kernels that run here, in each way that the agent uses them, and plain torch."""
+    ways = {
+        "separate": Reading(),
+        "together": Reading(lasting=True),
+        "sentinel": Reading(lasting=True, sentinel=True),
+    }
+    steps: dict[str, Callable[..., None]] = {}
+    for name, make in KERNELS.items():
+        try:
+            engine = Fused(device, make)
+        except NotHereError as error:
+            print(f"{name}: {error}")
+            continue
+        steps |= {f"{name}, {way}": a_step(engine, device, how) for way, how in ways.items()}
+    steps["plain torch"] = a_step(Plain(device), device, Reading())
+    return steps
+
+
 def main() -> None:
     """Print one row a case."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -76,18 +96,18 @@ def main() -> None:
             torch.randn(1 << 20, device=device).bfloat16() for _ in range(100)
         ],
     }
-    engine = engine_for(device)
-    print(f"{torch.cuda.get_device_name(device)}, {type(engine).__name__}")
-    print("| case | read pass ms | separate | together | sentinel | plain torch |")
-    print("|---|---|---|---|---|---|")
-    ways = Reading(), Reading(lasting=True), Reading(lasting=True, sentinel=True)
-    steps = [a_step(engine, device, how) for how in ways]
-    steps.append(a_step(Plain(device), device, Reading()))
+    steps = ways_to_read(device)
+    print(torch.cuda.get_device_name(device))
+    print(f"| case | read pass ms | {' | '.join(steps)} |")
+    print("|---|---|" + "---|" * len(steps))
     for name, tensors in cases.items():
         words = [tensor.view(torch.uint8).view(torch.int64) for tensor in tensors]
         read = best(lambda w=words: [word.sum() for word in w], options.repeats)
-        ratios = [best(lambda t=tensors, run=run: run(t), options.repeats) / read for run in steps]
-        row = " | ".join(f"{ratio:.1f} x" for ratio in ratios)
+        ratios = [
+            best(lambda t=tensors, run=run: run(t), options.repeats) / read
+            for run in steps.values()
+        ]
+        row = " | ".join(f"{ratio:.2f} x" for ratio in ratios)
         print(f"| {name} | {read * 1e3:.2f} | {row} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Sketches by the Triton kernels: one launch a tensor, one for all small tensors that last.
+"""Sketches by kernels of our own: one launch a tensor, one for all small tensors that last.
 
 Each chunk of a tensor has its sketch written into a row of its own, a leaf. Leaves are merged into
 the rows of the step, sixteen at a time and always in the same order, when no more fit or the step
@@ -8,31 +8,57 @@ ends. Nothing is read back, and nothing waits for the device.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from ...sketch.elements import BLOCK, WITHIN, Region
-from ...sketch.formats import normal_bin
+from ...sketch.elements import BLOCK, Region
 from ..reading import Reading
-from . import triton_kernels as kernels
 from .arithmetic import Columns, columns_of, on_device, row_words
-from .local import READABLE, dtype_name, version_of
-
-# Triton adds options of its own, which its types do not tell.
-sketch_chunks: Any = kernels.sketch_chunks
-glance_chunks: Any = kernels.glance_chunks
-merge_leaves: Any = kernels.merge_leaves
+from .local import version_of
 
 FAN = 16
 """Leaves that one program merges, one after the other."""
 CHUNKS_OF_SMALL = 4
 """A tensor of more chunks has a launch of its own: its rows of a table would take as long."""
-WARPS = 8
+WORK = 7
+"""Words of a table of work: address of the tensor, first element and end of the chunk, leaf; and of
+a piece its region."""
+RUN = 5
+"""Words of a table of runs: row to merge into, first leaf, end, their distance, and copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What one launch reads, each chunk into a leaf: those of a tensor, or what a table names."""
+
+    number: int
+    flat: torch.Tensor
+    """The tensor; where there is a table one of the tensors, which have the same dtype."""
+    how: Reading
+    """And are read alike, but for their regions."""
+    work: torch.Tensor | None
+    """int64 [number, WORK]: the table."""
+    size: int
+    """Elements a chunk, without a table."""
+    first_leaf: int
+
+    @property
+    def region(self) -> tuple[int, int, int]:
+        """Origin, run and pitch of the tensor."""
+        return numbers_of(self.how.region)
+
+
+class Kernels(Protocol):
+    """Kernels of one device."""
+
+    @property
+    def leaves_of_tensor(self) -> int: ...
+    def read(self, chunks: Chunks, leaves: Columns) -> None: ...
+    def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +93,26 @@ class Waiting:
 
 
 class Fused:
-    """The engine of a device for which Triton compiles.
+    """The engine of a device for which there are kernels.
 
     Args:
         device: where the tensors are.
+        kernels: makes those of the device.
         leaves: that may wait to be merged, 2.4 kB each.
-        leaves_of_tensor: at most: more would make no device any busier, but take longer to merge.
     """
 
     def __init__(
-        self, device: torch.device, *, leaves: int = 4096, leaves_of_tensor: int = 512
+        self,
+        device: torch.device,
+        kernels: Callable[[torch.device], Kernels],
+        *,
+        leaves: int = 4096,
     ) -> None:
-        self._device, self._most, self._most_of_tensor = device, leaves, leaves_of_tensor
+        self._device, self._most = device, leaves
         with torch.inference_mode(False):  # else what is made there could be changed only there
             words = torch.zeros(leaves * row_words(), dtype=torch.int64, device=device)
             self._leaves = columns_of(words, leaves)
-            self._within = torch.as_tensor(WITHIN.astype("i8"), device=device)
-            self._values = {dtype: _values(dtype).to(device) for dtype in READABLE}
-        self._normal_bins = {dtype: normal_bin(dtype_name(dtype)) for dtype in READABLE}
+            self._kernels = kernels(device)
         self._runs: list[Run] = []
         self._used = 0
         self._waiting: list[Waiting] = []
@@ -148,7 +176,8 @@ class Fused:
         flat, first = waiting.flat, self._used
         if waiting.chunks:
             size = self._size(flat)
-            self._launch(waiting.chunks, waiting, self._within, in_table=0, size=size, first=first)
+            chunks = Chunks(waiting.chunks, flat, waiting.how, None, size, first)
+            self._kernels.read(chunks, self._leaves)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
         self._used = first + waiting.chunks
         self._runs.append(Run(waiting.row, first, self._used, 1, waiting.how.copies))
@@ -166,79 +195,38 @@ class Fused:
             for chunk in self._work(waiting, run.first)
         ]
         if work:
-            table = on_device(work, self._device)
-            self._launch(len(work), tensors[0], table, in_table=1, size=0, first=0)
+            table, one = on_device(work, self._device), tensors[0]
+            self._kernels.read(Chunks(len(work), one.flat, one.how, table, 0, 0), self._leaves)
         self._used = int(ends[-1])
         self._runs += runs
         self._unread.difference_update(run.row for run in runs)
 
     def _size(self, flat: torch.Tensor) -> int:
         """Elements a leaf: so many that the tensor has no more leaves than it may."""
-        return max(-(-flat.numel() // (self._most_of_tensor * BLOCK)), 1) * BLOCK
+        return max(-(-flat.numel() // (self._kernels.leaves_of_tensor * BLOCK)), 1) * BLOCK
 
     def _chunks_of(self, flat: torch.Tensor) -> int:
         return -(-flat.numel() // self._size(flat))
 
     def _work(self, waiting: Waiting, first: int) -> Iterator[tuple[int, ...]]:
         """Rows of a table of work."""
-        flat, region = waiting.flat, _numbers(waiting.how.region)
+        flat, region = waiting.flat, numbers_of(waiting.how.region)
         size, length = self._size(flat), flat.numel()
         for place, start in enumerate(range(0, length, size)):
             yield flat.data_ptr(), start, min(start + size, length), first + place, *region
 
-    def _launch(
-        self,
-        programs: int,
-        waiting: Waiting,
-        work: torch.Tensor,
-        *,
-        in_table: int,
-        size: int,
-        first: int,
-    ) -> None:
-        """Read one tensor into leaves from `first` on; or, of its dtype, what a table names."""
-        flat, how = waiting.flat, waiting.how
-        kernel = glance_chunks if how.sentinel else sketch_chunks
-        more = {"COMPARED": how.compared} if how.sentinel else {}
-        with _current(self._device):
-            kernel[(programs,)](
-                in_table,
-                work,
-                flat.data_ptr(),
-                flat.numel(),
-                size,
-                first,
-                self._within,
-                self._values[flat.dtype],
-                *self._leaves,
-                self._normal_bins[flat.dtype],
-                *_numbers(how.region),
-                IS_PIECE=how.region is not None,
-                KIND=kernels.KINDS.get(dtype_name(flat.dtype), kernels.BYTES),
-                **more,
-                num_warps=WARPS,
-                enable_fp_fusion=False,
-            )
-
     def _merge(self, runs: Sequence[Run], into: Columns) -> None:
         table = [(run.row, run.first, run.end, run.stride, run.copies) for run in runs]
         if table:
-            with _current(self._device):
-                merge_leaves[(len(table),)](
-                    on_device(table, self._device), *self._leaves, *into, enable_fp_fusion=False
-                )
+            self._kernels.merge(on_device(table, self._device), self._leaves, into)
 
 
-def _numbers(region: Region | None) -> tuple[int, int, int]:
+def numbers_of(region: Region | None) -> tuple[int, int, int]:
+    """Origin, run and pitch; of what is no piece numbers that nobody reads."""
     return (0, 1, 1) if region is None else (region.origin, region.run, region.pitch)
 
 
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _values(dtype: torch.dtype) -> torch.Tensor:
+def byte_values(dtype: torch.dtype) -> torch.Tensor:
     """float64 [256]: what the bytes of a dtype stand for; of others, which need none, nothing."""
     if dtype.itemsize > 1:
         return torch.zeros(1, dtype=torch.float64)

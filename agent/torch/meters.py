@@ -12,7 +12,9 @@ import torch
 from ..sitebook import SiteBook
 from .arithmetic import Plain
 from .device import DeviceMeter, Engine
+from .fused import Fused, Kernels
 from .recorder import Meter
+from .trial import differences
 
 logger = logging.getLogger(__name__)
 
@@ -40,25 +42,51 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
 
 
 def engine_for(device: torch.device) -> Engine:
-    """The Triton kernels where they run and agree with plain torch on this very device."""
-    # ROCm calls itself cuda, too. Triton's interpreter would read the device's memory on the host.
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if device.type != "cuda" or find_spec("triton") is None or interpreted:
-        return Plain(device)
-    try:
-        from .fused import Fused
-        from .trial import differences
+    """The first kernels that run and agree with plain torch on this very device; else plain torch.
 
-        engine = Fused(device)
-        wrong = differences(device, engine, Plain(device))
-        if not wrong:
-            return engine
-        reason = f"they differ from plain torch in {', '.join(wrong)}"
-    except Exception as error:  # whatever a compiler raises: the other engine works everywhere
-        reason = f"{type(error).__name__}: {error}"
-    logger.warning(
-        "The Triton kernels are not used on %s, and tensors are read with many more launches: %s",
-        device,
-        reason,
-    )
-    return Plain(device)
+    CUDA C on NVIDIA's GPUs, then Triton.
+    """
+    plain = Plain(device)
+    if device.type != "cuda":  # so does ROCm call itself
+        return plain
+    for name, make in KERNELS.items():
+        reason = ""
+        try:
+            engine = Fused(device, make)
+            if not (wrong := differences(device, engine, plain)):
+                return engine
+            reason = f"they differ from plain torch in {', '.join(wrong)}"
+        except NotHereError as error:
+            logger.info("There are no kernels in %s for %s: %s", name, device, error)
+            continue
+        except Exception as error:  # whatever a compiler raises: others may work
+            reason = f"{type(error).__name__}: {error}"
+        logger.warning("The kernels in %s are not used on %s: %s", name, device, reason)
+    logger.warning("No kernels run on %s, and tensors are read with many more launches", device)
+    return plain
+
+
+class NotHereError(Exception):
+    """What compiles or launches kernels is not installed, or is for other devices."""
+
+
+def _cuda_kernels(device: torch.device) -> Kernels:
+    if torch.version.hip is not None:
+        raise NotHereError("it is not NVIDIA's")
+    try:
+        from .nvrtc import cuda_kernels
+    except ImportError as error:
+        raise NotHereError(str(error)) from None
+    return cuda_kernels(device)
+
+
+def _triton_kernels(device: torch.device) -> Kernels:
+    # Triton's interpreter would read the device's memory on the host.
+    if find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
+        raise NotHereError("Triton is not installed, or interprets")
+    from .triton_launch import TritonKernels
+
+    return TritonKernels(device)
+
+
+KERNELS = {"CUDA C": _cuda_kernels, "Triton": _triton_kernels}

@@ -17,14 +17,10 @@ import triton.language as tl
 
 from ...sketch import table
 from ...sketch.elements import BLOCK as ELEMENT_BLOCK
+from .fused import RUN, WORK
 
 TILE = 1024
 """Elements that a program holds at a time; `ELEMENT_BLOCK` is a multiple of it."""
-WORK = 7
-"""Words of a table of work: address of the tensor, first element and end of the chunk, leaf; and of
-a piece its region."""
-RUN = 5
-"""Words of a table of runs: row to merge into, first leaf, end, their distance, and copies."""
 
 NUMBERS = (
     "in_table",

@@ -26,9 +26,10 @@ from rankscope.agent.torch import BlockExponents, CastCounts, FineExponents
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.counting import ToCount, counts_of
 from rankscope.agent.torch.device import Copy, DeviceMeter
-from rankscope.agent.torch.fused import Fused
 from rankscope.sketch import ExactCount, SettingError, sketch_array
 from rankscope.store import open_run
+
+from .engines import FUSED
 
 if TYPE_CHECKING:
     from conftest import Observed
@@ -115,7 +116,7 @@ def test_counts_do_not_depend_on_how_many_are_counted_at_a_time(
     assert np.array_equal(by_torch(exact_count, x), exact_count.count(x))
 
 
-@pytest.mark.parametrize("engine", [Plain, Fused])
+@pytest.mark.parametrize("engine", [Plain, *FUSED])
 def test_what_was_changed_before_it_was_read_is_not_counted_either(engine: Any) -> None:
     meter, step = DeviceMeter(DEVICE, engine(DEVICE)), StepRing().take(0)
     casts = CastCounts("float8_e5m2")

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from rankscope.agent.strides import region_of, regions_of, runs_of
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.cpu import CpuMeter
 from rankscope.agent.torch.device import Copy, DeviceMeter
-from rankscope.agent.torch.fused import Fused
 from rankscope.agent.torch.threads import team
 from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
@@ -38,14 +38,17 @@ from rankscope.sketch.elements import Region, element_hash
 from rankscope.sketch.reference import glance_at
 from rankscope.sketch.table import FIRST_EXPONENT
 
+from .engines import FUSED, in_cuda, in_triton
+
 # Triton's interpreter computes with NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 
 EXTREMES = MOMENTS.index("min")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ENGINES = [Plain, Fused]
+ENGINES = [Plain, *FUSED]
 AT_ONCE, LASTING = Reading(), Reading(lasting=True)
 on_each_engine = pytest.mark.parametrize("engine", ENGINES)
+on_each_fused = pytest.mark.parametrize("engine", FUSED)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -88,14 +91,18 @@ def by_torch(x: NDArray[Any], **how: Any) -> SketchTable:
 
 
 def by_triton(x: NDArray[Any], **how: Any) -> SketchTable:
-    return on_a_device([as_tensor(x)], Fused, Reading(**how))
+    return on_a_device([as_tensor(x)], in_triton, Reading(**how))
+
+
+def by_cuda(x: NDArray[Any], **how: Any) -> SketchTable:
+    return on_a_device([as_tensor(x)], in_cuda, Reading(**how))
 
 
 def by_merge(table: SketchTable, rows: Any, leaf: SketchTable, keep: Any) -> None:
     table.merge_at(rows[keep], leaf.take(keep))
 
 
-makers = [by_numba, by_torch, by_triton]
+makers = [by_numba, by_torch, by_triton, by_cuda]
 
 
 def new_step() -> StepTable:
@@ -463,43 +470,79 @@ def test_float64_that_overflows_is_not_told_as_constant(make: Any) -> None:
     assert not np.isfinite(table.moments[0, MOMENTS.index("m2")])
 
 
-def test_many_leaves_of_triton_are_merged_in_rounds() -> None:
+@on_each_fused
+def test_many_leaves_are_merged_in_rounds(engine: Any) -> None:
     x = torch.randn(140_001, device=DEVICE) + 3
-    assert_same(x.cpu().numpy(), on_a_device([x], Fused))
+    assert_same(x.cpu().numpy(), on_a_device([x], engine))
 
 
-def test_a_tensor_has_no_more_leaves_than_it_may() -> None:
+@on_each_fused
+def test_a_tensor_has_no_more_leaves_than_it_may(engine: Any) -> None:
     x = torch.randn(40_001, device=DEVICE)
-    few = on_a_device([x, x], lambda device: Fused(device, leaves=2, leaves_of_tensor=2))
+    few = on_a_device([x, x], partial(engine, leaves=2, leaves_of_tensor=2))
     assert_same(x.cpu().numpy(), few.take(slice(0, 1)))
     assert_same(x.cpu().numpy(), few.take(slice(1, 2)))
 
 
+beginnings = {
+    "not finite": np.nan,
+    "far away": 1e6,
+    "huge": 1e38,
+    "subnormal": 1e-42,
+    "zero": 0.0,
+}
+"""What a chunk begins with, which is another matter than the rest of it."""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("beginning", beginnings)
+@on_each_fused
+def test_a_chunk_may_begin_with_anything(engine: Any, beginning: str, dtype: str) -> None:
+    x = np.random.default_rng(3).standard_normal(30_001).astype(np.float32) + 100
+    x[:9_000] = beginnings[beginning]
+    x[17] = 3  # the only finite one where the others are not
+    with np.errstate(over="ignore"):
+        x = x.astype(dtype_of(dtype))
+    assert_same(x, on_a_device([as_tensor(x)], partial(engine, leaves_of_tensor=1)))
+    assert_same(x[::-1], on_a_device([as_tensor(x[::-1])], partial(engine, leaves_of_tensor=1)))
+
+
+@on_each_fused
+def test_elements_that_begin_anywhere_are_read(engine: Any) -> None:
+    for name in ("float32", "float16", "float8_e5m2"):
+        x = np.random.default_rng(4).standard_normal(20_001).astype(dtype_of(name))
+        assert_same(x[3:], on_a_device([as_tensor(x)[3:]], engine))
+
+
+@on_each_fused
 @pytest.mark.parametrize("how", [AT_ONCE, LASTING])
-def test_a_step_with_more_leaves_than_may_wait_is_whole(how: Reading) -> None:
+def test_a_step_with_more_leaves_than_may_wait_is_whole(how: Reading, engine: Any) -> None:
     x = torch.randn(10, device=DEVICE)
-    meter, step = new_meter(lambda device: Fused(device, leaves=20)), new_step()
+    meter, step = new_meter(partial(engine, leaves=20)), new_step()
     for add in range(51):
         meter.add(step, add % 3, x, how)
     assert_repeated(received(meter, meter.send_home(), step), x, 17)
 
 
-def test_triton_gives_the_same_bits_again_whether_a_tensor_lasts_or_not() -> None:
+@on_each_fused
+def test_a_tensor_gives_the_same_bits_again_whether_it_lasts_or_not(engine: Any) -> None:
     tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
     tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
-    at_once, together = (on_a_device(tensors, Fused, how) for how in (AT_ONCE, LASTING))
+    at_once, together = (on_a_device(tensors, engine, how) for how in (AT_ONCE, LASTING))
     assert at_once == together
 
 
-def test_copies_of_an_expanded_tensor_count_as_elements() -> None:
+@on_each_fused
+def test_copies_of_an_expanded_tensor_count_as_elements(engine: Any) -> None:
     x = torch.randn(500, device=DEVICE)
-    meter, step = new_meter(Fused), new_step()
+    meter, step = new_meter(engine), new_step()
     meter.add(step, 0, x, Reading(copies=7))
     assert_repeated(received(meter, meter.send_home(), step), x, 7)
 
 
-def test_the_trial_before_training_finds_that_it_agrees() -> None:
-    assert differences(DEVICE, Fused(DEVICE), Plain(DEVICE)) == []
+@on_each_fused
+def test_the_trial_before_training_finds_that_it_agrees(engine: Any) -> None:
+    assert differences(DEVICE, engine(DEVICE), Plain(DEVICE)) == []
 
 
 def test_the_trial_names_the_dtypes_that_differ() -> None:
@@ -514,15 +557,46 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
     assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "compute_120"])
+def test_the_cuda_kernels_compile_for_gpus(target: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from rankscope.agent.torch.nvrtc import compiled
+
+    code = compiled(target)
+
+    for kind in ("float64", "float32", "bfloat16", "float16", "bytes"):
+        for way in ("sketch", "sketch_piece", "glance", "compare", "compare_piece"):
+            assert f"{way}_{kind}".encode() in code
+    assert b"merge_leaves" in code
+    assert b".ftz" not in code  # in PTX: subnormal numbers must not be flushed to zero
+
+
+def test_the_cuda_kernels_are_compiled_once_for_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from rankscope.agent.torch.nvrtc import kept
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = kept("compute_90")
+    [file] = (tmp_path / "rankscope").iterdir()
+    before = file.stat().st_mtime_ns
+    assert kept("compute_90") == code == file.read_bytes()
+    assert file.stat().st_mtime_ns == before
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # no folder can be made there
+    assert kept("compute_90") == code
+
+
 def test_the_triton_kernels_compile_for_accelerators() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_triton.py")
     subprocess.run([sys.executable, str(script)], check=True, env=environment)
 
 
-def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once() -> None:
+@on_each_fused
+def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once(engine: Any) -> None:
     x = torch.zeros(10, device=DEVICE)
-    meter, step = new_meter(Fused), new_step()
+    meter, step = new_meter(engine), new_step()
     meter.add(step, 0, torch.ones(3, device=DEVICE), LASTING)
     meter.add(step, 1, x, LASTING)
     x.add_(5)
@@ -537,9 +611,10 @@ def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once() -> None:
     assert table.moments[0, MOMENTS.index("sum")] == 50
 
 
-def test_what_lasts_and_lost_its_memory_is_left_out() -> None:
+@on_each_fused
+def test_what_lasts_and_lost_its_memory_is_left_out(engine: Any) -> None:
     x = torch.ones(10, device=DEVICE)
-    meter, step = new_meter(Fused), new_step()
+    meter, step = new_meter(engine), new_step()
     meter.add(step, 0, x, LASTING)
     x.untyped_storage().resize_(0)
     meter.barrier()

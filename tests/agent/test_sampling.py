@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,11 +16,12 @@ from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.device import DeviceMeter
-from rankscope.agent.torch.fused import Fused
 from rankscope.agent.torch.sampling import sample_of
 from rankscope.sketch import COUNTS, SettingError, derive
 from rankscope.sketch.elements import sampled_clusters
 from rankscope.store import open_run
+
+from .engines import FUSED
 
 if TYPE_CHECKING:
     from conftest import Observed
@@ -72,8 +73,8 @@ def test_clusters_are_cache_lines_of_neighbours(
         )
 
 
-@pytest.mark.parametrize("engine", [Plain, Fused])
-def test_a_device_samples_as_the_host_does(engine: type[Plain] | type[Fused]) -> None:
+@pytest.mark.parametrize("engine", [Plain, *FUSED])
+def test_a_device_samples_as_the_host_does(engine: Any) -> None:
     x = torch.randn(70_003, device=DEVICE)
     meter, step = DeviceMeter(DEVICE, engine(DEVICE)), StepRing().take(3)
     assert step is not None

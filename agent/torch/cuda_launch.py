@@ -1,0 +1,123 @@
+"""The kernels in CUDA C: what they are told, and how they are launched."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ...sketch.elements import BLOCK, WITHIN
+from ...sketch.formats import normal_bin
+from ...sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
+from .arithmetic import Columns
+from .fused import RUN, WORK, Chunks, byte_values
+from .local import READABLE, dtype_name
+
+THREADS = 256
+"""Of a block: one for each value of a byte."""
+BLOCKS_AT_ONCE = 3
+"""Blocks that a multiprocessor is to hold: each has so many registers fewer."""
+
+WIDE_NAMES = frozenset({"float64", "float32", "bfloat16", "float16"})
+"""The dtypes that have kernels of their own; others are read as bytes."""
+
+
+class Job(ctypes.Structure):
+    """`Job` of kernels.cu: chunks to read, and leaves to write. Addresses are of the device.
+
+    Without a table of work, block b reads the b-th `size` elements of the tensor at `address`,
+    which has `length`, into leaf `leaf` + b; `origin`, `run` and `pitch` are its
+    `sketch.elements.Region`.
+    """
+
+    _fields_ = (
+        ("work", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("length", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+        ("leaf", ctypes.c_int64),
+        ("origin", ctypes.c_int64),
+        ("run", ctypes.c_int64),
+        ("pitch", ctypes.c_int64),
+        ("within", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("leaves", ctypes.c_uint64 * 4),
+        ("first_normal", ctypes.c_int64),
+    )
+
+
+class Merge(ctypes.Structure):
+    """`Merge` of kernels.cu: runs of leaves, and the rows into which each is merged."""
+
+    _fields_ = (
+        ("runs", ctypes.c_uint64),
+        ("leaves", ctypes.c_uint64 * 4),
+        ("into", ctypes.c_uint64 * 4),
+    )
+
+
+class Module(Protocol):
+    """Compiled kernels of one device."""
+
+    def launch(self, name: str, blocks: int, arguments: ctypes.Structure) -> None: ...
+
+
+class CudaKernels:
+    """`fused.Kernels` in CUDA C.
+
+    Args:
+        device: where the tensors are.
+        module: the kernels, compiled from `source` for that device.
+        leaves_of_tensor: as many as the device works at together: then all end at the same time.
+    """
+
+    def __init__(self, device: torch.device, module: Module, *, leaves_of_tensor: int) -> None:
+        self._module = module
+        self.leaves_of_tensor = leaves_of_tensor
+        within = torch.from_numpy(WITHIN.view("i4"))
+        self._within = within.to(device)
+        self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
+        self._normal_bins = {dtype: normal_bin(dtype_name(dtype)) for dtype in READABLE}
+
+    def read(self, chunks: Chunks, leaves: Columns) -> None:
+        """Queue the sketches of some chunks."""
+        how, dtype = chunks.how, chunks.flat.dtype
+        way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
+        piece = "_piece" if how.region is not None and way != "glance" else ""
+        name = dtype_name(dtype)
+        kind = name if name in WIDE_NAMES else "bytes"
+        job = Job(
+            0 if chunks.work is None else chunks.work.data_ptr(),
+            chunks.flat.data_ptr(),
+            chunks.flat.numel(),
+            chunks.size,
+            chunks.first_leaf,
+            *chunks.region,
+            self._within.data_ptr(),
+            self._values[dtype].data_ptr(),
+            _addresses(leaves),
+            self._normal_bins[dtype],
+        )
+        self._module.launch(f"{way}{piece}_{kind}", chunks.number, job)
+
+    def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None:
+        """Queue the merge of runs of leaves into rows."""
+        job = Merge(runs.data_ptr(), _addresses(leaves), _addresses(into))
+        self._module.launch("merge_leaves", len(runs), job)
+
+
+def source() -> str:
+    """The CUDA C of all kernels, with the constants that they share with Python ahead of it."""
+    numbers = {f"C_{name.upper()}": i for i, name in enumerate(COUNTS)}
+    numbers |= {f"M_{name.upper()}": i for i, name in enumerate(MOMENTS)}
+    numbers |= {"N_COUNTS": len(COUNTS), "N_MOMENTS": len(MOMENTS), "BINS": BINS}
+    numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN}
+    numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE}
+    constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
+    return constants + Path(__file__).with_name("kernels.cu").read_text()
+
+
+def _addresses(columns: Columns) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * 4)(*[column.data_ptr() for column in columns])
