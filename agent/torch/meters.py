@@ -74,7 +74,7 @@ def _cuda_kernels(device: torch.device) -> Kernels:
     if torch.version.hip is not None:
         raise NotHereError("it is not NVIDIA's")
     try:
-        from .nvrtc import cuda_kernels
+        from .cuda.nvrtc import cuda_kernels
     except ImportError as error:
         raise NotHereError(str(error)) from None
     return cuda_kernels(device)
@@ -84,7 +84,7 @@ def _triton_kernels(device: torch.device) -> Kernels:
     # Triton's interpreter would read the device's memory on the host.
     if find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
         raise NotHereError("Triton is not installed, or interprets")
-    from .triton_launch import TritonKernels
+    from .triton import TritonKernels
 
     return TritonKernels(device)
 

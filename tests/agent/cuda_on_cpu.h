@@ -1,4 +1,4 @@
-// CUDA C on the CPU, as far as kernels.cu needs it: blocks run one after the other, and the threads
+// CUDA C on the CPU, as far as the kernels need it: blocks run one after the other, and the threads
 // of a block take turns at barriers. A thread that misses a barrier ends the process.
 
 #include <math.h>

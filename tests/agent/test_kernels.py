@@ -440,6 +440,7 @@ def test_sites_that_come_while_a_step_is_on_its_way_disturb_neither(engine: Any)
 
 
 def test_a_step_with_more_chunks_than_may_wait_is_whole() -> None:
+    torch.manual_seed(0)
     x = torch.randn(10, device=DEVICE)
     meter, step = new_meter(Plain), new_step()
     for _ in range(2100):
@@ -517,6 +518,7 @@ def test_elements_that_begin_anywhere_are_read(engine: Any) -> None:
 @on_each_fused
 @pytest.mark.parametrize("how", [AT_ONCE, LASTING])
 def test_a_step_with_more_leaves_than_may_wait_is_whole(how: Reading, engine: Any) -> None:
+    torch.manual_seed(0)
     x = torch.randn(10, device=DEVICE)
     meter, step = new_meter(partial(engine, leaves=20)), new_step()
     for add in range(51):
@@ -534,6 +536,7 @@ def test_a_tensor_gives_the_same_bits_again_whether_it_lasts_or_not(engine: Any)
 
 @on_each_fused
 def test_copies_of_an_expanded_tensor_count_as_elements(engine: Any) -> None:
+    torch.manual_seed(0)
     x = torch.randn(500, device=DEVICE)
     meter, step = new_meter(engine), new_step()
     meter.add(step, 0, x, Reading(copies=7))
@@ -560,7 +563,7 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "compute_120"])
 def test_the_cuda_kernels_compile_for_gpus(target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from rankscope.agent.torch.nvrtc import compiled
+    from rankscope.agent.torch.cuda.nvrtc import compiled
 
     code = compiled(target)
 
@@ -575,7 +578,7 @@ def test_the_cuda_kernels_are_compiled_once_for_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from rankscope.agent.torch.nvrtc import kept
+    from rankscope.agent.torch.cuda.nvrtc import kept
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = kept("compute_90")

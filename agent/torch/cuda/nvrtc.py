@@ -20,7 +20,7 @@ import torch
 # Compiled, and without types.
 from cuda.bindings import driver, nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
-from .cuda_launch import BLOCKS_AT_ONCE, THREADS, CudaKernels, source
+from .launch import BLOCKS_AT_ONCE, THREADS, CudaKernels, source
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float half_to_float(unsigned short bits) {
 
 
 class Module:
-    """The kernels of one GPU: `cuda_launch.Module`.
+    """The kernels of one GPU: `launch.Module`.
 
     Raises:
         RuntimeError: NVRTC or the driver refuses, with their reason.
@@ -97,7 +97,7 @@ def compiled(target: str) -> bytes:
     if failure:
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"NVRTC cannot compile kernels.cu: {log.decode(errors='replace')}")
+        raise RuntimeError(f"NVRTC cannot compile the kernels: {log.decode(errors='replace')}")
     if target.startswith("compute"):
         code = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
         nvrtc.nvrtcGetPTX(program, code)

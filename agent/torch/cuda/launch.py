@@ -8,12 +8,15 @@ from typing import Protocol
 
 import torch
 
-from ...sketch.elements import BLOCK, WITHIN
-from ...sketch.formats import normal_bin
-from ...sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
-from .arithmetic import Columns
-from .fused import RUN, WORK, Chunks, byte_values
-from .local import READABLE, dtype_name
+from ....sketch.elements import BLOCK, WITHIN
+from ....sketch.formats import normal_bin
+from ....sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
+from ..arithmetic import Columns
+from ..fused import RUN, WORK, Chunks, byte_values
+from ..local import READABLE, dtype_name
+
+FILES = ("elements", "numbers", "bytes", "glances", "merge", "kernels")
+"""Of CUDA C, each after those that it needs."""
 
 THREADS = 256
 """Of a block: one for each value of a byte."""
@@ -25,7 +28,7 @@ WIDE_NAMES = frozenset({"float64", "float32", "bfloat16", "float16"})
 
 
 class Job(ctypes.Structure):
-    """`Job` of kernels.cu: chunks to read, and leaves to write. Addresses are of the device.
+    """`Job` of elements.cu: chunks to read, and leaves to write. Addresses are of the device.
 
     Without a table of work, block b reads the b-th `size` elements of the tensor at `address`,
     which has `length`, into leaf `leaf` + b; `origin`, `run` and `pitch` are its
@@ -49,7 +52,7 @@ class Job(ctypes.Structure):
 
 
 class Merge(ctypes.Structure):
-    """`Merge` of kernels.cu: runs of leaves, and the rows into which each is merged."""
+    """`Merge` of merge.cu: runs of leaves, and the rows into which each is merged."""
 
     _fields_ = (
         ("runs", ctypes.c_uint64),
@@ -116,7 +119,8 @@ def source() -> str:
     numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN}
     numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
-    return constants + Path(__file__).with_name("kernels.cu").read_text()
+    texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in FILES]
+    return "\n".join([constants, *texts])
 
 
 def _addresses(columns: Columns) -> ctypes.Array[ctypes.c_uint64]:
