@@ -580,6 +580,8 @@ class Joiner:
         except Exception as error:  # what peers have sent never costs the record
             self._tell("rule-failed", -1, record.step, f"A record was not judged: {error!r}.")
             return []
+        for text in self._exact.unjudged.take():
+            self._tell("not-judged", -1, record.step, text)
         for name, why in list(watch.broken.items())[broken:]:
             text = f"Rule {name} has failed, and judges no more: {why}."
             self._tell("rule-failed", -1, record.step, text)
