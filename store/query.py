@@ -1036,6 +1036,15 @@ class Run:
         """The sites of the run, in the order of their index."""
         return self._reader.meta.sites
 
+    def site_infos_of(self, attempt: int) -> Sequence[SiteInfo]:
+        """The same as they were in an attempt, or in the next that saw them.
+
+        Raises:
+            SettingError: there is no such attempt.
+        """
+        check_attempt(attempt, self._reader.meta.attempts)
+        return self._reader.sites(np.arange(len(self.site_infos)), attempt)
+
     def replay(self, attempt: int) -> Iterator[Record]:
         """The records of an attempt, one after the other, as they were when they were made.
 
