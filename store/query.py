@@ -136,7 +136,10 @@ class Run:
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """By attempt: launch, world_size, mesh, ranks, records, first and last step, times."""
+        """By attempt: launch, world_size, mesh, ranks, records, first and last step, times.
+
+        `left` has the ranks that said goodbye and have not come back, as far as it is stored.
+        """
         reader = self._reader
         return attempts_frame(reader.facts(), reader.meta.attempts)
 
