@@ -240,7 +240,9 @@ def test_histograms_are_divided_by_powers_of_two_alone(observed: Observed) -> No
     low = tensor["count"].values[:120].sum()
     assert small["under"] == tensor["under"] + low
     assert small["count"].sum() + small["under"] == tensor["count"].sum() + tensor["under"]
-    with pytest.raises(SettingError, match=r"The loss scale of step 1 is 1\.99.*power of two alone"):
+    with pytest.raises(
+        SettingError, match=r"The loss scale of step 1 is 1\.99.*power of two alone"
+    ):
         run.exponents(sites=site, unscaled=True)
     with pytest.raises(SettingError, match="may mix loss scales"):
         run.exponents(sites=site, unscaled=True, width=1)
