@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences clean .venv names chromium
+.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences schema clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -104,6 +104,9 @@ oldest: .venv/installed ## Run the tests with the oldest libraries that pyprojec
 
 licences: .venv/installed ## Write docs/licences.md
 	$(BIN)/python tests/release/licences.py > docs/licences.md
+
+schema: .venv/installed ## Write config/config.schema.json
+	$(BIN)/python tests/release/config_schema.py > config/config.schema.json
 
 clean: ## Remove all that make and the tools made; runs are kept
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
