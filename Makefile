@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences clean .venv names chromium
+.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences schema clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,8 +24,9 @@ export UV_FIND_LINKS
 
 # PyPI's torch for Linux brings gigabytes of CUDA. Unless a build is offered in a local folder, take
 # the CPU one from pytorch.org. `make test UV_TORCH_BACKEND=auto` takes what suits the GPU.
+TORCH := $(wildcard $(addsuffix /torch-*.whl,$(subst $(comma),$(space),$(UV_FIND_LINKS))))
 ifeq ($(shell uname -s),Linux)
-ifeq ($(wildcard $(addsuffix /torch-*.whl,$(subst $(comma),$(space),$(UV_FIND_LINKS)))),)
+ifeq ($(TORCH),)
 UV_TORCH_BACKEND ?= cpu
 export UV_TORCH_BACKEND
 endif
@@ -86,17 +87,26 @@ dist: .venv/installed ## Make the sdist and the wheel, and check them
 installs: dist ## Install the wheel with each extra alone, and use it
 	$(BIN)/python tests/release/installs.py dist/*.whl $(ARGS)
 
-# The oldest releases of what rankscope imports by itself; of what those import, the newest.
+# The oldest releases of what rankscope imports by itself; of what those import, and of what tests
+# alone need, the newest. Of torch a build in a local folder: it is the oldest that is allowed, which
+# uv would take from PyPI, for 2.13.0 goes before 2.13.0+cpu.
+OLDEST := torch,jax,lightning,transformers,collector,parquet,viewer,notebook,toolkit,prometheus,tensorboard,wandb
+TESTING := equinox|flax|hypothesis|jsonschema|msgpack|nbclient|nbformat|optax|playwright|psutil|pytest.*|PyYAML
+
 oldest: .venv/installed ## Run the tests with the oldest libraries that pyproject.toml allows
-	test -x build/oldest/bin/python || $(PYTHON) -m venv build/oldest
-	$(BIN)/uv pip install --python build/oldest/bin/python --resolution lowest-direct \
-		-e '.[torch,collector,parquet,viewer,toolkit,prometheus]' \
-		hypothesis==6.170.15 msgpack==1.2.4 psutil==7.2.2 pytest==9.2.0 pytest-timeout==2.4.0 pytest-xdist==3.8.0
+	$(PYTHON) -m venv --clear build/oldest
+	$(BIN)/uv pip install --python build/oldest/bin/python --resolution lowest-direct -e '.[$(OLDEST)]' \
+		$(TORCH) $$(grep -E '^($(TESTING))==' deploy/constraints.txt)
 	build/oldest/bin/python -m pytest --timeout 300 -W default \
-		tests/sketch tests/wire tests/merge tests/relay tests/store tests/rules tests/collector $(ARGS)
+		tests/sketch tests/wire tests/merge tests/relay tests/store tests/rules tests/collector \
+		tests/agent tests/config tests/doctor tests/examples tests/launch tests/logframe tests/sinks tests/viewer \
+		tests/test_command_line.py tests/test_extras.py $(ARGS)
 
 licences: .venv/installed ## Write docs/licences.md
 	$(BIN)/python tests/release/licences.py > docs/licences.md
+
+schema: .venv/installed ## Write config/config.schema.json
+	$(BIN)/python tests/release/config_schema.py > config/config.schema.json
 
 clean: ## Remove all that make and the tools made; runs are kept
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

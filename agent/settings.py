@@ -16,7 +16,7 @@ from ..sketch.errors import RankscopeError, SettingError
 from ..wire.address import parse_destination
 from ..wire.keys import AgentKeys
 from ..wire.messages import LEAST_BUDGET, RUN_NAME, Kind, Placement
-from .schedule import KINDS, Schedule, schedules_by_kind
+from .schedule import KINDS, Schedule, schedule_of, schedules_by_kind
 from .selection import Counting, Placing, Selection, Unchecked
 
 Arguments = ParamSpec("Arguments")
@@ -26,6 +26,8 @@ PLACES = ("run", "to", "keys", "directory")
 """For these the environment goes before the file."""
 Patterns = str | list[str]
 OneOrMore = Annotated[int, Meta(ge=1)]
+Entry = str | Annotated[list[str | OneOrMore], Meta(min_length=1, max_length=2)]
+"""A quantity, or a list of one and its schedule."""
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +62,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     exact_counts: dict[str, Patterns] | UnsetType = UNSET
     """By pattern of labels: fine_exponents:2, block_exponents:1x32:power:1, or
     cast_counts:float8_e4m3fn; one or several. PyTorch and JAX."""
-    quantities: str | dict[str, Any] | UnsetType = UNSET
+    quantities: str | dict[str, str | list[Entry]] | UnsetType = UNSET
     """By name or class of modules what is derived, or a TOML file of it. PyTorch."""
     mesh: dict[str, OneOrMore] | UnsetType = UNSET
     """Sizes of the mesh's axes by name, ranks counted with the last axis first. PyTorch."""
@@ -111,8 +113,23 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             Unchecked.of(said.get("unchecked"))
             Counting.of(said.get("exact_counts"))
             schedules_by_kind(Schedule(every=every), said.get("schedules", {}), kinds)
+            # Their names are the script's business: it may register quantities of its own.
+            check_schedules(said.get("quantities", {}))
         except RankscopeError as error:
             raise ValueError(str(error)) from None
+
+
+def check_schedules(quantities: str | dict[str, str | list[Entry]]) -> None:
+    """Refuse quantities whose schedule is none.
+
+    Raises:
+        SettingError: a text is no schedule.
+    """
+    for module, asked in quantities.items() if isinstance(quantities, dict) else ():
+        for entry in asked:
+            if isinstance(entry, list) and len(entry) == 2:
+                name, schedule = entry
+                schedule_of(schedule, Schedule(), f"{name} of {module}")
 
 
 def agent_settings(file: Path | None = None) -> dict[str, Any]:

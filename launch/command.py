@@ -137,7 +137,8 @@ def _collector(directory: str) -> Generator[str]:
                 process.wait()
                 log.seek(0)
                 said = log.read().decode(errors="replace").strip().splitlines()
-                raise RankscopeError(said[-1] if said else "The collector did not start.")
+                sentence = said[-1].removeprefix("Error: ") if said else ""
+                raise RankscopeError(sentence or "The collector did not start.")
             yield str(json.loads(line)["address"])
         finally:
             process.terminate()

@@ -17,7 +17,10 @@ from click.testing import CliRunner
 from rankscope.__main__ import cli
 from rankscope.config.variables import VARIABLES
 
+from ..release.config_schema import json_schema
+
 ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "config" / "config.schema.json"
 RIGHT = """
 [agent]
 run = "gpt"
@@ -85,6 +88,9 @@ FAULTS = [
     ("[agent]\nkinds = ['weight', 'wieght']", "weight_gradient, local_weight_gradient"),
     ("[agent]\nkinds = ['weight', 'wieght']", ", got 'wieght'."),
     ("[agent]\nschedules = { wieght = 3 }", ", got 'wieght'."),
+    ("[agent]\nquantities = {Linear = 3}", "expected `str | array`, got `int`"),
+    ("[agent]\nquantities = {Linear = [['rank_me', 'lin(3)']]}", "'lin(3)' is no schedule"),
+    ("[agent]\nquantities = {Linear = [['rank_me', 3, 4]]}", "expected `array` of length <= 2"),
     ("[collect]\nbind = '0.0.0.0:7600'", "[collect]: bind cannot be '0.0.0.0:7600': An address"),
     ("[collect]\nhealth = '7610'", "[collect]: health cannot be '7610': A place for /healthz"),
     ("[collect]\nsink = ['prometheus', 'foo:bar']", "There is no sink 'foo'; say jsonl:PATH"),
@@ -201,15 +207,19 @@ def test_a_misspelt_variable_is_told_as_a_command_starts(
     assert "SERVICE" not in said
 
 
-def test_what_was_not_checked_is_no_success(file: Path) -> None:
-    """In an environment without a collector's libraries, as an agent's."""
+def without_a_collector(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `rankscope` does in an environment without a collector's libraries, as an agent's."""
     script = (
         "import sys; sys.modules['icechunk'] = None\n"
-        f"from rankscope.__main__ import cli; cli(['config', 'check', {str(file)!r}])"
+        f"from rankscope.__main__ import cli; cli({list(arguments)!r})"
     )
     plain = {name: value for name, value in os.environ.items() if "RANKSCOPE" not in name}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+
+
+def test_what_was_not_checked_is_no_success(file: Path) -> None:
+    done = without_a_collector("config", "check", str(file))
     assert done.returncode == 2
     assert done.stdout == f"{file} is right in what was checked: [agent], [relay].\n"
     for name in ("collect", "rules", "bounds"):
@@ -287,13 +297,16 @@ def test_rules_are_those_of_the_file(runner: CliRunner, file: Path) -> None:
     assert "rank_me below (warning)" in changed
 
 
-def test_the_published_schema_is_that_of_the_code(runner: CliRunner) -> None:
-    published = (ROOT / "docs" / "config.schema.json").read_text()
-    assert runner.invoke(cli, ["config", "schema"]).output == published
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert json.dumps(json_schema(), indent=2) + "\n" == SCHEMA.read_text(), "make schema"
+
+
+def test_the_schema_is_printed_without_a_collectors_libraries() -> None:
+    assert without_a_collector("config", "schema").stdout == SCHEMA.read_text()
 
 
 def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
-    schema = json.loads((ROOT / "docs" / "config.schema.json").read_text())
+    schema = json.loads(SCHEMA.read_text())
     checker = jsonschema.Draft202012Validator(schema)
     checker.check_schema(schema)
     checker.validate(tomllib.loads(RIGHT))

@@ -102,6 +102,19 @@ def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
     assert "no process trained anything that could be observed" in ran(tmp_path, "nothing")
 
 
+def test_why_a_collector_did_not_start_is_said_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", "--run", "x", "--", "true"],
+        cwd=tmp_path,
+        env={**os.environ, "RANKSCOPE_COLLECT_MEMORY": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: Invalid value for '--memory': 1 is not in the range")
+
+
 def test_the_environment_alone_switches_it_on_and_another_sitecustomize_is_kept(
     tmp_path: Path,
 ) -> None:

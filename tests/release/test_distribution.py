@@ -59,14 +59,14 @@ def test_the_wheel_holds_all_packages_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("/LICENSE") for name in names)
 
 
-def test_the_wheel_holds_what_the_page_and_the_examples_need(wheel: Path) -> None:
+def test_the_wheel_holds_what_lies_beside_the_code(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
 
-    for room in ("viewer", "examples"):
+    for room in ("agent", "config", "viewer", "examples"):
         needed = {
             f"rankscope/{file.relative_to(ROOT)}"
-            for ending in ("css", "html", "ipynb", "js", "svg", "toml")
+            for ending in ("css", "cu", "html", "ipynb", "js", "json", "svg", "toml")
             for file in (ROOT / room).rglob(f"*.{ending}")
         }
         assert needed <= shipped

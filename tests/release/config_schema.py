@@ -1,20 +1,25 @@
-"""The JSON Schema of a file of settings."""
+"""Print config/config.schema.json: the JSON Schema of a file of settings.
+
+    python tests/release/config_schema.py > config/config.schema.json
+
+It reads commands and settings of all rooms, so run it with the environment of `make .venv`.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+import json
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any
 
-import click
 import msgspec
 
-from ..agent.settings import AgentSettings
-from ..rules.book import BoundSettings, CloserSettings, RuleSettings
-from .options import settings_struct
+from rankscope.__main__ import COMMANDS, load
+from rankscope.agent.settings import AgentSettings
+from rankscope.config import settings_struct
+from rankscope.rules.book import BoundSettings, CloserSettings, RuleSettings
 
 TOLD = {
     "agent": "What `observe` takes, in scripts and under `rankscope run`.",
@@ -40,12 +45,9 @@ def _told_of(kind: type[msgspec.Struct]) -> dict[str, str]:
     return told
 
 
-def json_schema(commands: Mapping[str, click.Command]) -> dict[str, Any]:
-    """The schema, draft 2020-12.
-
-    Args:
-        commands: by name of its table, each command that has one.
-    """
+def json_schema() -> dict[str, Any]:
+    """The schema, draft 2020-12."""
+    commands = {name: load(COMMANDS[name].target) for name in TOLD if name != "agent"}
     tables = {"agent": AgentSettings}
     tables |= {name: settings_struct(command) for name, command in commands.items()}
     rules = {"rule": RuleSettings, "closer_look": CloserSettings, "bound": BoundSettings}
@@ -79,3 +81,7 @@ def json_schema(commands: Mapping[str, click.Command]) -> dict[str, Any]:
             },
         },
     }
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2))
