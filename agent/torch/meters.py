@@ -26,6 +26,7 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
 
     def make(device: torch.device) -> Meter:
         if device.type != "cpu":
+            submit(leave_captures_alone)
             return DeviceMeter(device, engine_for(device))
         if find_spec("numba") is None:
             logger.warning(
@@ -39,6 +40,19 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
         return CpuMeter(book, submit)
 
     return make
+
+
+def leave_captures_alone() -> None:
+    """Let what this thread asks of NVIDIA's GPUs end no capture of a CUDA graph elsewhere."""
+    try:
+        # Compiled, and without types.
+        from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]
+
+        driver.cuThreadExchangeStreamCaptureMode(
+            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        )
+    except Exception as error:  # not NVIDIA's, or a driver that is not found
+        logger.info("Captures of CUDA graphs may meet the agent's thread: %s", error)
 
 
 def engine_for(device: torch.device) -> Engine:

@@ -563,14 +563,12 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "compute_120"])
 def test_the_cuda_kernels_compile_for_gpus(target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
+    from rankscope.agent.torch.cuda.launch import names
     from rankscope.agent.torch.cuda.nvrtc import compiled
 
     code = compiled(target)
 
-    for kind in ("float64", "float32", "bfloat16", "float16", "bytes"):
-        for way in ("sketch", "sketch_piece", "glance", "compare", "compare_piece"):
-            assert f"{way}_{kind}".encode() in code
-    assert b"merge_leaves" in code
+    assert all(name.encode() in code for name in names())
     assert b".ftz" not in code  # in PTX: subnormal numbers must not be flushed to zero
 
 
@@ -583,9 +581,12 @@ def test_the_cuda_kernels_are_compiled_once_for_all_processes(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = kept("compute_90")
     [file] = (tmp_path / "rankscope").iterdir()
-    before = file.stat().st_mtime_ns
-    assert kept("compute_90") == code == file.read_bytes()
+    whole, before = file.read_bytes(), file.stat().st_mtime_ns
+    assert kept("compute_90") == code
     assert file.stat().st_mtime_ns == before
+    file.write_bytes(whole[:-1000])  # as a machine leaves it that goes down
+    assert kept("compute_90") == code
+    assert file.read_bytes() == whole
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # no folder can be made there
     assert kept("compute_90") == code
 
@@ -612,6 +613,17 @@ def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once(engine: An
     x.zero_()
     table = received(meter, meter.send_home(), step)
     assert table.moments[0, MOMENTS.index("sum")] == 50
+
+
+@on_each_fused
+def test_what_has_no_memory_is_refused_before_a_kernel_reads_it(engine: Any) -> None:
+    x = torch.ones(8, device=DEVICE)
+    x.untyped_storage().resize_(0)
+    meter, step = new_meter(engine), new_step()
+    with pytest.raises(RuntimeError, match="memory of a tensor was taken away"):
+        meter.add(step, 0, x, AT_ONCE)
+    meter.add(step, 1, torch.ones(3, device=DEVICE), AT_ONCE)
+    assert received(meter, meter.send_home(), step).counts[:, 0].tolist() == [3]
 
 
 @on_each_fused

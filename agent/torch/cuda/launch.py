@@ -23,7 +23,7 @@ THREADS = 256
 BLOCKS_AT_ONCE = 3
 """Blocks that a multiprocessor is to hold: each has so many registers fewer."""
 
-WIDE_NAMES = frozenset({"float64", "float32", "bfloat16", "float16"})
+WIDE_NAMES = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that have kernels of their own; others are read as bytes."""
 
 
@@ -109,6 +109,12 @@ class CudaKernels:
         """Queue the merge of runs of leaves into rows."""
         job = Merge(runs.data_ptr(), _addresses(leaves), _addresses(into))
         self._module.launch("merge_leaves", len(runs), job)
+
+
+def names() -> list[str]:
+    """The names of all kernels."""
+    ways = ("sketch", "sketch_piece", "glance", "compare", "compare_piece")
+    return [f"{way}_{kind}" for way in ways for kind in (*WIDE_NAMES, "bytes")] + ["merge_leaves"]
 
 
 def source() -> str:
