@@ -176,7 +176,8 @@ def test_one_who_says_hello_without_end_is_bounded(tmp_path: Path) -> None:
 def test_connections_without_end_do_not_shut_out_those_that_are_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = CollectorSettings(commit_s=0.05, max_connections=20)
+    most = QUICK.resident_bytes
+    settings = CollectorSettings(commit_s=0.05, max_connections=20, resident_bytes=most)
     with serving(tmp_path, settings) as service:
         box = outbox(service.address)
         wait_until(lambda: box.poll(time.monotonic()) or box.statistics().connected)

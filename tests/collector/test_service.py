@@ -110,7 +110,8 @@ def test_frames_become_records_that_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_step_can_be_read_within_two_seconds(tmp_path: Path) -> None:
-    with serving(tmp_path, CollectorSettings()) as service:
+    settings = CollectorSettings(resident_bytes=QUICK.resident_bytes)
+    with serving(tmp_path, settings) as service:
         box = outbox(service.address)
         wait_until(lambda: box.poll(time.monotonic()) or box.statistics().connected)
         started = time.monotonic()
