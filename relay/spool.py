@@ -63,7 +63,6 @@ class Spool:
         self.dropped_bytes = self.damaged_files = self.failures = 0
         self._settings = settings
         self._wall_s = wall_s
-        self._memory = Shelf(None)
         self._disk: Shelf | None = None
         self._file: Path | None = None
         self._complaints = Complaints(logger)
@@ -83,6 +82,7 @@ class Spool:
         if settings.spool is not None:
             self._file = _make_folder(settings.spool) / FILE
             self._begin(self._file)
+        self._memory = Shelf(None)  # the last, for the folder may be refused
 
     # Streams -------------------------------------------------------------------------------------
 
