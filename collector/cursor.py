@@ -38,10 +38,6 @@ class Cursor:
         self.waiting[sequence] = size_bytes
         return missing
 
-    def close(self, last: int) -> None:
-        """Nothing up to `last` will come any more."""
-        self.received = max(self.received, last)
-
     def committed_after(self, released: Iterable[int]) -> int:
         """What `committed` will be once the frames `released` are durable too."""
         gone = set(released)

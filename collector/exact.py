@@ -13,6 +13,7 @@ import numpy as np
 from ..merge.merging import Divergence, Merged
 from ..rules.exact import COPIES, NO_FACTOR, SUMS
 from ..rules.rule import Rule, Told, Verdict
+from ..sketch.conservation import LEAST
 from ..sketch.labels import rank_words
 from ..sketch.table import Floats
 from ..store.record import SiteInfo
@@ -20,6 +21,7 @@ from .averaging import MOST, Averaging, more_words, times_average
 from .blame import Sum
 from .rounding import TIMES_OTHERS, Rounding
 from .sums import EPS, ROUNDINGS, Pairs, Sums
+from .unjudged import FEW, UNMATCHED, Unjudged
 
 FINE = ROUNDINGS * EPS["float32"]
 """What a rank's share must explain a rest to, or what others are off by, however coarse the dtype:
@@ -67,6 +69,11 @@ class Exact:
     """By kind of what was reduced: those of the last record that had some."""
     _rounding: Rounding = field(default_factory=Rounding)
     _averaging: Averaging = field(default_factory=Averaging)
+    unjudged: Unjudged = field(init=False)
+    """What of it is not judged."""
+
+    def __post_init__(self) -> None:
+        self.unjudged = Unjudged(self.site)
 
     def judge(
         self,
@@ -88,6 +95,8 @@ class Exact:
             self._activation_sums(merged, sums)
         if whole and not merged.unmatched:
             self._gradient_sums(merged, training, sums)
+        elif whole and len(self._pairs_of(merged, REDUCED).addends):
+            self.unjudged.say(UNMATCHED)
         return {COPIES: self._copies(merged, firing), SUMS: sums.verdict()}
 
     def _copies(self, merged: Merged, firing: Collection[tuple[str, int]]) -> Verdict:
@@ -131,6 +140,9 @@ class Exact:
         pairs = self._pairs_of(merged, REDUCED)
         if not len(pairs.addends):
             return
+        self.unjudged.look(merged, pairs)
+        if len(pairs.addends) < LEAST:
+            self.unjudged.say(FEW)
         tolerance = self._rounding.tolerance(pairs)
         sums = Sums.of_gradients(merged, pairs, tolerance)
         if not np.isfinite(sums.factor) or sums.factor == 0 or np.isnan(sums.off).all():
@@ -152,6 +164,7 @@ class Exact:
         for kind in SUMMED:
             pairs = self._pairs_of(merged, kind)
             if len(pairs.addends):
+                self.unjudged.look(merged, pairs)
                 sums = Sums.of_activations(merged, pairs)
                 # Not by what others are off by: nobody compresses these, and all may be wrong.
                 self._kept(merged, pairs, sums, pairs.tolerance, WHOLE, into)

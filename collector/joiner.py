@@ -78,6 +78,8 @@ class Batch:
     rank_frames: list[RankFrames] = field(default_factory=list[RankFrames])
     released: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Stream and sequence number of the frames that are durable once this is."""
+    left: list[str] = field(default_factory=list[str])
+    """Streams whose goodbye is durable once this is."""
     judged: Counter[str] = field(default_factory=Counter[str])
     """By rule, of how many of the records it could judge something."""
     size_bytes: int = 0
@@ -159,6 +161,8 @@ class Joiner:
         """How many of them are not gone."""
         self._lost_before = set[int]()
         """Ranks that were told as lost, and have not been heard of since it began."""
+        self._left_before = set[int]()
+        """Ranks that said goodbye then, and have not come back."""
         self._order: list[Key] = []
         self._open: dict[Key, Held] = {}
         self._closed: OrderedDict[Key, Held] = OrderedDict()
@@ -225,6 +229,10 @@ class Joiner:
         """An earlier collector told these as lost: should one come it is back."""
         self._lost_before.update(ranks)
 
+    def recall_left(self, ranks: Iterable[int]) -> None:
+        """These have said goodbye to an earlier collector: none of them is awaited."""
+        self._left_before.update(ranks)
+
     def present(self) -> list[int]:
         """The ranks that are there: heard of, not gone."""
         return [rank for rank, state in self._ranks.items() if not state.gone]
@@ -245,6 +253,7 @@ class Joiner:
 
     def hear(self, rank: int, now: float, place: Place | None = None) -> None:
         """The rank is alive, and at this place."""
+        self._left_before.discard(rank)
         state = self._ranks.get(rank)
         if state is None:
             state = self._ranks[rank] = _Rank(seen=now, moved=now, gone=rank in self._lost_before)
@@ -373,7 +382,7 @@ class Joiner:
         if not self.is_deserted:
             return False
         heard = max((state.seen for state in self._ranks.values()), default=started)
-        everyone = len(self._ranks) >= self.world_size
+        everyone = len(self._ranks) + len(self._left_before) >= self.world_size
         return everyone or now - max(heard, started) > self.settings.lost_after_s
 
     # Ranks ---------------------------------------------------------------------------------------
@@ -461,7 +470,7 @@ class Joiner:
 
     def _awaited(self, key: Key, kept: bool) -> set[int]:
         """Ranks that have not come to a record yet; what they have kept back comes, or does not."""
-        awaited = set(range(self.world_size))
+        awaited = set(range(self.world_size)) - self._left_before
         for rank, state in self._ranks.items():
             at = state.position
             if state.gone or (at is not None and (at > key or (kept and at == key))):
@@ -580,6 +589,8 @@ class Joiner:
         except Exception as error:  # what peers have sent never costs the record
             self._tell("rule-failed", -1, record.step, f"A record was not judged: {error!r}.")
             return []
+        for text in self._exact.unjudged.take():
+            self._tell("not-judged", -1, record.step, text)
         for name, why in list(watch.broken.items())[broken:]:
             text = f"Rule {name} has failed, and judges no more: {why}."
             self._tell("rule-failed", -1, record.step, text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
@@ -174,6 +174,8 @@ class Run:
         stream.peer, stream.needs_schema, stream.ended, stream.user = peer, False, False, user
         stream.told_received = stream.told_committed = -2
         stream.told_control = None
+        stream.is_leaving = stream.is_leave_gathered = False
+        self._leave(attempt, back={hello.rank})
         if hello.budget >= LEAST_BUDGET:
             self._budgets.setdefault(attempt, Budget(hello.budget))
         self._responses[attempt].is_of_use |= hello.keeps_back
@@ -293,11 +295,12 @@ class Run:
         self._joiners[stream.attempt].hear(stream.rank, now, place)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
-        """The stream has ended; it gets an answer once all of it is durable."""
-        if goodbye.gaps and stream.cursor.receive(goodbye.last, 0) is not None:
-            stream.farewell = goodbye.gaps
-        stream.cursor.close(goodbye.last)
-        stream.ended = True
+        """The stream has ended; it gets an answer once all of it is durable, this too."""
+        missing = stream.cursor.receive(goodbye.last, 0)
+        if missing is not None:  # it has a number of its own, or frames before it never came
+            step = self._joiners[stream.attempt].newest_step()
+            stream.farewell = _lost(goodbye.gaps, missing + (not goodbye.gaps), step)
+        stream.ended = stream.is_leaving = True
         stream.told_committed = -2
         joiner = self._joiners[stream.attempt]
         joiner.leave(stream.rank, goodbye.reason)
@@ -554,6 +557,7 @@ class Run:
         last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
         if self._catalog.meta.attempts[attempt].ranks:
             self._recall_lost(attempt)
+        self._joiners[attempt].recall_left(self._catalog.meta.attempts[attempt].left)
         if last_step is not None:
             self._recall(attempt, world_size)
         self._joiners[attempt].watch.resume(
@@ -703,6 +707,8 @@ class Run:
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
         self._everyone_left = self._everyone_left and len(gathered.records) > 0
+        for stream in self.streams.values():
+            stream.is_leave_gathered = stream.is_leaving
 
     def _judge_quantities(self, records: Sequence[Record]) -> None:
         """What is found in records that are durable is stored with the next."""
@@ -740,8 +746,9 @@ class Run:
     def _begin_commit(self, batch: Batch) -> bool:
         """Have it stored; False if there is nothing to store."""
         self._ready = None
-        cursors = self._cursors(_by_stream(batch.released))
-        if not (batch.records or batch.events or batch.alerts or cursors):
+        released = _by_stream(batch.released)
+        cursors, batch.left = self._cursors(released), self._leavers(released)
+        if not (batch.records or batch.events or batch.alerts or cursors or batch.left):
             self._release(batch)
             return False
         self._write_attempts()
@@ -764,6 +771,9 @@ class Run:
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:
                 self.streams[name].cursor.release(sequences)
+        for name in stored.left:
+            if name in self.streams:
+                self.streams[name].is_leaving = False
 
     def _tell(self, records: Sequence[Record]) -> None:
         """Sinks hear of records that are durable."""
@@ -791,6 +801,29 @@ class Run:
                 [last] = stream.cursor.waiting
                 self._joiners[stream.attempt].lose(stream.rank, stream.name, last, stream.farewell)
                 stream.farewell = ()
+
+    def _leavers(self, released: Mapping[str, Sequence[int]]) -> list[str]:
+        """Streams of which all is durable once these frames are; that they left is stored, too."""
+        leaving = [
+            stream
+            for stream in self.streams.values()
+            if stream.is_leaving
+            and stream.is_leave_gathered
+            and stream.cursor.committed_after(released.get(stream.name, ()))
+            >= stream.cursor.received
+        ]
+        for attempt in {stream.attempt for stream in leaving}:
+            self._leave(attempt, {one.rank for one in leaving if one.attempt == attempt})
+        return [stream.name for stream in leaving]
+
+    def _leave(
+        self, attempt: int, ranks: Collection[int] = (), *, back: Collection[int] = ()
+    ) -> None:
+        """Have it stored with the next commit who has left, and who has come back."""
+        known = set(self._catalog.meta.attempts[attempt].left)
+        left = (known | set(ranks)) - set(back)
+        if left != known:
+            self._catalog.set_left(attempt, left)
 
     def _dated(self, event: Event) -> Event:
         return event if event.time_ns else replace(event, time_ns=self._wall_ns())

@@ -281,8 +281,7 @@ class Collector:
             case State():
                 self._runs[stream.run].hear(stream, message, now)
             case Goodbye():
-                self._runs[stream.run].leave(stream, message)
-                self._touched[stream.name] = stream
+                self._goodbye(stream, message)
             case _:
                 assert_never(message)
 
@@ -367,6 +366,15 @@ class Collector:
         if problem:
             self._dismiss(stream, "schema", problem, None)
             self._complaints.say("schema", f"{_who(stream)}: {problem}", now)
+
+    def _goodbye(self, stream: Stream, goodbye: Goodbye) -> None:
+        if stream.is_held_off:  # frames before it were left to the next collector, and so is it
+            return
+        if stream.needs_schema:  # and were refused here: all of it comes again
+            self._dismiss(stream, "stream", "Frames before the goodbye were refused.", 0.2)
+            return
+        self._runs[stream.run].leave(stream, goodbye)
+        self._touched[stream.name] = stream
 
     def _frame(self, stream: Stream, header: FrameHeader, blob: bytes, now: float) -> None:
         self._touched[stream.name] = stream
@@ -514,7 +522,7 @@ class Collector:
             committed = cursor.committed
             received = max(cursor.received if generous else stream.told_received, committed)
             told = (stream.told_received, stream.told_committed)
-            silent = stream.ended and committed < cursor.received
+            silent = stream.ended and (stream.is_leaving or committed < cursor.received)
             if (received, committed) != told and not silent:
                 if received > stream.told_received:
                     stream.give_credit(received)

@@ -48,6 +48,10 @@ class Stream:
     told_committed: int = -2
     told_control: Control | None = None
     ended: bool = False
+    is_leaving: bool = False
+    """It has said goodbye, and that is not durable."""
+    is_leave_gathered: bool = False
+    """What its goodbye says is to be stored with the next commit that begins, or was before."""
     is_held_off: bool = False
     """The collector is about to end and takes nothing more of it."""
     farewell: Sequence[Gap] = ()

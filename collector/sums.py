@@ -70,6 +70,8 @@ class Pairs:
     addends are sketched as they are, so what they were rounded from does not matter."""
     ranks: int
     """The most addends that a tensor has."""
+    kind: str
+    """Of what was reduced."""
 
     @classmethod
     def find(cls, merged: Merged, site: Callable[[int], SiteInfo], kind: str) -> Self:
@@ -94,6 +96,7 @@ class Pairs:
             np.asarray(tolerance, np.float64),
             np.asarray(reduction, np.float64),
             ranks,
+            kind,
         )
 
 

@@ -82,7 +82,8 @@ class Spool:
         if settings.spool is not None:
             self._file = _make_folder(settings.spool) / FILE
             self._begin(self._file)
-        self._memory = Shelf(None)  # the last, for the folder may be refused
+        # Last, for nothing may stay open of what was refused.
+        self._memory = Shelf(None)
 
     # Streams -------------------------------------------------------------------------------------
 

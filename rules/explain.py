@@ -300,7 +300,7 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."
     events = run.events()
-    for kind in ("rule-failed", "imported"):
+    for kind in ("rule-failed", "not-judged", "imported"):
         for text in events.loc[events["kind"] == kind, "text"].drop_duplicates().head(5):
             yield str(text)
     for kind in ("weight", "weight_gradient", "activation"):

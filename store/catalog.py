@@ -6,7 +6,7 @@ thread meanwhile: what changes it is done under one lock, and what it has given 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -73,6 +73,13 @@ class Catalog:
                 mesh=dict(mesh),
                 ranks=tuple(known[rank] for rank in sorted(known)),
             )
+            self._meta = replace(self._meta, attempts=tuple(attempts))
+
+    def set_left(self, attempt: int, ranks: Iterable[int]) -> None:
+        """Say which ranks of an attempt have said goodbye, and are not there."""
+        with self._lock:
+            attempts = list(self._meta.attempts)
+            attempts[attempt] = replace(attempts[attempt], left=tuple(sorted(ranks)))
             self._meta = replace(self._meta, attempts=tuple(attempts))
 
     def add_sites(self, sites: Sequence[SiteInfo]) -> list[int]:

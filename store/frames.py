@@ -85,6 +85,7 @@ def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
                 "world_size": attempt.world_size,
                 "mesh": dict(attempt.mesh),
                 "ranks": len(attempt.ranks),
+                "left": attempt.left,
                 "records": len(mine),
                 "first_step": int(mine[:, STEP].min()) if len(mine) else None,
                 "last_step": int(mine[:, STEP].max()) if len(mine) else None,
@@ -92,7 +93,7 @@ def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
                 "updated": time(int(mine[:, TIME].max())) if len(mine) else pd.NaT,
             }
         )
-    columns = ["launch", "world_size", "mesh", "ranks", "records"]
+    columns = ["launch", "world_size", "mesh", "ranks", "left", "records"]
     columns += ["first_step", "last_step", "started", "updated"]
     frame = pd.DataFrame(rows, columns=columns)
     frame.index.name = "attempt"

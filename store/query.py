@@ -52,7 +52,12 @@ from .rank_ratios import RankRatios, rank_ratios
 from .reader import Reader, open_reader
 from .record import Alert, QuantityInfo, Record, SiteInfo
 from .replay import replay
-from .scales import reductions_frame, without_scale
+from .scales import (
+    exponents_without_scale,
+    main_without_scale,
+    reductions_frame,
+    without_scale,
+)
 from .selection import (
     ATTEMPT,
     Chosen,
@@ -136,7 +141,10 @@ class Run:
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """By attempt: launch, world_size, mesh, ranks, records, first and last step, times."""
+        """By attempt: launch, world_size, mesh, ranks, records, first and last step, times.
+
+        `left` has the ranks that said goodbye and have not come back, as far as it is stored.
+        """
         reader = self._reader
         return attempts_frame(reader.facts(), reader.meta.attempts)
 
@@ -307,17 +315,21 @@ class Run:
         sites: Labels = None,
         steps: Steps = None,
         attempt: int | None = None,
+        unscaled: bool = False,
     ) -> xr.DataArray:
         """All main statistics over (step, site, statistic), float32: quickest for one step.
 
         Raises:
-            SettingError: there is no such site, step or attempt.
+            SettingError: there is no such site, step or attempt, or no loss scale.
         """
         reader = self._reader
         places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt)
+        found = reader.read("scalars", chosen.records, places)
+        if unscaled:
+            found = main_without_scale(reader, found, chosen, places)
         return xr.DataArray(
-            reader.read("scalars", chosen.records, places),
+            found,
             dims=("step", "site", "statistic"),
             coords=by_step(chosen) | by_site(reader.sites(places)) | {"statistic": list(MAIN)},
             name="main",
@@ -366,6 +378,7 @@ class Run:
         width: int | None = None,
         view: View = "merged",
         attempt: int | None = None,
+        unscaled: bool = False,
     ) -> xr.Dataset:
         """Histograms of exponents: `count` over (step, site, exponent), and what is in no bin.
 
@@ -381,14 +394,23 @@ class Run:
             view: `merged`; or a rank, or coordinates on the mesh as "dp=0,tp=1", in steps of which
                 the frames of these ranks are kept, see `kept_ranks`; not with `width`.
             attempt: only records of this attempt.
+            unscaled: gradients as they were without the loss scale, in runs that kept it; not with
+                `width`. Bins move by the exponent of the scale, exactly; what leaves them is in
+                `under` or `over`, and what was in these stays there. Steps whose loss scale is not
+                known are not `observed`.
 
         Raises:
-            SettingError: there is no such site, step or view, or no exact columns of it.
+            SettingError: there is no such site, step or view, or no exact columns of it; or
+                no loss scale, or one that is no power of two.
         """
         reader = self._reader
         places = reader.choose_sites(kind=kind, name=name, site=site, sites=sites)
         chosen = reader.choose(steps=steps, attempt=attempt, sketched=True)
         if width is not None:
+            if unscaled:
+                raise SettingError(
+                    "Sums over steps may mix loss scales: ask for `unscaled`, or for `width`."
+                )
             if view != "merged":
                 raise SettingError(f"Sums over steps are of all ranks, not of view {view!r}.")
             silent = silent_records(reader, "rms")
@@ -396,12 +418,11 @@ class Run:
             sums = summed(reader, columns, places)
             return exponents_dataset(by_column(columns), reader.sites(places), *sums)
         table, shape = exact(reader, view, chosen.records, places), (len(chosen), len(places))
-        return exponents_dataset(
-            by_step(chosen),
-            reader.sites(places),
-            table.counts.reshape(*shape, len(COUNTS)),
-            table.histogram.reshape(*shape, BINS),
-        )
+        counts = table.counts.reshape(*shape, len(COUNTS))
+        histograms = table.histogram.reshape(*shape, BINS)
+        if unscaled:
+            counts, histograms = exponents_without_scale(reader, counts, histograms, chosen, places)
+        return exponents_dataset(by_step(chosen), reader.sites(places), counts, histograms)
 
     def table(
         self,
@@ -1035,6 +1056,15 @@ class Run:
     def site_infos(self) -> Sequence[SiteInfo]:
         """The sites of the run, in the order of their index."""
         return self._reader.meta.sites
+
+    def site_infos_of(self, attempt: int) -> Sequence[SiteInfo]:
+        """The same as they were in an attempt, or in the next that saw them.
+
+        Raises:
+            SettingError: there is no such attempt.
+        """
+        check_attempt(attempt, self._reader.meta.attempts)
+        return self._reader.sites(np.arange(len(self.site_infos)), attempt)
 
     def replay(self, attempt: int) -> Iterator[Record]:
         """The records of an attempt, one after the other, as they were when they were made.

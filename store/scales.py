@@ -15,7 +15,7 @@ from ..sketch.conservation import common_factor
 from ..sketch.derive import DEGREE, MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
-from ..sketch.table import PROJECTION, UNSEEN, Floats
+from ..sketch.table import BINS, COUNT, OVER, PROJECTION, UNDER, UNSEEN, Floats
 from .reader import Reader
 from .record import SiteInfo, addend_pairs
 from .selection import COMPLETE, PARTIAL, UNMATCHED, Chosen, Indices
@@ -31,17 +31,85 @@ def without_scale(
     Raises:
         SettingError: the run kept no loss scale.
     """
+    divisor = divisors(reader, chosen, places) ** DEGREE.get(statistic, 0)
+    return (found / divisor).astype(found.dtype)
+
+
+def main_without_scale(
+    reader: Reader, found: NDArray[np.float32], chosen: Chosen, places: Indices
+) -> NDArray[np.float32]:
+    """float32 [steps, sites, main statistics] without the loss scale.
+
+    Raises:
+        SettingError: the run kept no loss scale.
+    """
+    degrees = np.array([DEGREE.get(name, 0) for name in MAIN])
+    return (found / divisors(reader, chosen, places)[..., None] ** degrees).astype(np.float32)
+
+
+def exponents_without_scale(
+    reader: Reader,
+    counts: NDArray[np.int64],
+    histograms: NDArray[np.int64],
+    chosen: Chosen,
+    places: Indices,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Counts and histograms, int64 [steps, sites, …], without the loss scale.
+
+    To divide by 2^n moves each bin by n, exactly; what leaves the bins is in under or over, and
+    what was in these stays there. Where no loss scale was told nothing is known.
+
+    Raises:
+        SettingError: the run kept no loss scale, or one of them is no power of two.
+    """
+    scales = divisors(reader, chosen, places)
+    mantissa, exponent = np.frexp(scales)
+    known = np.isfinite(scales)
+    if (wrong := np.argwhere(known & (mantissa != 0.5))).size:
+        step, site = wrong[0]
+        raise SettingError(
+            f"The loss scale of step {chosen.steps[step]} is {scales[step, site]:g}: bins are "
+            "powers of two, so histograms can be divided by a power of two alone. Choose other "
+            "`steps`, leave `unscaled` out, or ask `scalar`."
+        )
+    counts, histograms = counts.copy(), histograms.copy()
+    counts[~known], histograms[~known] = -1, 0
+    for step, site in np.argwhere(known & (scales != 1)).tolist():
+        by = int(exponent[step, site]) - 1
+        moved, lost = _moved(histograms[step, site], by)
+        histograms[step, site] = moved
+        if counts[step, site, COUNT] >= 0:
+            counts[step, site, UNDER if by > 0 else OVER] += lost
+    return counts, histograms
+
+
+def _moved(histogram: NDArray[np.int64], by: int) -> tuple[NDArray[np.int64], int]:
+    """A histogram that many bins further down, and how many elements left it."""
+    moved, by = np.zeros_like(histogram), int(np.clip(by, -BINS, BINS))
+    if by >= 0:
+        moved[: BINS - by] = histogram[by:]
+    else:
+        moved[-by:] = histogram[:by]
+    return moved, int(histogram.sum() - moved.sum())
+
+
+def divisors(reader: Reader, chosen: Chosen, places: Indices) -> Floats:
+    """float64 [steps, sites]: by what the loss scale multiplied each tensor; NaN: not told.
+
+    Raises:
+        SettingError: the run kept no loss scale.
+    """
     scales = {LOSS: told(reader, LOSS, chosen), GRADIENT: gradient_scale(reader, chosen)}
     if np.isnan(scales[LOSS]).all():
         raise SettingError(
             "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler)."
         )
-    divisor = np.ones((len(found), len(places)))
+    divisor = np.ones((len(chosen), len(places)))
     for column, site in enumerate(reader.sites(places)):
         name = scale_of(site)
         if name:
             divisor[:, column] = scales[name]
-    return (found / divisor ** DEGREE.get(statistic, 0)).astype(found.dtype)
+    return divisor
 
 
 def scale_of(site: SiteInfo) -> str:

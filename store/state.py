@@ -99,6 +99,8 @@ class Attempt:
     """Size of each axis of the device mesh."""
     ranks: tuple[RankInfo, ...] = ()
     """Those that have introduced themselves, ascending."""
+    left: tuple[int, ...] = ()
+    """Those whose goodbye was answered, and that have not come back; ascending."""
 
 
 IMPORTED = "imported LogFrame"
@@ -198,7 +200,7 @@ def site_from_json(values: Mapping[str, Any]) -> SiteInfo:
 def attempt_from_json(values: Mapping[str, Any]) -> Attempt:
     """An attempt as it was written."""
     ranks = [RankInfo(**known_fields(RankInfo, rank)) for rank in values.get("ranks", ())]
-    return Attempt(**known_fields(Attempt, {**values, "ranks": ranks}, tuples=("ranks",)))
+    return Attempt(**known_fields(Attempt, {**values, "ranks": ranks}, tuples=("ranks", "left")))
 
 
 def alert_from_json(values: Mapping[str, Any]) -> Alert:

@@ -21,7 +21,7 @@ from ..framing import pack_step
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
-from .device import Copy, DeviceMeter
+from .device import Copy, DeviceMeter, has_passed
 from .quantities.task import Taken
 from .recorder import Recorder, health_of
 
@@ -46,11 +46,13 @@ class _Parcel:
     numbers: list[tuple[str, torch.Tensor]] = field(default_factory=list[tuple[str, torch.Tensor]])
     taken: list[Taken] = field(default_factory=list[Taken])
     """What quantities are read off, on the host."""
-    ready: list[torch.cuda.Event] = field(default_factory=list[torch.cuda.Event])
+    ready: list[tuple[torch.cuda.Event, torch.device]] = field(
+        default_factory=list[tuple[torch.cuda.Event, torch.device]]
+    )
     """One of each device from which numbers and series come."""
 
     def arrived(self) -> bool:
-        there = all(event.query() for event in self.ready)
+        there = all(has_passed(*event) for event in self.ready)
         return there and all(meter.arrived(copy) for meter, copy in self.copies)
 
     def bring(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -60,7 +62,7 @@ class _Parcel:
         for device in devices:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(device))
-            self.ready.append(event)
+            self.ready.append((event, device))
         return home
 
 

@@ -53,6 +53,17 @@ class Copy:
     """What was counted beside the sketches."""
 
 
+def is_capturing(device: torch.device) -> bool:
+    """Whether operations on a device become part of a CUDA graph, and are not run."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def has_passed(event: torch.cuda.Event, device: torch.device) -> bool:
+    """Whether an event of a device has passed; asks, never waits."""
+    with torch.cuda.device(device):  # else the thread would make a context on the first GPU
+        return event.query()
+
+
 class DeviceMeter:
     """Summarises tensors of one device; for tensors of the CPU it is the fallback.
 
@@ -70,7 +81,8 @@ class DeviceMeter:
         self._dropped = 0
         self._lock = threading.Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
-        self._captured = 0
+        self._is_spoilt = False
+        """Whether a step ended in a capture: its rows are emptied before they are used again."""
 
     @contextmanager
     def _turn(self) -> Generator[None]:
@@ -79,6 +91,10 @@ class DeviceMeter:
             stream = torch.cuda.current_stream(self._device) if self._used is not None else None
             if stream is not None and self._used is not None:
                 stream.wait_event(self._used)
+            if self._is_spoilt:
+                self._is_spoilt = False
+                self._engine.absorb(self._columns())
+                self._clear()
             try:
                 yield
             finally:
@@ -94,9 +110,6 @@ class DeviceMeter:
         to_count: ToCount | None = None,
     ) -> None:
         """Queue the operations that merge `tensor` into its row on the device, and those counts."""
-        if self._used is not None and torch.cuda.is_current_stream_capturing():
-            self._captured += 1  # a graph that is being captured would keep our buffers for good
-            return
         flat = tensor.reshape(-1)
         if flat.data_ptr() != tensor.data_ptr():
             how = replace(how, lasting=False)  # a copy that nobody else keeps
@@ -114,7 +127,13 @@ class DeviceMeter:
                 self._counters.add(row, to_count)
 
     def flush(self) -> None:
-        """Queue what the engine kept back: then every operation is in the device's queue."""
+        """Queue what the engine kept back: then every operation is in the device's queue.
+
+        Nothing while a CUDA graph is captured, which a wait for our event would end: what was noted
+        before goes on waiting.
+        """
+        if is_capturing(self._device):
+            return
         with self._turn():
             self._engine.launch()
 
@@ -129,6 +148,11 @@ class DeviceMeter:
     def send_home(self) -> Copy | None:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
+            return None
+        if is_capturing(self._device):
+            self._touched, self._unseen, self._is_spoilt = set(), Counter(), True
+            self._counters.forget()
+            self._dropped += 1
             return None
         with self._turn():
             try:
@@ -154,7 +178,7 @@ class DeviceMeter:
 
     def arrived(self, copy: Copy) -> bool:
         """Whether the copy can be read; asks, never waits."""
-        return copy.ready is None or copy.ready.query()
+        return copy.ready is None or has_passed(copy.ready, self._device)
 
     def receive(self, copy: Copy, step: StepTable) -> None:
         """Merge an arrived copy into the step's table and give its buffer back."""
@@ -172,12 +196,12 @@ class DeviceMeter:
 
     @property
     def stale(self) -> int:
-        """Tensors that could not be read: changed before, or while a CUDA graph was captured."""
-        return self._engine.stale + self._captured
+        """Tensors that were changed before they could be read."""
+        return self._engine.stale
 
     @property
     def dropped(self) -> int:
-        """Steps that were lost because all host buffers were on their way."""
+        """Steps that were lost: all host buffers were on their way, or they ended in a capture."""
         return self._dropped
 
     def _reserve(self, rows: int) -> None:

@@ -87,9 +87,14 @@ class Waiting:
 
     def is_as_it_was(self) -> bool:
         """Whether nobody changed it, or took its memory away, since it was noted."""
+        return self.is_there() and version_of(self.flat) == self.version
+
+    def is_there(self) -> bool:
+        """Whether its memory is: FSDP takes it away, and zeros of autograd's have none."""
         needed = (self.flat.storage_offset() + self.flat.numel()) * self.flat.itemsize
-        there = self.flat.untyped_storage().nbytes() >= needed
-        return there and version_of(self.flat) == self.version
+        return self.flat.untyped_storage().nbytes() >= needed and (
+            self.flat.data_ptr() != 0 or not needed
+        )
 
 
 class Fused:
@@ -175,6 +180,8 @@ class Fused:
     def _start_one(self, waiting: Waiting) -> None:
         flat, first = waiting.flat, self._used
         if waiting.chunks:
+            if not waiting.is_there():  # to read it would end the process
+                raise RuntimeError("The memory of a tensor was taken away before it could be read.")
             size = self._size(flat)
             chunks = Chunks(waiting.chunks, flat, waiting.how, None, size, first)
             self._kernels.read(chunks, self._leaves)

@@ -26,6 +26,7 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
 
     def make(device: torch.device) -> Meter:
         if device.type != "cpu":
+            submit(leave_captures_alone)
             return DeviceMeter(device, engine_for(device))
         if find_spec("numba") is None:
             logger.warning(
@@ -39,6 +40,19 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
         return CpuMeter(book, submit)
 
     return make
+
+
+def leave_captures_alone() -> None:
+    """Let what this thread asks of NVIDIA's GPUs end no capture of a CUDA graph elsewhere."""
+    try:
+        # Compiled, and without types.
+        from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]
+
+        driver.cuThreadExchangeStreamCaptureMode(
+            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        )
+    except Exception as error:  # not NVIDIA's, or a driver that is not found
+        logger.info("Captures of CUDA graphs may meet the agent's thread: %s", error)
 
 
 def engine_for(device: torch.device) -> Engine:
@@ -74,7 +88,7 @@ def _cuda_kernels(device: torch.device) -> Kernels:
     if torch.version.hip is not None:
         raise NotHereError("it is not NVIDIA's")
     try:
-        from .nvrtc import cuda_kernels
+        from .cuda.nvrtc import cuda_kernels
     except ImportError as error:
         raise NotHereError(str(error)) from None
     return cuda_kernels(device)
@@ -84,7 +98,7 @@ def _triton_kernels(device: torch.device) -> Kernels:
     # Triton's interpreter would read the device's memory on the host.
     if find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
         raise NotHereError("Triton is not installed, or interprets")
-    from .triton_launch import TritonKernels
+    from .triton import TritonKernels
 
     return TritonKernels(device)
 

@@ -7,7 +7,7 @@ weights that FSDP2 gathers for a module's forward, which all ranks should hold a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from .megatron import (
 )
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
-from .units import is_unit, units_of
+from .units import earlier_gradients, is_unit, units_of
 
 UNSHARDED = "unsharded_weight"
 
@@ -103,8 +103,13 @@ class ParallelHooks:
         kept: torch.nn.Parameter,
         name: str,
         aliases: tuple[str, ...],
+        has_earlier: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Measure each gradient of a parameter; `kept` is the one that the optimizer has."""
+        """Measure each gradient of a parameter; `kept` is the one that the optimizer has.
+
+        Args:
+            has_earlier: whether earlier ones are kept where neither parameter shows them.
+        """
         recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
         if not recorder.timetable.observes(LOCAL_GRADIENT):
             return
@@ -121,7 +126,8 @@ class ParallelHooks:
             if is_there and recorder.timetable.due(LOCAL_GRADIENT):
                 with recorder.stopwatch:
                     try:
-                        to_others = parameter.grad is not None or gradient_of(kept) is not None
+                        earlier = (parameter.grad, gradient_of(kept))
+                        to_others = any(one is not None for one in earlier) or has_earlier()
                         self._ledger.add(name, to_others=to_others)
                         ordered = _in_order_of(parameter, gradient)
                         recorder.measure(key, ordered, aliases=aliases, placed=placed, part=part)
@@ -143,7 +149,7 @@ class ParallelHooks:
                 try:
                     try:
                         for one in held:
-                            self._parameter_is_used(one)
+                            self._parameter_is_used(unit, one)
                     finally:
                         self._recorder.read_briefs()
                 except Exception as error:  # never into the training loop: told in the run
@@ -151,13 +157,14 @@ class ParallelHooks:
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
-    def _parameter_is_used(self, held: _Held) -> None:
+    def _parameter_is_used(self, unit: torch.nn.Module, held: _Held) -> None:
         parameter = getattr(held.module, held.attribute, None)
         if parameter is None or parameter is held.sharded:
             return
         if parameter.requires_grad and parameter not in self._hooked:
             self._hooked[parameter] = True
-            self._watch_gradient(parameter, held.sharded, held.name, held.aliases)
+            has_earlier = earlier_gradients(unit, parameter)
+            self._watch_gradient(parameter, held.sharded, held.name, held.aliases, has_earlier)
         if held.name not in self._noted and self._recorder.wants(UNSHARDED, held.name):
             self._noted.add(held.name)
             key = (UNSHARDED, held.name, "", 0)

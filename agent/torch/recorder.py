@@ -30,7 +30,7 @@ from ..timetable import Timetable
 from .arrivals import Arrivals, Awaited, is_on_its_way
 from .calls import Calls
 from .counting import ToCount
-from .device import DeviceMeter
+from .device import DeviceMeter, is_capturing
 from .local import (
     PLAIN,
     Cut,
@@ -137,6 +137,7 @@ class Recorder(Telling):
         self.last_key: Key | None = None
         self.tensors = 0
         """How many were noted of the open step: where a job hangs it says which rank is behind."""
+        self._captured = 0
         self.touched = 0.0
         """Monotonic time of the last sign of life of the training loop."""
         self.forward_listeners: list[Callable[[], None]] = []
@@ -322,6 +323,11 @@ class Recorder(Telling):
         """Of all devices seen so far."""
         return list(self._meters.values())
 
+    @property
+    def stale(self) -> int:
+        """Tensors that could not be read: changed before, or while a CUDA graph was captured."""
+        return self._captured + sum(meter.stale for meter in self._meters.values())
+
     def release(self, step: StepTable) -> None:
         """Give a step's table back for its next use."""
         self._ring.give_back(step)
@@ -382,6 +388,9 @@ class Recorder(Telling):
                 elements = elements.clone()
                 if to_count is not None:
                     to_count = replace(to_count, tensor=to_count.tensor.clone())
+            if is_capturing(piece.device):  # the graph would keep our buffers for good
+                self._captured += 1
+                return
             self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
@@ -494,7 +503,7 @@ def health_of(recorder: Recorder) -> dict[str, float]:
     return {
         **recorder.counters,
         "steps_dropped": float(recorder.counters["steps_dropped"] + dropped),
-        "tensors_stale": float(sum(meter.stale for meter in meters)),
+        "tensors_stale": float(recorder.stale),
         "sites_refused": float(recorder.book.refused),
         "exact_counts_refused": float(recorder.book.refused_exact_counts),
         "stretch": float(recorder.timetable.stretch),

@@ -52,12 +52,14 @@ def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
 def sketches(
     device: torch.device, engine: Engine, tensors: list[torch.Tensor], how: Reading
 ) -> SketchTable:
-    """The sketches of tensors as a step would get them, some as such that last, or as pieces."""
+    """The sketches of tensors as a step would get them: such that last and others, and pieces."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None, "a new ring has free steps"
     for row, tensor in enumerate(tensors):
-        region = Region(5, 700, 9_000) if row % 3 == 0 else None
-        meter.add(step, row, tensor, replace(how, lasting=row % 2 == 0, region=region))
+        for region in (None, Region(5, 700, 9_000)):
+            for lasting in (False, True):
+                meter.add(step, row, tensor, replace(how, lasting=lasting, region=region))
+        meter.add(step, row, tensor[1:], how)  # not aligned
     meter.barrier()
     copy = meter.send_home()
     assert copy is not None, "a new meter has free buffers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,9 +37,33 @@ def is_unit(module: torch.nn.Module) -> bool:
 
 def gathering_meshes(unit: torch.nn.Module) -> list[DeviceMesh]:
     """The meshes along which a unit gathers parameters, or reduces gradients; else none."""
+    return [group.mesh_info.mesh for group in _groups(unit)]
+
+
+def earlier_gradients(unit: torch.nn.Module, parameter: torch.Tensor) -> Callable[[], bool]:
+    """Tells whether FSDP2 still keeps what earlier backwards made of a parameter's gradient.
+
+    It does so out of sight of both the sharded and the unsharded parameter: in the dtype in which
+    it reduces, where that is another, and where HSDP has reduced along one axis, and not the other.
+
+    Args:
+        parameter: the unsharded one.
+    """
+    for group in _groups(unit):
+        for one in group.fsdp_params:
+            if getattr(one, "_unsharded_param", None) is parameter:
+                return lambda group=group, one=one: (
+                    getattr(one, "unsharded_accumulated_grad", None) is not None
+                    or getattr(group, "_partial_reduce_output", None) is not None
+                )
+    return lambda: False
+
+
+def _groups(unit: torch.nn.Module) -> list[Any]:
+    """What FSDP2 has of a unit, whose parameters it gathers at a time each; else none."""
     if not is_unit(unit):
         return []
     made: Any = unit
     state = made._get_fsdp_state()  # torch has no public name for it
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-    return [group.mesh_info.mesh for group in groups if group is not None]
+    return [group for group in groups if group is not None]

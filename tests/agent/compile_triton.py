@@ -8,7 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rankscope.agent.torch import triton_kernels as kernels
+from rankscope.agent.torch.triton import kernels
 
 COLUMNS = {"counts": "*i64", "moments": "*fp64", "checksum": "*i64", "histogram": "*i64"}
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}

@@ -1,5 +1,7 @@
-// CUDA C on the CPU, as far as kernels.cu needs it: blocks run one after the other, and the threads
-// of a block take turns at barriers. A thread that misses a barrier ends the process.
+// CUDA C on the CPU, as far as the kernels need it. Blocks run one after the other. The threads of a
+// block run from barrier to barrier, and the lanes of a warp from shuffle to shuffle, each time in
+// another order: where a barrier is missing, what comes out is wrong. If one is missed, and threads
+// wait for each other for good, the process ends.
 
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +10,7 @@
 #include <ucontext.h>
 
 #include <functional>
+#include <random>
 #include <vector>
 
 #define __device__
@@ -29,15 +32,48 @@ Index threadIdx, blockIdx;
 
 namespace block {
 constexpr size_t STACK = 1 << 16;
+constexpr int LANES = 32;
+enum State { READY, AT_SHUFFLE, AT_BARRIER, ENDED };
 ucontext_t scheduler, threads[THREADS];
-bool ended[THREADS];
+State states[THREADS];
 std::vector<char> stacks(THREADS* STACK);
 std::function<void()> work;
-unsigned long long exchanged[THREADS];
+std::minstd_rand random_order;
+// By the parity of a thread's shuffles, for one lane may write for the next while another reads.
+unsigned long long exchanged[2][THREADS];
+bool odd[THREADS];
 
 void run_thread() {
   work();
-  ended[threadIdx.x] = true;
+  states[threadIdx.x] = ENDED;
+}
+
+void wait(State state) {
+  const unsigned int own = threadIdx.x;
+  states[own] = state;
+  swapcontext(&threads[own], &scheduler);
+}
+
+// Threads begin … end - 1 go on if all of them are in a state.
+void release(int begin, int end, State from) {
+  for (int i = begin; i < end; i++)
+    if (states[i] != from) return;
+  for (int i = begin; i < end; i++) states[i] = READY;
+}
+
+// Whether any thread went on.
+bool run_those_ready() {
+  bool any = false;
+  // Each number below a power of two comes once: the factor is odd.
+  const unsigned int factor = random_order() | 1, first = random_order();
+  for (int turn = 0; turn < THREADS; turn++) {
+    const int i = (turn * factor + first) % THREADS;
+    if (states[i] != READY) continue;
+    threadIdx.x = i;
+    swapcontext(&scheduler, &threads[i]);
+    any = true;
+  }
+  return any;
 }
 
 void run() {
@@ -46,38 +82,31 @@ void run() {
     threads[i].uc_stack.ss_sp = &stacks[i * STACK];
     threads[i].uc_stack.ss_size = STACK;
     threads[i].uc_link = &scheduler;
-    ended[i] = false;
     makecontext(&threads[i], run_thread, 0);
+    states[i] = READY;
+    odd[i] = false;
   }
-  for (int there = THREADS; there;) {
-    int left = 0;
-    for (int i = 0; i < THREADS; i++) {
-      threadIdx.x = i;
-      if (!ended[i]) swapcontext(&scheduler, &threads[i]);
-      left += !ended[i];
-    }
-    if (left && left < THREADS) {
-      fprintf(stderr, "%d of %d threads of block %u missed a barrier\n", THREADS - left, THREADS,
-              blockIdx.x);
+  while (run_those_ready()) {
+    for (int warp = 0; warp < THREADS; warp += LANES) release(warp, warp + LANES, AT_SHUFFLE);
+    release(0, THREADS, AT_BARRIER);
+  }
+  for (int i = 0; i < THREADS; i++)
+    if (states[i] != ENDED) {
+      fprintf(stderr, "Thread %d of block %u waits for others for good\n", i, blockIdx.x);
       abort();
     }
-    there = left;
-  }
 }
 }  // namespace block
 
-void __syncthreads() {
-  const unsigned int own = threadIdx.x;
-  swapcontext(&block::threads[own], &block::scheduler);
-}
+void __syncthreads() { block::wait(block::AT_BARRIER); }
 
 template <class T> T __shfl_xor_sync(unsigned int, T value, int distance) {
   static_assert(sizeof(T) <= 8);
-  const unsigned int other = threadIdx.x ^ distance;
-  memcpy(&block::exchanged[threadIdx.x], &value, sizeof(T));
-  __syncthreads();
-  memcpy(&value, &block::exchanged[other], sizeof(T));
-  __syncthreads();
+  const unsigned int own = threadIdx.x;
+  auto& exchanged = block::exchanged[block::odd[own] = !block::odd[own]];
+  memcpy(&exchanged[own], &value, sizeof(T));
+  block::wait(block::AT_SHUFFLE);
+  memcpy(&value, &exchanged[own ^ distance], sizeof(T));
   return value;
 }
 

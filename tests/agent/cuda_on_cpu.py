@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.agent.torch.cuda_launch import Job, source
+from rankscope.agent.torch.cuda import Job, source
 
 LAUNCHERS = """
 extern "C" void launch_job(void (*kernel)(const Job), int blocks, const Job* job) {
@@ -26,7 +26,7 @@ OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-x", "
 
 
 class OnCpu:
-    """`cuda_launch.Module` of the CPU."""
+    """`cuda.launch.Module` of the CPU."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -44,7 +44,7 @@ def module() -> OnCpu:
     """The kernels, compiled once a process; without g++ the test is skipped."""
     if shutil.which("g++") is None and "CI" not in os.environ:
         pytest.skip("there is no g++ here")
-    constants, newline, kernels = source().partition("\n//")
+    constants, newline, kernels = source().partition("\n\n//")
     header = f'#include "{Path(__file__).with_name("cuda_on_cpu.h")}"\n'
     code = constants + "\n" + header + newline + kernels + LAUNCHERS
     with tempfile.TemporaryDirectory() as folder:

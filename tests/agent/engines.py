@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rankscope.agent.torch.cuda_launch import CudaKernels
+from rankscope.agent.torch.cuda import CudaKernels
 from rankscope.agent.torch.fused import Fused
-from rankscope.agent.torch.triton_launch import TritonKernels
+from rankscope.agent.torch.triton import TritonKernels
 
 from .cuda_on_cpu import module
 
@@ -20,7 +20,7 @@ def in_triton(device: torch.device, *, leaves: int = 4096, leaves_of_tensor: int
 def in_cuda(device: torch.device, *, leaves: int = 4096, leaves_of_tensor: int = 512) -> Fused:
     """The kernels in CUDA C: compiled by g++ where there is no GPU."""
     if device.type == "cuda":
-        from rankscope.agent.torch.nvrtc import Module
+        from rankscope.agent.torch.cuda.nvrtc import Module
 
         kernels = CudaKernels(device, Module(device), leaves_of_tensor=leaves_of_tensor)
     else:

@@ -204,6 +204,49 @@ def test_gradients_are_told_with_and_without_the_loss_scale(
     of_backward = run.scalar("l2", sites=site, steps=steps).squeeze("site").values
     unscaled = run.scalar("l2", sites=site, steps=steps, unscaled=True).squeeze("site").values
     np.testing.assert_allclose(of_backward / scales, unscaled, rtol=1e-6)
+    main = run.main(sites=site, steps=steps, unscaled=True).squeeze("site")
+    np.testing.assert_array_equal(main.sel(statistic="l2").values, unscaled)
+    with_scale = run.main(sites=site, steps=steps).squeeze("site")
+    counted = with_scale.sel(statistic="nonfinite"), main.sel(statistic="nonfinite")
+    np.testing.assert_array_equal(*counted)
+    seen = run.exponents(sites=site, steps=steps).squeeze("site")
+    without = run.exponents(sites=[site, "activation:2"], steps=steps, unscaled=True)
+    for step, by in enumerate((10, 10, 11)):
+        bins = seen["count"].isel(step=step).values
+        moved = without["count"].sel(site=site).isel(step=step).values
+        assert bins.sum() > 0
+        np.testing.assert_array_equal(moved, [*bins[by:], *[0] * by])
+    assert (without["total"].sel(site=site) == seen["total"]).all()
+    of_forward = run.exponents(sites="activation:2", steps=steps).squeeze("site")
+    assert (without["count"].sel(site="activation:2") == of_forward["count"]).all()
+
+
+def test_histograms_are_divided_by_powers_of_two_alone(observed: Observed) -> None:
+    model, site = make_model(), "activation_gradient:2"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**120, growth_factor=1.5, backoff_factor=0.75, growth_interval=1
+    )
+    with observed.observe(model, optimizer, scaler=scaler) as scope:
+        for _ in range(2):
+            scaler.scale(loss_of(model, 0) * 2.0**-130).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scope.step()
+            optimizer.zero_grad()
+    run = open_run(observed.path)
+    small = run.exponents(sites=site, steps=0, unscaled=True).squeeze()
+    [tensor] = [run.exponents(sites=site, steps=0).squeeze()]
+    low = tensor["count"].values[:120].sum()
+    assert small["under"] == tensor["under"] + low
+    assert small["count"].sum() + small["under"] == tensor["count"].sum() + tensor["under"]
+    with pytest.raises(
+        SettingError, match=r"The loss scale of step 1 is 1\.99.*power of two alone"
+    ):
+        run.exponents(sites=site, unscaled=True)
+    with pytest.raises(SettingError, match="may mix loss scales"):
+        run.exponents(sites=site, unscaled=True, width=1)
+    assert np.isfinite(run.scalar("l2", sites=site, steps=1, unscaled=True)).all()
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -249,5 +292,9 @@ def test_without_a_scaler_nothing_is_called_unscaled(observed: Observed) -> None
         scope.step()
     with pytest.raises(SettingError, match="scaler=scaler"):
         open_run(observed.path).scalar("l2", unscaled=True)
+    with pytest.raises(SettingError, match="scaler=scaler"):
+        open_run(observed.path).exponents(unscaled=True)
+    with pytest.raises(SettingError, match="scaler=scaler"):
+        open_run(observed.path).main(unscaled=True)
     with pytest.raises(SettingError, match="`scaler` must be"):
         observed.observe(model, scaler=3)

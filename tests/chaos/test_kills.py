@@ -84,6 +84,26 @@ def test_agents_killed_at_any_moment_take_nothing_with_them_but_their_last_frame
         assert sorted(lost["rank"]) == [1, 3]
 
 
+def test_a_goodbye_that_was_answered_outlives_the_collector(processes: Processes) -> None:
+    collector = processes.collector()
+    stays, leaves = (
+        processes.sender(rank, 2, steps=steps, pause_s=0.1)
+        for rank, steps in enumerate((scaled(100, 300), 5))
+    )
+    processes.await_all([leaves], 60)
+    processes.kill(collector)
+    # Were the rank awaited its records would be stored after the agent has given up.
+    collector = processes.collector("--until-done", "--deadline", "60", "--lost-after", "60")
+    processes.await_all([stays, collector], 40)
+
+    ledgers = processes.ledgers(2)
+    run = check(processes.store / "demo", ledgers)
+    assert [one.durable for one in ledgers] == [True, True]
+    assert run.attempts["left"].tolist() == [(0, 1)]
+    assert run.finished
+    assert not len(run.events())
+
+
 def complete_records(processes: Processes) -> int:
     """How many are stored that hold all ranks."""
     try:

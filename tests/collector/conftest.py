@@ -11,6 +11,7 @@ import pytest
 
 from rankscope.merge import Layout, lay_out
 from rankscope.sketch import SketchTable, sketch_array
+from rankscope.sketch.table import UNSEEN
 from rankscope.wire import (
     Frame,
     MeshAxis,
@@ -63,10 +64,13 @@ class Rank:
     def stream(self) -> str:
         return f"stream-{self.rank}"
 
-    def frame(self, step: int, *values: float | np.ndarray, **fields: Any) -> PackedFrame:
-        """One array, or number, a site."""
+    def frame(
+        self, step: int, *values: float | np.ndarray, sampled: Sequence[int] = (), **fields: Any
+    ) -> PackedFrame:
+        """One array, or number, a site; of some only a sample."""
         arrays = [np.atleast_1d(np.asarray(value, np.float32)) for value in values]
         table = SketchTable.concatenate([sketch_array(array) for array in arrays])
+        table.counts[list(sampled), UNSEEN] = 1
         self.sequence += 1
         return pack(
             self.sites[: len(values)], table, step=step, sequence=self.sequence - 1, **fields

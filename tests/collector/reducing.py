@@ -47,6 +47,8 @@ class Job:
         self.joiner = Joiner(0, ranks, site=infos.__getitem__, settings=settings)
         self.ranks = [Rank(rank, {"dp": (ranks, rank)}, SITES) for rank in range(ranks)]
         self.step = 0
+        self.told = list[tuple[str, str]]()
+        """Kinds and texts of events."""
 
     def train(
         self,
@@ -72,7 +74,9 @@ class Job:
             frame = rank.frame(self.step, *own, *copy, **more)
             self.joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
         self.step += 1
-        return self.joiner.tick(0.1, 0).alerts
+        batch = self.joiner.tick(0.1, 0)
+        self.told += [(one.kind, one.text) for one in batch.events]
+        return batch.alerts
 
 
 def gradients(ranks: int, seed: int = 0) -> Gradients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ def new_joiner(attempt: int, world_size: int, settings: JoinerSettings | None = 
 
 
 def feed(
-    joiner: Joiner, rank: Rank, step: int, now: float = 0.0, value: float = 1.0, **more: object
+    joiner: Joiner, rank: Rank, step: int, now: float = 0.0, value: float = 1.0, **more: Any
 ) -> None:
     frame = rank.frame(step, value, 1.0, **more)
     joiner.feed(rank.rank, rank.stream, frame, rank.layout, now)

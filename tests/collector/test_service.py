@@ -168,8 +168,9 @@ def test_what_was_dropped_does_not_stall_a_stream_and_is_told(tmp_path: Path) ->
         wait_until(lambda: peer.hear(Ack) == Ack(received=7, committed=7))
     events = open_run(tmp_path / "demo").events()
 
-    assert events.kind.tolist() == ["gap"]
+    assert events.kind.tolist() == ["gap", "gap"]
     assert events.text[0] == "Rank 0 lost 4 frames of steps 1 to 4: the disk is slow."
+    assert events.text[1] == "Rank 0 lost 2 frames of step 5: unknown.", "the goodbye said to 7"
 
 
 def test_a_damaged_frame_is_told_and_passed(

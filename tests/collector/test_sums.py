@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collector.blame import Share, whose
-from rankscope.store import Alert
+from rankscope.store import Alert, SiteInfo
 
-from .reducing import MIXED, Gradients, Job, gradients
+from .reducing import INFOS, MIXED, Gradients, Job, gradients
 
 HALF: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+FEWER = [replace(one, checked=one.name in ("a", "b")) for one in INFOS]
+IN_FP8 = [replace(one, dtype="float8_e5m2") for one in INFOS]
 LEARNING = 8
 """Records after which a sum that was exact is held to it."""
 
@@ -245,3 +248,32 @@ def test_a_loss_scale_that_is_told_is_taken_out() -> None:
         assert job.train(gradients(2, step), 0.5 / scale, training=told) == []
     [alert] = job.train(gradients(2, 99), 1.0, training={"loss_scale": 1.0})
     assert alert.value == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("infos", "more", "reason"),
+    [
+        (MIXED, {}, None),
+        (INFOS, {"unmatched": True}, "Sums and copies of reduced gradients are not judged"),
+        (FEWER, {}, "Sums of gradients are not judged: fewer than 3 have the ranks' own"),
+        (IN_FP8, {}, "The sum of weight_gradient:a (and 4 more) is not judged: what rounding does"),
+    ],
+)
+def test_what_is_not_judged_is_told_once_with_its_reason(
+    infos: Sequence[SiteInfo], more: dict[str, Any], reason: str | None
+) -> None:
+    job = Job(2, infos)
+    for step in range(3):
+        job.train(gradients(2, step), 1 / 2, **more)
+    told = job.told
+    assert [kind for kind, _ in told] == ["not-judged"] * (reason is not None)
+    assert all(text.startswith(reason or "") for _, text in told)
+
+
+def test_a_sum_of_which_only_a_sample_is_read_is_told_as_not_judged() -> None:
+    job = Job(2)
+    for _ in range(2):
+        job.train(gradients(2), 1 / 2, sampled=(1, 6))
+    [(kind, text)] = job.told
+    assert kind == "not-judged"
+    assert text.startswith("The sum of weight_gradient:b is not judged: only a sample")

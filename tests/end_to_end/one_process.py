@@ -129,12 +129,16 @@ def miscounted(merged: SketchTable, whole: NDArray[Any]) -> int:
 def assert_same(merged: SketchTable, whole: torch.Tensor, label: str, *, numbered: bool) -> None:
     """A row tells what one process computed, but for the rounding of the training itself.
 
+    That is measured: on one process, of 100 batches that were taken backwards, or in parts, float32
+    gradients differ by 4.4e-7 at most, and optimizer state, which has their squares, by 9.7e-7.
+    Ranks and one process differ by 4.1e-7 and 5.1e-7.
+
     Args:
         numbered: whether its elements have their numbers in the whole.
     """
     array, kind = whole.numpy(), label.partition(":")[0]
     single = whole.dtype == torch.float32
-    most = 1e-10 if not single else 1e-6 if kind == "activation" else 1e-5
+    most = 1e-10 if not single else 2e-6 if kind == "optimizer_state" else 1e-6
     off = deviation(merged, array)
     assert merged.counts[0, COUNT] == whole.numel(), label
     assert miscounted(merged, array) <= (4 if single else 0), label
@@ -166,7 +170,7 @@ def assert_same_copy(merged: SketchTable, whole: torch.Tensor, label: str, *, ex
         assert np.array_equal(merged.checksum, expected.checksum), label
         assert np.array_equal(merged.moments, expected.moments), label
     else:
-        most = 1e-10 if whole.dtype == torch.float64 else 1e-5
+        most = 1e-10 if whole.dtype == torch.float64 else 1e-6
         np.testing.assert_allclose(merged.moments, expected.moments, rtol=most, err_msg=label)
 
 

@@ -1,12 +1,14 @@
 """The job of test_reductions.py: ranks whose gradients are reduced, rightly or not.
 
-Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY MODE [FAULT]
+Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY MODE [FAULT [once]]
 
 The mode is ddp (compressed: in float16), fsdp (mixed: in bfloat16, reduced in float32; half:
-reduced in bfloat16), compiled or tp. Where the fault is `long` all goes well in 40 steps. `summed`
-comes in step `LATE` of 12, which are not clipped.
+reduced in bfloat16; hybrid: on 2 x 2 ranks, of which the first micro-batch is reduced along one
+axis), compiled or tp. Where the fault is `long` all goes well in 40 steps. `summed` comes in step
+`LATE` of 12, which are not clipped.
 
-Two micro-batches a step, of which only the second is reduced. The fault comes in step `FAULTY`.
+Two micro-batches a step, of which only the second is reduced; `once`, one. The fault comes in step
+`FAULTY`.
 """
 
 import sys
@@ -120,10 +122,12 @@ class Faults:
 
 def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
     """The model as several ranks train it."""
-    if mode in ("fsdp", "compiled", *REDUCED_IN):
+    if mode in ("fsdp", "compiled", "hybrid", *REDUCED_IN):
         if mode == "compiled":  # by the compiler's front, for its backend takes long
             model[2] = torch.compile(model[2], backend="aot_eager", fullgraph=True)  # pyright: ignore
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+        if mode == "hybrid":
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "fsdp"))
         policy = MixedPrecisionPolicy()
         if mode in REDUCED_IN:
             policy = MixedPrecisionPolicy(torch.bfloat16, REDUCED_IN[mode])
@@ -155,15 +159,16 @@ def micro_batches(model: Any, step: int) -> Iterator[tuple[torch.Tensor, Any]]:
     """Each with what it is to be computed in."""
     for number in range(MICRO_BATCHES):
         last = number == MICRO_BATCHES - 1
-        if not last and any(mode in sys.argv for mode in REDUCED_IN):
-            continue  # FSDP2 adds these up out of sight: such steps are not judged
+        if not last and "once" in sys.argv:
+            continue
         data = batch(step, dist.get_rank() if has_own_samples(model) else 0, number)
         if isinstance(model, DistributedDataParallel):
             yield data, nullcontext() if last else model.no_sync()
         elif not has_own_samples(model):
             yield data, nullcontext()
         else:
-            model.set_requires_gradient_sync(last)
+            sync = model.set_requires_all_reduce if "hybrid" in sys.argv else None
+            (sync or model.set_requires_gradient_sync)(last)
             yield data, nullcontext()
 
 

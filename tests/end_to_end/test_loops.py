@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankscope.rules import why
 from rankscope.store import Run, open_run
 
 from .launching import run_of
 
 JOB = Path(__file__).with_name("loops_job.py")
-LOOPS = ("channels_last", "clipped_by_group", "thrown_away", "many_updates", "over_steps")
+JUDGED = ("channels_last", "clipped_by_group")
+LOOPS = (*JUDGED, "thrown_away", "many_updates", "over_steps")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def test_a_loop_that_is_right_is_no_alert(runs: dict[str, Run], name: str) -> None:
     run = runs[name]
     assert run.alerts()["text"].tolist() == []
-    assert run.events()["text"].tolist() == []
+    assert run.events()["kind"].tolist() == ["not-judged"] * (name not in JUDGED)
     assert len(run.sites(kind="local_weight_gradient")) == 7
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_is_not_judged_is_told_once_with_its_reason(runs: dict[str, Run], name: str) -> None:
+    told = runs[name].events()[["kind", "rank", "text"]].to_numpy().tolist()
+    found = [text for text in why(runs[name]).not_observed if "judged" in text]
+    if name in JUDGED:
+        assert told == found == []
+        assert runs[name].judged()["conservation"] > 0
+        return
+    [[kind, rank, text]] = told
+    assert (kind, rank, found) == ("not-judged", -1, [text])
+    assert text.startswith("Sums and copies of reduced gradients are not judged in this step")
+    assert "updates several times in one, or throws gradients away." in text
+    assert "conservation" not in runs[name].judged()
 
 
 def test_what_became_of_gradients_is_told_only_where_it_is_known(runs: dict[str, Run]) -> None:

@@ -25,7 +25,8 @@ def job() -> dict[str, Any]:
 
 
 def run_with(directory: Path, *arguments: str) -> Run:
-    ranks = 2 if arguments[0] == "tp" else RANKS  # which must divide the layers' 16 features
+    # Those of tp must divide the layers' 16 features.
+    ranks = {"tp": 2, "hybrid": 4}.get(arguments[0], RANKS)
     return run_of(JOB, ranks, "-".join(arguments), directory, *arguments)
 
 
@@ -75,7 +76,7 @@ def test_nothing_is_found_where_all_went_well(run: Run) -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "mixed"])
 def test_gradients_that_were_all_added_up_instead_of_averaged_are_told(
     mode: str, tmp_path: Path
 ) -> None:
@@ -161,11 +162,15 @@ def test_a_fault_is_found_in_its_step_and_named(
     assert pd.isna(alerts["last_step"][0]) if goes_on else alerts["last_step"][0] == 2
 
 
-@pytest.mark.parametrize("mode", ["mixed", "half", "compressed"])
-def test_nothing_is_found_in_sums_that_are_rounded_to_sixteen_bits(
+@pytest.mark.parametrize(
+    "mode",
+    ["mixed", "mixed once", "half", "half once", "compressed", "hybrid"],
+)
+def test_nothing_is_found_in_sums_that_are_rounded_to_sixteen_bits_or_made_in_two_ways(
     tmp_path: Path, mode: str
 ) -> None:
-    run = run_with(tmp_path, mode, "long")
+    mode, *once = mode.split()
+    run = run_with(tmp_path, mode, "long", *once)
     assert run.judged()["conservation"] == 40
     alerts = run.alerts()
     assert alerts.loc[alerts["rule"] == "conservation", "text"].tolist() == []

@@ -63,10 +63,10 @@ def test_the_wheel_holds_what_lies_beside_the_code(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
 
-    for room in ("config", "viewer", "examples"):
+    for room in ("agent", "config", "viewer", "examples"):
         needed = {
             f"rankscope/{file.relative_to(ROOT)}"
-            for ending in ("css", "html", "ipynb", "js", "json", "svg", "toml")
+            for ending in ("css", "cu", "html", "ipynb", "js", "json", "svg", "toml")
             for file in (ROOT / room).rglob(f"*.{ending}")
         }
         assert needed <= shipped

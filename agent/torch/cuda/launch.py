@@ -8,24 +8,27 @@ from typing import Protocol
 
 import torch
 
-from ...sketch.elements import BLOCK, WITHIN
-from ...sketch.formats import normal_bin
-from ...sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
-from .arithmetic import Columns
-from .fused import RUN, WORK, Chunks, byte_values
-from .local import READABLE, dtype_name
+from ....sketch.elements import BLOCK, WITHIN
+from ....sketch.formats import normal_bin
+from ....sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
+from ..arithmetic import Columns
+from ..fused import RUN, WORK, Chunks, byte_values
+from ..local import READABLE, dtype_name
+
+FILES = ("elements", "numbers", "bytes", "glances", "merge", "kernels")
+"""Of CUDA C, each after those that it needs."""
 
 THREADS = 256
 """Of a block: one for each value of a byte."""
 BLOCKS_AT_ONCE = 3
 """Blocks that a multiprocessor is to hold: each has so many registers fewer."""
 
-WIDE_NAMES = frozenset({"float64", "float32", "bfloat16", "float16"})
+WIDE_NAMES = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that have kernels of their own; others are read as bytes."""
 
 
 class Job(ctypes.Structure):
-    """`Job` of kernels.cu: chunks to read, and leaves to write. Addresses are of the device.
+    """`Job` of elements.cu: chunks to read, and leaves to write. Addresses are of the device.
 
     Without a table of work, block b reads the b-th `size` elements of the tensor at `address`,
     which has `length`, into leaf `leaf` + b; `origin`, `run` and `pitch` are its
@@ -49,7 +52,7 @@ class Job(ctypes.Structure):
 
 
 class Merge(ctypes.Structure):
-    """`Merge` of kernels.cu: runs of leaves, and the rows into which each is merged."""
+    """`Merge` of merge.cu: runs of leaves, and the rows into which each is merged."""
 
     _fields_ = (
         ("runs", ctypes.c_uint64),
@@ -108,6 +111,12 @@ class CudaKernels:
         self._module.launch("merge_leaves", len(runs), job)
 
 
+def names() -> list[str]:
+    """The names of all kernels."""
+    ways = ("sketch", "sketch_piece", "glance", "compare", "compare_piece")
+    return [f"{way}_{kind}" for way in ways for kind in (*WIDE_NAMES, "bytes")] + ["merge_leaves"]
+
+
 def source() -> str:
     """The CUDA C of all kernels, with the constants that they share with Python ahead of it."""
     numbers = {f"C_{name.upper()}": i for i, name in enumerate(COUNTS)}
@@ -116,7 +125,8 @@ def source() -> str:
     numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN}
     numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
-    return constants + Path(__file__).with_name("kernels.cu").read_text()
+    texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in FILES]
+    return "\n".join([constants, *texts])
 
 
 def _addresses(columns: Columns) -> ctypes.Array[ctypes.c_uint64]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ...sketch.elements import WITHIN
-from ...sketch.formats import normal_bin
-from . import triton_kernels as kernels
-from .arithmetic import Columns
-from .fused import Chunks, byte_values
-from .local import READABLE, dtype_name
+from ....sketch.elements import WITHIN
+from ....sketch.formats import normal_bin
+from ..arithmetic import Columns
+from ..fused import Chunks, byte_values
+from ..local import READABLE, dtype_name
+from . import kernels
 
 # Triton adds options of its own, which its types do not tell.
 sketch_chunks: Any = kernels.sketch_chunks

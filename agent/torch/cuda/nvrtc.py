@@ -20,12 +20,15 @@ import torch
 # Compiled, and without types.
 from cuda.bindings import driver, nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
-from .cuda_launch import BLOCKS_AT_ONCE, THREADS, CudaKernels, source
+from .launch import THREADS, CudaKernels, names, source
 
 logger = logging.getLogger(__name__)
 
 # The sums of floating-point numbers are as they are written: on every GPU the same.
 OPTIONS = ("--std=c++17", "--fmad=false")
+
+CHECKSUM_BYTES = 32
+"""Of SHA-256."""
 
 HALF_TO_FLOAT = """
 __device__ __forceinline__ float half_to_float(unsigned short bits) {
@@ -37,7 +40,7 @@ __device__ __forceinline__ float half_to_float(unsigned short bits) {
 
 
 class Module:
-    """The kernels of one GPU: `cuda_launch.Module`.
+    """The kernels of one GPU: `launch.Module`.
 
     Raises:
         RuntimeError: NVRTC or the driver refuses, with their reason.
@@ -45,24 +48,37 @@ class Module:
 
     def __init__(self, device: torch.device) -> None:
         self._device = torch.empty(0, device=device).device  # with its number
-        code = kept(target_of(self._device))
+        target = target_of(self._device)
         number = _checked(driver.cuDeviceGet(self._device.index))
         self._context = _checked(driver.cuDevicePrimaryCtxRetain(number))
         with self._current():
-            self._module = _checked(driver.cuModuleLoadData(code))
-        self._functions: dict[str, Any] = {}
+            self._module = _checked(driver.cuModuleLoadData(kept(target)))
+            # All at once: a driver that loads them when they are asked for may wait for the device.
+            self._functions = {
+                name: _checked(driver.cuModuleGetFunction(self._module, name.encode()))
+                for name in names()
+            }
+            one = self._functions["sketch_float32"]
+            at_once = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(one, THREADS, 0)
+        processors = torch.cuda.get_device_properties(self._device).multi_processor_count
+        self.blocks_at_once: int = _checked(at_once) * processors
+        """Blocks of a sketch that the GPU works at together."""
 
     def launch(self, name: str, blocks: int, arguments: ctypes.Structure) -> None:
         """Queue a kernel on the current stream of the device."""
-        if (function := self._functions.get(name)) is None:
-            function = _checked(driver.cuModuleGetFunction(self._module, name.encode()))
-            self._functions[name] = function
         addresses = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for.
+        stream = torch.cuda.current_stream(self._device).cuda_stream or driver.CU_STREAM_LEGACY
         with self._current():
             _checked(
                 driver.cuLaunchKernel(
-                    function, blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(addresses), 0
+                    self._functions[name],
+                    *(blocks, 1, 1),
+                    *(THREADS, 1, 1),
+                    0,
+                    stream,
+                    ctypes.addressof(addresses),
+                    0,
                 )
             )
 
@@ -70,8 +86,11 @@ class Module:
     def _current(self) -> Generator[None]:
         """Make the device's context that of this thread, which may not have used CUDA before."""
         with torch.cuda.device(self._device):
-            _checked(driver.cuCtxSetCurrent(self._context))
-            yield
+            _checked(driver.cuCtxPushCurrent(self._context))
+            try:
+                yield
+            finally:
+                driver.cuCtxPopCurrent()
 
 
 def cuda_kernels(device: torch.device) -> CudaKernels:
@@ -80,8 +99,8 @@ def cuda_kernels(device: torch.device) -> CudaKernels:
     Raises:
         RuntimeError: they do not compile, or cannot be loaded.
     """
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return CudaKernels(device, Module(device), leaves_of_tensor=BLOCKS_AT_ONCE * processors)
+    module = Module(device)
+    return CudaKernels(device, module, leaves_of_tensor=module.blocks_at_once)
 
 
 def compiled(target: str) -> bytes:
@@ -95,9 +114,9 @@ def compiled(target: str) -> bytes:
     options = [option.encode() for option in (*OPTIONS, f"--gpu-architecture={target}")]
     [failure] = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if failure:
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        log = b" " * (1 + _checked(nvrtc.nvrtcGetProgramLogSize(program)))  # Python shares b" "
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"NVRTC cannot compile kernels.cu: {log.decode(errors='replace')}")
+        raise RuntimeError(f"NVRTC cannot compile the kernels: {log.decode(errors='replace')}")
     if target.startswith("compute"):
         code = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
         nvrtc.nvrtcGetPTX(program, code)
@@ -114,20 +133,38 @@ def kept(target: str) -> bytes:
     Kept in `rankscope` of the user's cache folder, which `XDG_CACHE_HOME` names.
     """
     what = "\n".join([HALF_TO_FLOAT + source(), *OPTIONS, target, str(nvrtc.nvrtcVersion())])
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankscope"
-    file = folder / f"kernels-{target}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    name = f"kernels-{target}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
     try:
-        return file.read_bytes()
-    except OSError:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankscope"
+    except RuntimeError:  # the user has no home
+        return compiled(target)
+    code = _read(folder / name)
+    if code is None:
         code = compiled(target)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as whole:
-            whole.write(code)
-        Path(whole.name).replace(file)
-    except OSError:  # a home that cannot be written, or a full disk: compiled each time
-        logger.info("The kernels cannot be kept in %s, and are compiled in each process", folder)
+        _write(folder / name, code)
     return code
+
+
+def _read(file: Path) -> bytes | None:
+    """What `_write` wrote; None where a machine that went down left less."""
+    try:
+        whole = file.read_bytes()
+    except OSError:
+        return None
+    checksum, code = whole[:CHECKSUM_BYTES], whole[CHECKSUM_BYTES:]
+    return code if hashlib.sha256(code).digest() == checksum else None
+
+
+def _write(file: Path, code: bytes) -> None:
+    """Put code behind its checksum, as one step for those who read it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            whole = Path(folder) / file.name
+            whole.write_bytes(hashlib.sha256(code).digest() + code)
+            whole.replace(file)
+    except OSError as error:  # a home that cannot be written, a full disk
+        logger.info("The kernels cannot be kept, and are compiled in each process: %s", error)
 
 
 def target_of(device: torch.device) -> str:

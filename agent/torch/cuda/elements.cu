@@ -1,0 +1,336 @@
+// Sketches in CUDA C: one block of threads reads one chunk of a tensor, another merges chunks.
+//
+// NVRTC compiles these files as one, in the order of `launch.FILES`, where they are used; ahead of
+// them stand the constants of `launch.source`.
+// Counters of the histogram are copied, one copy for every second lane, so that its speed does not
+// depend on the data: lanes that count the same exponent do not wait for each other. Sums are
+// float64 and use no atomics: the same tensors give the same bits again.
+//
+// A thread holds PER elements at a time, and goes through them twice: first for their extremes and
+// for what is not finite, then for the rest. Where all are finite, neither way has a branch.
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i64 = long long;
+using u64 = unsigned long long;
+
+constexpr int WARPS = THREADS / 32;
+constexpr int PER = 16;
+constexpr int TILE = THREADS * PER;  // divides BLOCK: the elements of a tile have one block's key
+constexpr u32 ALL = (1u << PER) - 1;
+constexpr int SLOTS = 512;
+constexpr int COPIES = 16;
+#define INFINITE __longlong_as_double(0x7ff0000000000000ll)
+static_assert(BLOCK % TILE == 0 && BINS + 3 <= SLOTS, "A tile lies in a block, and bins have slots.");
+
+// What to read, and where to: see `launch.Job`.
+struct Job {
+  const i64* work;
+  u64 address;
+  i64 length, size, leaf, origin, run, pitch;
+  const u32* within;
+  const double* values;
+  i64* counts;
+  double* moments;
+  u64* checksum;
+  i64* histogram;
+  i64 first_normal;
+};
+
+// Elements start … stop - 1 of the tensor at an address, and their place in the whole.
+struct Chunk {
+  u64 address;
+  i64 start, stop, leaf, origin, run, pitch;
+};
+
+__device__ Chunk chunk_of(const Job& job) {
+  if (job.work) {
+    const i64* row = job.work + WORK * (i64)blockIdx.x;
+    return {(u64)row[0], row[1], row[2], row[3], row[4], row[5], row[6]};
+  }
+  const i64 start = blockIdx.x * job.size;
+  const i64 stop = start + job.size < job.length ? start + job.size : job.length;
+  return {job.address, start, stop, job.leaf + blockIdx.x, job.origin, job.run, job.pitch};
+}
+
+// Elements as words from which their sign and exponent can be read.
+struct Float32 {
+  using Bits = u32;
+  using Word = u32;
+  using Real = float;
+  static __device__ u32 word(u32 bits) { return bits; }
+  static __device__ float real(u32 word) { return __uint_as_float(word); }
+};
+
+struct BFloat16 : Float32 {
+  using Bits = u16;
+  static __device__ u32 word(u16 bits) { return (u32)bits << 16; }
+};
+
+struct Float16 : Float32 {
+  using Bits = u16;
+  static __device__ u32 word(u16 bits) { return __float_as_uint(half_to_float(bits)); }
+};
+
+struct Float64 {
+  using Bits = u64;
+  using Word = u64;
+  using Real = double;
+  static __device__ u64 word(u64 bits) { return bits; }
+  static __device__ double real(u64 word) { return __longlong_as_double((i64)word); }
+};
+
+template <class K> constexpr bool WIDE = sizeof(typename K::Word) == 8;
+template <class K> constexpr int FRACTION_BITS = WIDE<K> ? 52 : 23;
+// Twice the bits of the magnitude of infinity: words are compared without their sign.
+template <class K>
+constexpr typename K::Word INFINITE_TWICE = (typename K::Word)(WIDE<K> ? 2047 : 255)
+                                            << (FRACTION_BITS<K> + 1);
+
+struct Sum {
+  template <class T> static __device__ T of(T a, T b) { return a + b; }
+};
+struct Least {
+  template <class T> static __device__ T of(T a, T b) { return b < a ? b : a; }
+};
+
+// Unites the N numbers of all threads; every thread has what comes out.
+template <class Op, class T, int N> __device__ void across_block(T (&v)[N]) {
+  __shared__ T parts[WARPS][N];
+  __syncthreads();
+  for (int i = 0; i < N; i++) {
+    for (int distance = 16; distance; distance /= 2)
+      v[i] = Op::of(v[i], __shfl_xor_sync(0xffffffffu, v[i], distance));
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][i] = v[i];
+  }
+  __syncthreads();
+  for (int i = 0; i < N; i++) {
+    v[i] = parts[0][i];
+    for (int warp = 1; warp < WARPS; warp++) v[i] = Op::of(v[i], parts[warp][i]);
+  }
+}
+
+// floor(log2) of a float64 that is not negative; -1200 of zero.
+__device__ int exponent_of(double magnitude) {
+  if (!(magnitude > 0)) return -1200;
+  const bool tiny = magnitude < 2.2250738585072014e-308;
+  const u64 bits = __double_as_longlong(tiny ? magnitude * 18014398509481984.0 : magnitude);
+  return (int)(bits >> 52 & 2047) - 1023 - (tiny ? 54 : 0);
+}
+
+// 2^exponent, of the normal numbers of float64.
+__device__ double power_of_two(int exponent) {
+  return __longlong_as_double((i64)(exponent + 1023) << 52);
+}
+
+// s8 · 2^(8 exponent), for exponents of any size where s8 is 0, and where what comes out is.
+__device__ double shifted(double s8, int exponent) {
+  const int power = 8 * exponent;
+  return s8 * power_of_two(power < -1022 ? -1022 : power > 1023 ? 1023 : power);
+}
+
+// `sketch.elements.block_key`.
+__device__ u32 block_key(u64 block) {
+  u64 z = block + 0x9E3779B97F4A7C15ull;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+  return (u32)((z ^ z >> 31) >> 32);
+}
+
+// `sketch.elements.element_hash` | 1 of N elements in a row: the weights in the checksum, whose top
+// bit is set where the projection has a minus. The first of them is element `place` of a tile, whose
+// block's key is `of_block` where the tensor is no piece; N divides `place`.
+template <bool IS_PIECE, int N>
+__device__ void weights_of(const Job& job, const Chunk& chunk, i64 tile, int place, u32 of_block,
+                           u32 (&weights)[N]) {
+  if constexpr (!IS_PIECE) {
+    const u32* within = job.within + (u32)tile % BLOCK + place;
+    for (int k = 0; k < N; k += 2) {
+      const uint2 two = __ldg((const uint2*)(within + k));
+      weights[k] = (two.x ^ of_block) | 1;
+      weights[k + 1] = (two.y ^ of_block) | 1;
+    }
+  } else {
+    const i64 first = tile + place, run = first < chunk.run ? 0 : first / chunk.run;
+    i64 in_run = first - run * chunk.run;
+    u64 index = (u64)(chunk.origin + run * chunk.pitch + in_run), block = index / BLOCK;
+    of_block = block_key(block);
+    for (int k = 0; k < N; k++) {
+      weights[k] = (__ldg(job.within + index % BLOCK) ^ of_block) | 1;
+      index++;
+      if (++in_run == chunk.run) {
+        in_run = 0;
+        index += (u64)(chunk.pitch - chunk.run);
+      }
+      if (index / BLOCK != block) {
+        block = index / BLOCK;
+        of_block = block_key(block);
+      }
+    }
+  }
+}
+
+// The elements of a vector of 16 bytes: a thread reads one, the next thread the next.
+template <class Bits> constexpr int VECTOR = 16 / sizeof(Bits);
+
+// Where element j of this thread lies in a tile.
+template <class Bits> __device__ int place_of(int j) {
+  constexpr int N = VECTOR<Bits>;
+  return (j / N * THREADS + (int)threadIdx.x) * N + j % N;
+}
+
+// Reads this thread's elements of a tile of which `left` are there, the others become 0; says which
+// are there, as bits.
+template <class Bits>
+__device__ u32 load(const Bits* tile, i64 left, bool aligned, Bits (&raw)[PER]) {
+  if (aligned && left >= TILE) {
+    for (int j = 0; j < PER; j += VECTOR<Bits>) {
+      union {
+        uint4 words;
+        Bits elements[VECTOR<Bits>];
+      } vector;
+      vector.words = __ldcs((const uint4*)(tile + place_of<Bits>(j)));
+      for (int k = 0; k < VECTOR<Bits>; k++) raw[j + k] = vector.elements[k];
+    }
+    return ALL;
+  }
+  u32 inside = 0;
+  for (int j = 0; j < PER; j++) {
+    raw[j] = 0;
+    if (place_of<Bits>(j) < left) {
+      raw[j] = tile[place_of<Bits>(j)];
+      inside |= 1u << j;
+    }
+  }
+  return inside;
+}
+
+// What is rare, or of float64 alone: a block counts it together, and no thread has registers for it.
+enum { NANS, ABOVE, BELOW, NEGATIVES, SUBNORMALS, RARE };
+
+__device__ void clear_rare(u32 (&rare)[RARE]) {
+  __syncthreads();
+  if (threadIdx.x < RARE) rare[threadIdx.x] = 0;
+  __syncthreads();
+}
+
+// The extremes of finite elements. `smallest` is twice the bits of the smallest magnitude, less 1:
+// so that zero is the largest of them.
+template <class K> struct Extremes {
+  typename K::Real least = (typename K::Real)INFINITE, most = -(typename K::Real)INFINITE;
+  typename K::Word smallest = ~(typename K::Word)0;
+
+  __device__ void add(typename K::Word word) {
+    least = fmin(least, K::real(word));
+    most = fmax(most, K::real(word));
+    smallest = word + word - 1 < smallest ? word + word - 1 : smallest;
+  }
+  __device__ void add(const Extremes& other) {
+    least = fmin(least, other.least);
+    most = fmax(most, other.most);
+    smallest = other.smallest < smallest ? other.smallest : smallest;
+  }
+  // Of no element -infinity.
+  __device__ typename K::Real largest() const { return fmax(-least, most); }
+  __device__ bool has_subnormals() const {
+    return smallest < ((typename K::Word)2 << FRACTION_BITS<K>) - 1;
+  }
+};
+
+// The extremes of this thread's elements; takes those that are not finite from `present`.
+template <class K>
+__device__ Extremes<K> look(const typename K::Bits (&raw)[PER], u32& present, u32 (&rare)[RARE]) {
+  Extremes<K> found;
+  typename K::Real total = 0;
+  for (int j = 0; j < PER; j++) {
+    const typename K::Word word = K::word(raw[j]);
+    total += fabs(K::real(word));
+    found.add(word);
+  }
+  if (present == ALL && total < (typename K::Real)INFINITE) return found;
+  found = Extremes<K>();
+  for (int j = 0; j < PER; j++) {
+    if (!(present >> j & 1)) continue;
+    const typename K::Word word = K::word(raw[j]);
+    if (word + word < INFINITE_TWICE<K>) {
+      found.add(word);
+      continue;
+    }
+    present &= ~(1u << j);
+    atomicAdd(&rare[word + word > INFINITE_TWICE<K> ? NANS : K::real(word) > 0 ? ABOVE : BELOW], 1u);
+  }
+  return found;
+}
+
+// What a block counts. Of float32 and narrower, slot `sign, exponent field` counts elements, and
+// `tiny` by exponent those of the field 0 that are not zero; of float64, slots are as `wide_slot`
+// has them; of bytes, slot `top bit of the weight, byte`.
+struct Table {
+  u32 copied[SLOTS * COPIES];
+  u32 slots[SLOTS];
+  u32 tiny[64];
+  u32 bins[BINS];
+  u32 rare[RARE];
+  double eighths[2][THREADS];
+
+  __device__ void clear() {
+    for (int i = threadIdx.x; i < SLOTS * COPIES; i += THREADS) copied[i] = 0;
+    for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
+    if (threadIdx.x < 64) tiny[threadIdx.x] = 0;
+    eighths[0][threadIdx.x] = eighths[1][threadIdx.x] = 0;
+    clear_rare(rare);
+  }
+  __device__ void count(u32 slot) {
+    atomicAdd(&copied[slot * COPIES + threadIdx.x % COPIES], 1u);
+  }
+  __device__ void unite_copies() {
+    __syncthreads();
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
+      u32 total = 0;
+      for (int i = 0; i < COPIES; i++) total += copied[slot * COPIES + (slot + i) % COPIES];
+      slots[slot] = total;
+    }
+    __syncthreads();
+  }
+};
+
+// What is known of a chunk, but for its histogram.
+struct Leaf {
+  u64 checksum = 0, zeros = 0, negatives = 0, subnormals = 0, under = 0, over = 0, unbinned = 0;
+  double moments[N_MOMENTS] = {};
+
+  // Writes it: the first thread does.
+  __device__ void store(const Job& job, const Chunk& chunk, const u32 (&rare)[RARE]) const {
+    if (threadIdx.x != 0) return;
+    i64* counts = job.counts + chunk.leaf * N_COUNTS;
+    counts[C_COUNT] = chunk.stop - chunk.start;
+    counts[C_NAN] = rare[NANS];
+    counts[C_POS_INF] = rare[ABOVE];
+    counts[C_NEG_INF] = rare[BELOW];
+    counts[C_ZERO] = zeros;
+    counts[C_NEGATIVE] = negatives;
+    counts[C_SUBNORMAL] = subnormals;
+    counts[C_UNDER] = under;
+    counts[C_OVER] = over;
+    counts[C_UNBINNED] = unbinned;
+    counts[C_UNSEEN] = 0;
+    for (int i = 0; i < N_MOMENTS; i++) job.moments[chunk.leaf * N_MOMENTS + i] = moments[i];
+    job.checksum[chunk.leaf] = checksum;
+  }
+};
+
+// How many of a chunk are finite, once all threads have counted.
+__device__ u64 finite_of(const Chunk& chunk, const u32 (&rare)[RARE]) {
+  return chunk.stop - chunk.start - rare[NANS] - rare[ABOVE] - rare[BELOW];
+}
+
+// The finite extremes of all threads: least, -most and the smallest magnitude that is not zero.
+template <class K> __device__ void extremes_of(const Extremes<K>& own, double (&found)[3]) {
+  using Word = typename K::Word;
+  found[0] = own.least;
+  found[1] = -own.most;
+  const bool none = own.smallest == ~(Word)0;
+  found[2] = none ? INFINITE : (double)K::real((Word)(own.smallest + 1) >> 1);
+  across_block<Least>(found);
+}

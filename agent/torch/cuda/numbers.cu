@@ -1,0 +1,226 @@
+// Sketches of float64, float32, bfloat16 and float16.
+
+enum : u32 { ZERO_SLOT = 0, FIRST_SLOT = 1, UNDER_SLOT = BINS + 1, OVER_SLOT = BINS + 2 };
+
+// The slot of a finite float64.
+__device__ u32 wide_slot(u64 word) {
+  if (word + word == 0) return ZERO_SLOT;
+  const int bin = (int)(word >> 52 & 2047) - 1023 - FIRST_EXPONENT;
+  return bin < 0 ? UNDER_SLOT : bin >= BINS ? OVER_SLOT : FIRST_SLOT + bin;
+}
+
+// Sums over a thread's elements: of x, of powers of x - pivot, of |x|, of x where the projection has
+// a minus, and of x⁸.
+enum { TOTAL, D2, D3, D4, L1, MINUS, EIGHTH, SUMS };
+
+// Of x / 2^100 where x is huge, and of x · 2^125 where it is tiny, the eighth powers are summed up
+// apart, as `Table.eighths`.
+enum { ORDINARY = -1, HUGE_ONES, TINY_ONES };
+constexpr int HUGE_SHIFT = 100, TINY_SHIFT = -125;
+
+// How x is scaled before its eighth power is taken.
+struct Scale {
+  int which;
+  double first, second;  // in two steps: float64's subnormals need more than one factor can hold
+};
+
+// The scale of elements of which this is the largest: float64's is that of the whole chunk.
+template <class K> __device__ Scale scale_of(double largest) {
+  if constexpr (WIDE<K>) {
+    const int shift = -exponent_of(largest);
+    if (shift == 1200) return {ORDINARY, 1.0, 1.0};
+    return {ORDINARY, power_of_two(shift >> 1), power_of_two(shift - (shift >> 1))};
+  } else {
+    if (largest > 0x1p100) return {HUGE_ONES, 0x1p-100, 1.0};
+    if (largest > 0 && largest < 0x1p-100) return {TINY_ONES, 0x1p125, 1.0};
+    return {ORDINARY, 1.0, 1.0};
+  }
+}
+
+// Adds this thread's elements of a tile. IS_PLAIN: all are present, and none needs a scale.
+template <class K, bool IS_PIECE, bool IS_PLAIN>
+__device__ void add_elements(const Job& job, const Chunk& chunk, i64 tile,
+                             const typename K::Bits (&raw)[PER], u32 present, double pivot,
+                             const Scale& scale, Table& table, double (&sums)[SUMS],
+                             u64& checksum) {
+  using Bits = typename K::Bits;
+  constexpr int N = VECTOR<Bits>;
+  const u32 of_block = block_key(tile / BLOCK);
+  double eighth = 0;
+  for (int first = 0; first < PER; first += N) {
+    u32 weights[N];
+    weights_of<IS_PIECE>(job, chunk, tile, place_of<Bits>(first), of_block, weights);
+    for (int k = 0; k < N; k++) {
+      const int j = first + k;
+      checksum += (u64)raw[j] * weights[k];
+      if (!IS_PLAIN && !(present >> j & 1)) continue;
+      const typename K::Word word = K::word(raw[j]);
+      const double x = K::real(word);
+      if constexpr (WIDE<K>) {
+        table.count(wide_slot(word));
+        if (x < 0) atomicAdd(&table.rare[NEGATIVES], 1u);
+        if (word + word != 0 && word << 1 >> 53 == 0) atomicAdd(&table.rare[SUBNORMALS], 1u);
+      } else {
+        table.count(word >> 23);
+      }
+      const double d = x - pivot, square = d * d;
+      sums[TOTAL] += x;
+      sums[D2] += square;
+      sums[D3] = fma(square, d, sums[D3]);
+      sums[D4] = fma(square, square, sums[D4]);
+      sums[L1] += fabs(x);
+      sums[MINUS] += weights[k] >> 31 ? x : 0.0;
+      double power = IS_PLAIN ? x : x * scale.first * scale.second;
+      power *= power;
+      power *= power;
+      eighth = fma(power, power, eighth);
+    }
+  }
+  if (IS_PLAIN || scale.which == ORDINARY)
+    sums[EIGHTH] += eighth;
+  else
+    table.eighths[scale.which][threadIdx.x] += eighth;
+}
+
+template <class K>
+__device__ void count_tiny(const typename K::Bits (&raw)[PER], u32 present, Table& table) {
+  for (int j = 0; j < PER; j++) {
+    const u32 word = K::word(raw[j]), magnitude = word & 0x7fffffff;
+    if ((present >> j & 1) && magnitude && magnitude < 0x800000)
+      atomicAdd(&table.tiny[(word >> 31) * 32 + 31 - __clz(magnitude)], 1u);
+  }
+}
+
+// A number near the mean, and the largest magnitude: of float64 of the whole chunk, else of its
+// first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
+// between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
+// become central moments.
+template <class K>
+__device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool aligned,
+                       u32 (&rare)[RARE], double& pivot, double& largest) {
+  double totals[2] = {0, 0}, most[1] = {0};
+  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
+    typename K::Bits raw[PER];
+    u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
+    const Extremes<K> found = look<K>(raw, present, rare);
+    most[0] = fmin(most[0], -(double)found.largest());
+    for (int j = 0; j < PER; j++)
+      if (present >> j & 1) totals[0] += K::real(K::word(raw[j]));
+    totals[1] += __popc(present);
+    if constexpr (!WIDE<K>) {
+      across_block<Sum>(totals);
+      if (totals[1] > 0) break;
+    }
+  }
+  if constexpr (WIDE<K>) {
+    across_block<Sum>(totals);
+    across_block<Least>(most);
+  }
+  pivot = totals[1] > 0 ? totals[0] / totals[1] : 0.0;
+  largest = -most[0];
+}
+
+// The moments of n elements from sums about a pivot. `extremes` as of `extremes_of`; `eighths` as
+// of `Table`.
+template <class K>
+__device__ void moments_of(double n, double pivot, const double (&sums)[SUMS],
+                           const double (&eighths)[2], const double (&extremes)[3],
+                           double (&moments)[N_MOMENTS]) {
+  const double d1 = fma(-n, pivot, sums[TOTAL]);
+  const double shift = n > 0 ? d1 / n : 0.0, square = shift * shift;
+  const double m2 = sums[D2] - d1 * shift;
+  const double m3 = sums[D3] - 3 * shift * sums[D2] + 2 * n * square * shift;
+  const double m4 =
+      sums[D4] - 4 * shift * sums[D3] + 6 * square * sums[D2] - 3 * n * square * square;
+  const int exponent = exponent_of(fmax(fmax(-extremes[0], -extremes[1]), 0.0));
+  moments[M_SUM] = sums[TOTAL];
+  moments[M_L1] = sums[L1];
+  moments[M_M2] = m2 < 0 ? 0.0 : m2;  // by rounding
+  moments[M_M3] = m3;
+  moments[M_M4] = m4 < 0 ? 0.0 : m4;
+  moments[M_S8] = sums[EIGHTH];
+  if constexpr (!WIDE<K>)
+    moments[M_S8] = shifted(sums[EIGHTH], -exponent) +
+                    shifted(eighths[HUGE_ONES], HUGE_SHIFT - exponent) +
+                    shifted(eighths[TINY_ONES], TINY_SHIFT - exponent);
+  moments[M_PROJECTION] = moments[M_SUM] - 2 * sums[MINUS];
+  moments[M_MIN] = extremes[0];
+  moments[M_MAX] = -extremes[1];
+  moments[M_ABS_MIN] = extremes[2];
+}
+
+// Writes the histogram of a leaf, and takes the counts that follow from the slots.
+template <class K>
+__device__ void store_histogram(const Job& job, const Chunk& chunk, const Table& table,
+                                Leaf& leaf) {
+  constexpr int TINY_BINS = -126 - FIRST_EXPONENT;
+  const int thread = threadIdx.x;
+  u64 negatives_subnormals_tiny[3] = {};
+  auto& [negatives, subnormals, tiny] = negatives_subnormals_tiny;
+  for (int bin = thread; bin < BINS; bin += THREADS) {
+    u64 found;
+    if constexpr (WIDE<K>)
+      found = table.slots[FIRST_SLOT + bin];
+    else if (bin < TINY_BINS)
+      found = table.tiny[bin] + table.tiny[32 + bin];
+    else
+      found = (u64)table.slots[bin - TINY_BINS + 1] + table.slots[256 + bin - TINY_BINS + 1];
+    job.histogram[chunk.leaf * BINS + bin] = found;
+    if (bin < job.first_normal) subnormals += found;
+  }
+  if constexpr (!WIDE<K>) {
+    for (int field = 1 + thread; field < 256; field += THREADS)
+      negatives += table.slots[256 + field];
+    if (thread < 64) tiny = table.tiny[thread];
+    if (thread >= 32) negatives += tiny;
+  }
+  across_block<Sum>(negatives_subnormals_tiny);
+  leaf.negatives = negatives + table.rare[NEGATIVES];
+  leaf.subnormals = subnormals + table.rare[SUBNORMALS];
+  leaf.zeros = (u64)table.slots[ZERO_SLOT] + (WIDE<K> ? 0 : table.slots[256]) - tiny;
+  if constexpr (WIDE<K>) {
+    leaf.under = table.slots[UNDER_SLOT];
+    leaf.over = table.slots[OVER_SLOT];
+  }
+}
+
+// The sketch of a chunk of numbers.
+template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
+  using Bits = typename K::Bits;
+  __shared__ Table table;
+  const Chunk chunk = chunk_of(job);
+  const Bits* from = (const Bits*)chunk.address;
+  const bool aligned = chunk.address % 16 == 0;
+  double pivot, largest, sums[SUMS] = {};
+  u64 checksum[1] = {};
+  Extremes<K> extremes;
+  survey<K>(chunk, from, aligned, table.rare, pivot, largest);
+  table.clear();
+  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
+    Bits raw[PER];
+    u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
+    const Extremes<K> own = look<K>(raw, present, table.rare);
+    const Scale scale = scale_of<K>(WIDE<K> ? largest : own.largest());
+    extremes.add(own);
+    if (!WIDE<K> && present == ALL && scale.which == ORDINARY)
+      add_elements<K, IS_PIECE, true>(job, chunk, tile, raw, present, pivot, scale, table, sums,
+                                      checksum[0]);
+    else
+      add_elements<K, IS_PIECE, false>(job, chunk, tile, raw, present, pivot, scale, table, sums,
+                                       checksum[0]);
+    if constexpr (!WIDE<K>)
+      if (own.has_subnormals()) count_tiny<K>(raw, present, table);
+  }
+  table.unite_copies();
+  Leaf leaf;
+  double found[3], eighths[2] = {table.eighths[0][threadIdx.x], table.eighths[1][threadIdx.x]};
+  store_histogram<K>(job, chunk, table, leaf);
+  across_block<Sum>(checksum);
+  across_block<Sum>(sums);
+  across_block<Sum>(eighths);
+  extremes_of(extremes, found);
+  const double n = (double)finite_of(chunk, table.rare);
+  moments_of<K>(n, pivot, sums, eighths, found, leaf.moments);
+  leaf.checksum = checksum[0];
+  leaf.store(job, chunk, table.rare);
+}

@@ -1,0 +1,76 @@
+"""Which sums over ranks are not judged, and why, in words. Pure.
+
+What is not looked at must not be taken for right, so each reason is told once an attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..merge.merging import Merged
+from ..sketch.conservation import LEAST
+from ..sketch.table import COUNT, UNSEEN
+from ..store.record import SiteInfo
+from .sums import Pairs
+
+GRADIENT = "weight_gradient"
+UNMATCHED = (
+    "Sums and copies of reduced gradients are not judged in this step, nor in others like it: the "
+    "ranks' own gradients are not all that these were made of, and nothing else. So it is where a "
+    "loop goes on adding up in the next step, updates several times in one, or throws gradients "
+    "away."
+)
+FEW = (
+    f"Sums of gradients are not judged: fewer than {LEAST} have the ranks' own beside them, of "
+    "which the factor that all share cannot be told."
+)
+SAMPLED = "only a sample of its elements is read"
+COARSE = "what rounding does to sums in its dtype is not known"
+APART = "what went in and what came out are not of the same micro-batches"
+
+
+@dataclass(slots=True)
+class Unjudged:
+    """The reasons that an attempt has had, and those that are still to be told.
+
+    Args:
+        site: what is known of a site of the run, by its index.
+    """
+
+    site: Callable[[int], SiteInfo]
+    _known: set[str] = field(default_factory=set[str])
+    _new: list[str] = field(default_factory=list[str])
+
+    def take(self) -> list[str]:
+        """Sentences to be told now."""
+        new, self._new = self._new, []
+        return new
+
+    def say(self, text: str) -> None:
+        """Have a reason told that is about all gradients."""
+        if text not in self._known:
+            self._known.add(text)
+            self._new.append(text)
+
+    def look(self, merged: Merged, pairs: Pairs) -> None:
+        """Note which of these sums are never judged as the job is now."""
+        table, rows = merged.table, (pairs.addends, pairs.reduced)
+        unseen, counted = (table.counts[np.stack(rows), column] for column in (UNSEEN, COUNT))
+        glanced = np.stack([table.take(one).is_glance() for one in rows])
+        self._of(pairs, ((unseen > 0) & ~glanced).any(0), SAMPLED)
+        self._of(pairs, np.isinf(pairs.tolerance), COARSE)
+        if pairs.kind != GRADIENT:
+            self._of(pairs, (counted[0] != counted[1]) & ~glanced.any(0), APART)
+
+    def _of(self, pairs: Pairs, which: NDArray[np.bool_], why: str) -> None:
+        """These sums are not judged."""
+        if not which.any() or why in self._known:
+            return
+        first, *others = pairs.of[pairs.reduced[which]].tolist()
+        more = f" (and {len(others)} more)" if others else ""
+        self._known.add(why)
+        self._new.append(f"The sum of {self.site(first).label}{more} is not judged: {why}.")
