@@ -82,12 +82,13 @@ def test_one_who_floods_without_a_hello_holds_nobody_up(tmp_path: Path, message:
 
 
 def test_one_who_ignores_credit_is_turned_away(tmp_path: Path) -> None:
+    frames = [frame_of(sequence) for sequence in range(2000)]  # else it may be too slow to do so
     with serving(tmp_path, replace(QUICK, commit_s=0.5)) as service, Peer(service.address) as peer:
         peer.say(hello())
         assert isinstance(peer.hear(), Welcome)
         peer.say(make_schema(SITES))
-        for sequence in range(2000):
-            peer.say(*frame_of(sequence))
+        for frame in frames:
+            peer.say(*frame)
         answer = peer.hear(Reject)
         assert isinstance(answer, Reject)
         assert answer.reason == "More frames came than the credit that was given allows."
