@@ -50,11 +50,11 @@ class Unjudged:
         new, self._new = self._new, []
         return new
 
-    def say(self, text: str) -> None:
-        """Have a reason told that is about all gradients."""
-        if text not in self._known:
-            self._known.add(text)
-            self._new.append(text)
+    def say(self, why: str, text: str = "") -> None:
+        """Have a reason told, once: in its own words, or in those of a sentence about some sums."""
+        if why not in self._known:
+            self._known.add(why)
+            self._new.append(text or why)
 
     def look(self, merged: Merged, pairs: Pairs) -> None:
         """Note which of these sums are never judged as the job is now."""
@@ -68,9 +68,8 @@ class Unjudged:
 
     def _of(self, pairs: Pairs, which: NDArray[np.bool_], why: str) -> None:
         """These sums are not judged."""
-        if not which.any() or why in self._known:
+        if not which.any():
             return
         first, *others = pairs.of[pairs.reduced[which]].tolist()
         more = f" (and {len(others)} more)" if others else ""
-        self._known.add(why)
-        self._new.append(f"The sum of {self.site(first).label}{more} is not judged: {why}.")
+        self.say(why, f"The sum of {self.site(first).label}{more} is not judged: {why}.")

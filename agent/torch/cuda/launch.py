@@ -23,7 +23,7 @@ THREADS = 256
 BLOCKS_AT_ONCE = 3
 """Blocks that a multiprocessor is to hold: each has so many registers fewer."""
 
-WIDE_NAMES = ("float64", "float32", "bfloat16", "float16")
+OF_THEIR_OWN = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that have kernels of their own; others are read as bytes."""
 
 
@@ -90,7 +90,7 @@ class CudaKernels:
         way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
         piece = "_piece" if how.region is not None and way != "glance" else ""
         name = dtype_name(dtype)
-        kind = name if name in WIDE_NAMES else "bytes"
+        kind = name if name in OF_THEIR_OWN else "bytes"
         job = Job(
             0 if chunks.work is None else chunks.work.data_ptr(),
             chunks.flat.data_ptr(),
@@ -114,7 +114,7 @@ class CudaKernels:
 def names() -> list[str]:
     """The names of all kernels."""
     ways = ("sketch", "sketch_piece", "glance", "compare", "compare_piece")
-    return [f"{way}_{kind}" for way in ways for kind in (*WIDE_NAMES, "bytes")] + ["merge_leaves"]
+    return [f"{way}_{kind}" for way in ways for kind in (*OF_THEIR_OWN, "bytes")] + ["merge_leaves"]
 
 
 def source() -> str:
