@@ -91,7 +91,7 @@ installs: dist ## Install the wheel with each extra alone, and use it
 # alone need, the newest. Of torch a build in a local folder: it is the oldest that is allowed, which
 # uv would take from PyPI, for 2.13.0 goes before 2.13.0+cpu.
 OLDEST := torch,jax,lightning,transformers,collector,parquet,viewer,notebook,toolkit,prometheus,tensorboard,wandb
-TESTING := equinox|flax|hypothesis|jsonschema|msgpack|nbclient|nbformat|optax|playwright|psutil|pytest.*|PyYAML
+TESTING := equinox|flax|hypothesis|jsonschema|msgpack|nbclient|nbformat|optax|playwright|psutil|pytest.*|PyYAML|triton
 
 oldest: .venv/installed ## Run the tests with the oldest libraries that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/oldest

@@ -34,6 +34,8 @@ LEAST_TOLERANCE = 1e-12
 SEVERAL = 1.02
 """Square of the sum of all addends' norms, over the sum of their squares: that is one rank's alone
 at 1, and here another has a hundredth of it."""
+SPARSE = "values"
+"""The slot of a sparse gradient, of which each rank has other elements."""
 L2, NONFINITE = MAIN.index("l2"), MAIN.index("nonfinite")
 
 EPS: Mapping[str, float] = {
@@ -59,8 +61,8 @@ class Pairs:
     reduced: NDArray[np.intp]
     """intp [pairs]: rows of what they were reduced to."""
     column: NDArray[np.intp]
-    """intp [pairs]: the moment to compare. The projection; or, where what was reduced is cut into
-    pieces whose elements are numbered from 0 each, the sum."""
+    """intp [pairs]: the moment to compare. The projection; or the sum, where what was reduced is cut
+    into pieces whose elements are numbered from 0 each, or is sparse."""
     share: Floats
     """float64 [pairs]: see `residual`."""
     tolerance: Floats
@@ -130,6 +132,7 @@ class Sums:
             merged.table.moments[rows, SUM] for rows in (pairs.reduced, pairs.addends)
         )
         own = own_factor_residual(reduced, added, total, total_added, scale)
+        own = np.where(pairs.column == SUM, np.nan, own)  # one number alone
         with np.errstate(all="ignore"):
             times = np.abs(reduced / added / factor)
             times = np.maximum(times, 1 / times)
@@ -175,6 +178,8 @@ def _linear(
 
 def _is_numbered(own: SiteInfo, whole: SiteInfo) -> bool:
     """Whether elements of the reduced tensor are numbered as those of its addends."""
+    if whole.slot == SPARSE:
+        return False
     axes = [axis for axis, placed in own.placement.items() if placed == "partial"]
     cut = any(whole.placement.get(axis) == "shard" for axis in axes)
     return not cut or whole.kind == "weight_gradient"

@@ -24,7 +24,8 @@ LEAST_PROJECTION = 0.05
 def common_factor(reduced: Floats, added: Floats, scale: Floats) -> float:
     """The factor from sums of addends to reduced tensors that most tensors share.
 
-    The median of the ratios, each weighted by how exactly it is known. NaN for fewer than `LEAST`.
+    The median of the ratios, each weighted by how exactly it is known, up to 1: plain sums may be
+    many times their size. NaN for fewer than `LEAST`.
 
     Args:
         reduced: float64 [tensors]: projection of the reduced tensor.
@@ -36,7 +37,7 @@ def common_factor(reduced: Floats, added: Floats, scale: Floats) -> float:
     known = np.isfinite(ratio) & (weight > 0) & np.isfinite(weight)
     if np.count_nonzero(known) < LEAST:
         return float("nan")
-    ratio, weight = ratio[known], weight[known]
+    ratio, weight = ratio[known], np.minimum(weight[known], 1)
     order = np.argsort(ratio)
     reached = np.cumsum(weight[order])
     return float(ratio[order][np.searchsorted(reached, reached[-1] / 2)])

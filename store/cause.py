@@ -57,6 +57,8 @@ def phase_of(site: SiteInfo) -> int:
     """When within a step a tensor is made."""
     if site.kind == "tap":
         return BACKWARD if site.slot.startswith("gradient") else FORWARD
+    if site.kind == "unsharded_weight" and site.slot == "backward":
+        return BACKWARD
     return PHASES[site.kind]
 
 
@@ -99,7 +101,9 @@ class Case:
         late = self._late()
         if late:
             return self._unknown(f"{late} runs for the first time, so in which order is not known")
-        of_phase = {WEIGHT: self._of_weight, GATHER: self._of_gathered, STATE: self._of_state}
+        if self.site.kind == "unsharded_weight":
+            return self._of_gathered()
+        of_phase = {WEIGHT: self._of_weight, STATE: self._of_state}
         return of_phase.get(phase_of(self.site), self._of_pass)()
 
     def _of_pass(self) -> Verdict:

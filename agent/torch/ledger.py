@@ -31,6 +31,10 @@ class Ledger:
         """The reduced gradient is read."""
         self._taken.add(name)
 
+    def is_alone(self, name: str) -> bool:
+        """Whether a parameter's reduced gradient was read in this step, and no own one was."""
+        return name in self._taken and name not in self._added
+
     def update(self) -> None:
         """An optimizer updates."""
         self._updated = True

@@ -62,6 +62,11 @@ def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     return parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
 
 
+def slot_of(gradient: torch.Tensor) -> str:
+    """What of a gradient is measured: of a sparse one its values, which say not where they are."""
+    return "values" if gradient.is_sparse else ""
+
+
 def in_transform() -> bool:
     """Whether a transform of `torch.func` runs, in which tensors are wrapped."""
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -17,7 +17,7 @@ import torch
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
 from .ledger import Ledger
-from .local import gradient_of, placement_of
+from .local import gradient_of, placement_of, slot_of
 from .megatron import part_of, placement_in_mesh, tensor_parallel_axis
 from .names import Names
 from .recorder import Recorder
@@ -171,7 +171,7 @@ class ParameterHooks:
             if gradient is not None and parameter in self._parameters:
                 name = self._parameters[parameter][0]
                 self._ledger.take(name)
-                self._note(("weight_gradient", name, "", 0), gradient, parameter)
+                self._note(("weight_gradient", name, slot_of(gradient), 0), gradient, parameter)
 
     def _keep(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Hold what weights are before they change, where that is due."""

@@ -2,7 +2,8 @@
 
 A rank's own gradients, before they are reduced: of plain parameters a hook on the parameter sees
 them, whatever reduces them later; of FSDP2's a hook on the unsharded parameter. And the unsharded
-weights that FSDP2 gathers for a module's forward, which all ranks should hold alike.
+weights that FSDP2 gathers for a module's forward, and once more for its backward, which all ranks
+should hold alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...wire.messages import MeshAxis
 from .hooks import Hook
 from .identity import data_axes
 from .ledger import Ledger
-from .local import gradient_of, placement_of
+from .local import gradient_of, placement_of, slot_of
 from .megatron import (
     adds_up_gradient,
     is_part,
@@ -29,9 +30,13 @@ from .megatron import (
 )
 from .names import Names
 from .recorder import LOCAL_GRADIENT, Recorder
-from .units import earlier_gradients, is_unit, units_of
+from .units import earlier_gradients, gathers_again, is_unit, units_of
 
+DOUBTS = 2
+"""So many records without a parameter's own gradient, of which none has come before, are told."""
 UNSHARDED = "unsharded_weight"
+FORWARD, BACKWARD = "", "backward"
+"""Slots of unsharded weights: for what they were gathered."""
 
 
 class ParallelHooks:
@@ -49,10 +54,12 @@ class ParallelHooks:
     ) -> None:
         self._recorder, self._ledger, self._mesh = recorder, ledger, mesh
         self._handles: list[Any] = []
-        self._noted: set[str] = set()
-        """Names of the unsharded weights that this step has."""
+        self._noted: set[tuple[torch.nn.Module, str]] = set()
+        """Units and slots whose unsharded weights this step has."""
         self._hooked: Any = WeakIdKeyDictionary()
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
+        self._silent: dict[str, int] = {}
+        """By name of a parameter of which no own gradient has been seen: records without one."""
         axes = data_axes(mesh)
         wanted = any(map(recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
         known = names.parameters()
@@ -72,9 +79,12 @@ class ParallelHooks:
                 if is_unit(unit) and _is_shared(parameter, axes):
                     held = _Held(module, attribute, parameter, *known[parameter])
                     units.setdefault(unit, []).append(held)
-                elif self._is_addend(known[parameter][0], parameter):
+                elif not (self._is_shared or self._adds_up(known[parameter][0], parameter)):
+                    continue
+                elif parameter.requires_grad and parameter not in self._hooked:
                     self._hooked[parameter] = True
                     self._watch_gradient(parameter, parameter, *known[parameter])
+                self._silent[known[parameter][0]] = 0
         for unit, held in units.items():
             self._watch_unit(unit, held)
 
@@ -86,12 +96,23 @@ class ParallelHooks:
     def step_ends(self) -> None:
         """What comes now belongs to another step."""
         self._noted.clear()
+        if not self._recorder.is_open or not self._recorder.timetable.due(LOCAL_GRADIENT):
+            return
+        for name in filter(self._ledger.is_alone, self._silent):
+            self._silent[name] += 1
+        if max(self._silent.values(), default=0) >= DOUBTS:
+            self._tell_silence()
+            self._silent.clear()
 
-    def _is_addend(self, name: str, parameter: torch.Tensor) -> bool:
-        """Whether a whole parameter's gradient is to be added up, and nobody watches it yet."""
-        if not parameter.requires_grad or parameter in self._hooked:
-            return False
-        return self._is_shared or self._adds_up(name, parameter)
+    def _tell_silence(self) -> None:
+        """Say of which parameters only the reduced gradients are seen."""
+        first, *others = (name for name, records in self._silent.items() if records >= DOUBTS)
+        more = f" (and {len(others)} more)" if others else ""
+        self._recorder.report(
+            f"A rank's own gradients of {first}{more} are not seen, so that no rule judges their "
+            "sums. So it is with parameters that were frozen when they were observed, and where the "
+            "whole of an FSDP2 model is compiled"
+        )
 
     def _adds_up(self, name: str, parameter: torch.Tensor) -> bool:
         """Whether gradients are added up along the axis along which Megatron cuts parameters."""
@@ -110,7 +131,7 @@ class ParallelHooks:
         Args:
             has_earlier: whether earlier ones are kept where neither parameter shows them.
         """
-        recorder, key = self._recorder, (LOCAL_GRADIENT, name, "", 0)
+        recorder = self._recorder
         if not recorder.timetable.observes(LOCAL_GRADIENT):
             return
         placed = placement_in_mesh(name, parameter, self._mesh)
@@ -120,15 +141,16 @@ class ParallelHooks:
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def arrives(gradient: torch.Tensor) -> None:
-            # Of sparse gradients the places differ from rank to rank.
             # Where Megatron's kernel has added it up already, this is memory that nobody wrote.
-            is_there = not (gradient.is_sparse or getattr(kept, "grad_added_to_main_grad", False))
+            is_there = not getattr(kept, "grad_added_to_main_grad", False)
             if is_there and recorder.timetable.due(LOCAL_GRADIENT):
                 with recorder.stopwatch:
                     try:
                         earlier = (parameter.grad, gradient_of(kept))
                         to_others = any(one is not None for one in earlier) or has_earlier()
                         self._ledger.add(name, to_others=to_others)
+                        self._silent.pop(name, None)
+                        key = (LOCAL_GRADIENT, name, slot_of(gradient), 0)
                         ordered = _in_order_of(parameter, gradient)
                         recorder.measure(key, ordered, aliases=aliases, placed=placed, part=part)
                     except Exception as error:  # never into the training loop: told in the run
@@ -137,38 +159,71 @@ class ParallelHooks:
         self._handles.append(parameter.register_hook(arrives))
 
     def _watch_unit(self, unit: torch.nn.Module, held: Sequence[_Held]) -> None:
-        """Look at the parameters of a unit when its forward begins, and FSDP2 has gathered them.
+        """Look at the parameters of a unit whenever FSDP2 has gathered them.
 
-        FSDP2's hook on the unit is the first, and this one the last.
+        That is when its forward begins, where FSDP2's hook on the unit is the first, and this one
+        the last; and when the first gradient of one of them comes.
         """
 
         def begins(*_: Any) -> None:
-            if torch.compiler.is_compiling() or not self._recorder.is_open:
-                return
-            with self._recorder.stopwatch:
-                try:
-                    try:
-                        for one in held:
-                            self._parameter_is_used(unit, one)
-                    finally:
-                        self._recorder.read_briefs()
-                except Exception as error:  # never into the training loop: told in the run
-                    self._recorder.report("Unsharded weights could not be read", error)
+            if not torch.compiler.is_compiling():
+                self._are_gathered(unit, held, FORWARD, gradient_comes)
+
+        @unserializable_hook  # else torch warns when the parameter is saved
+        def gradient_comes(_: torch.Tensor) -> None:
+            seen = (unit, BACKWARD) in self._noted
+            if self._recorder.is_open and not seen and gathers_again(unit):
+                self._are_gathered(unit, held, BACKWARD, gradient_comes)
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
-    def _parameter_is_used(self, unit: torch.nn.Module, held: _Held) -> None:
-        parameter = getattr(held.module, held.attribute, None)
-        if parameter is None or parameter is held.sharded:
+    def _are_gathered(
+        self,
+        unit: torch.nn.Module,
+        held: Sequence[_Held],
+        slot: str,
+        gradient_comes: Callable[[torch.Tensor], None],
+    ) -> None:
+        """Read the unsharded weights of a unit, if this is the first time in a step.
+
+        Args:
+            gradient_comes: to be called with each gradient of one of them.
+        """
+        recorder = self._recorder
+        if not recorder.is_open:
             return
-        if parameter.requires_grad and parameter not in self._hooked:
-            self._hooked[parameter] = True
-            has_earlier = earlier_gradients(unit, parameter)
-            self._watch_gradient(parameter, held.sharded, held.name, held.aliases, has_earlier)
-        if held.name not in self._noted and self._recorder.wants(UNSHARDED, held.name):
-            self._noted.add(held.name)
-            key = (UNSHARDED, held.name, "", 0)
-            self._recorder.measure(key, parameter, aliases=held.aliases)
+        is_first = (unit, slot) not in self._noted
+        self._noted.add((unit, slot))
+        with recorder.stopwatch:
+            try:
+                try:
+                    for one in held:
+                        parameter = one.unsharded()
+                        if parameter is None:
+                            continue
+                        if parameter.requires_grad and parameter not in self._hooked:
+                            self._watch_unsharded(unit, one, parameter, gradient_comes)
+                        if is_first and recorder.wants(UNSHARDED, one.name):
+                            key = (UNSHARDED, one.name, slot, 0)
+                            recorder.measure(key, parameter, aliases=one.aliases)
+                finally:
+                    recorder.read_briefs()
+            except Exception as error:  # never into the training loop: told in the run
+                recorder.report("Unsharded weights could not be read", error)
+
+    def _watch_unsharded(
+        self,
+        unit: torch.nn.Module,
+        held: _Held,
+        parameter: torch.Tensor,
+        gradient_comes: Callable[[torch.Tensor], None],
+    ) -> None:
+        """Put hooks on an unsharded parameter that is seen for the first time."""
+        self._hooked[parameter] = True
+        if self._recorder.timetable.observes(UNSHARDED):
+            self._handles.append(parameter.register_hook(gradient_comes))
+        has_earlier = earlier_gradients(unit, parameter)
+        self._watch_gradient(parameter, held.sharded, held.name, held.aliases, has_earlier)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,12 +236,20 @@ class _Held:
     name: str
     aliases: tuple[str, ...]
 
+    def unsharded(self) -> torch.Tensor | None:
+        """What FSDP2 has gathered of it; None where it has not, or has let go of it."""
+        parameter = getattr(self.module, self.attribute, None)
+        if parameter is self.sharded or not isinstance(parameter, torch.Tensor):
+            return None
+        made = getattr(parameter, "_local_tensor", parameter)
+        return parameter if made.untyped_storage().size() > 0 or made.numel() == 0 else None
+
 
 def _in_order_of(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """The gradient as it will lie in memory beside its parameter: elements are numbered by it."""
     like = getattr(parameter, "_local_tensor", parameter)
     made = getattr(gradient, "_local_tensor", gradient)
-    if made.shape != like.shape or made.stride() == like.stride():
+    if made.is_sparse or made.shape != like.shape or made.stride() == like.stride():
         return gradient
     with torch.no_grad():
         if made is not gradient:  # a DTensor

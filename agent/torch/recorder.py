@@ -384,7 +384,9 @@ class Recorder(Telling):
             elements, how = self._reading(row, tensor, piece, how, part)
             counted = () if how.sentinel else self.book.counted.get(row, ())
             to_count = ToCount.of(piece, counted) if counted else None
-            if borrowed and elements.is_cpu:  # a device works off its queue in order
+            # Of what changes the values of a sparse tensor their version does not tell. A device
+            # works off its queue in order.
+            if (borrowed or tensor.is_sparse) and elements.is_cpu:
                 elements = elements.clone()
                 if to_count is not None:
                     to_count = replace(to_count, tensor=to_count.tensor.clone())

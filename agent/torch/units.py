@@ -40,6 +40,14 @@ def gathering_meshes(unit: torch.nn.Module) -> list[DeviceMesh]:
     return [group.mesh_info.mesh for group in _groups(unit)]
 
 
+def gathers_again(unit: torch.nn.Module) -> bool:
+    """Whether a unit lets go of what it gathered for its forward, and gathers it for its backward.
+
+    The outermost one does not, unless it is asked to.
+    """
+    return any(group.post_forward_mesh_info is not None for group in _groups(unit))
+
+
 def earlier_gradients(unit: torch.nn.Module, parameter: torch.Tensor) -> Callable[[], bool]:
     """Tells whether FSDP2 still keeps what earlier backwards made of a parameter's gradient.
 

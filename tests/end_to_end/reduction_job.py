@@ -97,6 +97,15 @@ class Faults:
         if self.is_now("gather", 1):
             next(module.parameters()).data[0, 0] += 1
 
+    def in_the_backward(self, module: nn.Module, _: Any, output: torch.Tensor) -> None:
+        """Spoil a weight that is gathered for the backward, once it is."""
+
+        def spoil(_: torch.Tensor) -> None:
+            if self.is_now("gather-back", 1):
+                next(module.parameters()).data[0, 0] += 1
+
+        output.register_hook(spoil)
+
     def before_the_sum(self, _: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
         """Spoil what a rank has to add up in the forward, and not its gradient."""
         return output - output.detach() if self.is_now("sum", 1) else output
@@ -134,6 +143,7 @@ def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
         fully_shard(model[2], mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         model.register_forward_pre_hook(faults.in_the_forward)
+        model[2].register_forward_hook(faults.in_the_backward)
         return model
     if mode == "tp":
         model[2].register_forward_hook(faults.before_the_sum)

@@ -121,17 +121,23 @@ def test_reduced_gradients_are_counted_once(run: Run) -> None:
 
 
 def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
-    gathered = set(run.sites()["kind"]) & {"unsharded_weight"}
-    assert bool(gathered) == (run.name != "ddp")
-    if not gathered:
-        return
-    for name, parameter in job()["make_model"]().named_parameters():
-        _, both = run.table(0, [f"weight:{name}", f"unsharded_weight:{name}"])
+    sites = run.sites()
+    gathered = sites.index[sites["kind"] == "unsharded_weight"].tolist()
+    parameters = {
+        f"unsharded_weight:{name}{slot}": parameter
+        for name, parameter in job()["make_model"]().named_parameters()
+        # The outermost unit keeps its weights for the backward.
+        for slot in (["", "[backward]"] if name.startswith("2.") else [""])
+    }
+    assert set(gathered) == (set() if run.name == "ddp" else set(parameters))
+    for site in gathered:
+        name, parameter = site.split(":")[1].removesuffix("[backward]"), parameters[site]
+        _, both = run.table(0, [f"weight:{name}", site])
         assert both.finite()[0] == both.finite()[1] == parameter.numel()
-        assert both.checksum[0] == both.checksum[1], name
-        largest = run.ranks("abs_max", site=f"unsharded_weight:{name}", steps=0).values
+        assert both.checksum[0] == both.checksum[1], site
+        largest = run.ranks("abs_max", site=site, steps=0).values
         assert largest.ravel().tolist() == [parameter.abs().max().item()] * RANKS
-        assert np.isnan(run.ranks("l2", site=f"unsharded_weight:{name}", steps=0).values).all()
+        assert np.isnan(run.ranks("l2", site=site, steps=0).values).all()
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,14 @@ def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
         ("tp", "lost-back", "conservation", "input_gradient:4", (1,), False),
         ("tp", "twice-back", "conservation", "input_gradient:4", (1,), False),
         ("fsdp", "gather", "replica-divergence", "unsharded_weight:0.weight", (1,), False),
+        (
+            "fsdp",
+            "gather-back",
+            "replica-divergence",
+            "unsharded_weight:2.weight[backward]",
+            (1,),
+            False,
+        ),
     ],
 )
 def test_a_fault_is_found_in_its_step_and_named(

@@ -57,6 +57,9 @@ def expected_of(run: Run) -> list[Tensors]:
     )
     samples, gathered = SCRIPT["samples"](mode), not {"fsdp", "shard"}.isdisjoint(AXES[mode])
     seen = [as_ranks_see_it(tensors, samples, gathered=gathered) for tensors in whole]
+    for tensors in seen if gathered else ():
+        for label in [label for label in tensors if label.startswith("unsharded_weight:up.")]:
+            tensors[f"{label}[backward]"] = tensors[label]  # a unit of its own, gathered once more
     for tensors in seen[:-1] if "tp" in AXES[mode] else ():
         tensors["local_activation:down"] = tensors["activation:down"]
         # Nothing else takes what the norm returns; what is added to others has their gradient.
