@@ -61,8 +61,8 @@ class Pairs:
     reduced: NDArray[np.intp]
     """intp [pairs]: rows of what they were reduced to."""
     column: NDArray[np.intp]
-    """intp [pairs]: the moment to compare. The projection; or the sum, where what was reduced is cut
-    into pieces whose elements are numbered from 0 each, or is sparse."""
+    """intp [pairs]: the moment to compare. The projection; or the sum, where what was reduced is
+    sparse, or cut into pieces whose elements are numbered from 0 each."""
     share: Floats
     """float64 [pairs]: see `residual`."""
     tolerance: Floats

@@ -110,8 +110,8 @@ class ParallelHooks:
         more = f" (and {len(others)} more)" if others else ""
         self._recorder.report(
             f"A rank's own gradients of {first}{more} are not seen, so that no rule judges their "
-            "sums. So it is with parameters that were frozen when they were observed, and where the "
-            "whole of an FSDP2 model is compiled"
+            "sums. So it is with parameters that were frozen when they were observed, and where an "
+            "FSDP2 model is compiled as a whole"
         )
 
     def _adds_up(self, name: str, parameter: torch.Tensor) -> bool:

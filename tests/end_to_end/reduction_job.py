@@ -4,8 +4,8 @@ Usage: torchrun --nproc-per-node N reduction_job.py RUN DIRECTORY MODE [FAULT [o
 
 The mode is ddp (compressed: in float16), fsdp (mixed: in bfloat16, reduced in float32; half:
 reduced in bfloat16; hybrid: on 2 x 2 ranks, of which the first micro-batch is reduced along one
-axis), compiled or tp. Where the fault is `long` all goes well in 40 steps. `summed` comes in step
-`LATE` of 12, which are not clipped.
+axis), compiled (whole: all of the model, after it was sharded) or tp. Where the fault is `long` all
+goes well in 40 steps. `summed` comes in step `LATE` of 12, which are not clipped.
 
 Two micro-batches a step, of which only the second is reduced; `once`, one. The fault comes in step
 `FAULTY`.
@@ -131,7 +131,7 @@ class Faults:
 
 def parallelised(model: nn.Sequential, mode: str, faults: Faults) -> nn.Module:
     """The model as several ranks train it."""
-    if mode in ("fsdp", "compiled", "hybrid", *REDUCED_IN):
+    if mode in ("fsdp", "compiled", "whole", "hybrid", *REDUCED_IN):
         if mode == "compiled":  # by the compiler's front, for its backend takes long
             model[2] = torch.compile(model[2], backend="aot_eager", fullgraph=True)  # pyright: ignore
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
@@ -191,6 +191,8 @@ def main() -> None:
     model = parallelised(make_model(), mode, faults)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with observe(model, optimizer, run=run, directory=directory) as scope:
+        if mode == "whole":
+            model.compile(backend="aot_eager")
         for step in range(MORE_STEPS.get(faults.fault, STEPS)):
             faults.step = step
             faults.before_the_step(model)

@@ -121,8 +121,7 @@ def test_reduced_gradients_are_counted_once(run: Run) -> None:
 
 
 def test_weights_that_fsdp_gathers_are_whole_on_each_rank(run: Run) -> None:
-    sites = run.sites()
-    gathered = sites.index[sites["kind"] == "unsharded_weight"].tolist()
+    gathered = [one.label for one in run.site_infos if one.kind == "unsharded_weight"]
     parameters = {
         f"unsharded_weight:{name}{slot}": parameter
         for name, parameter in job()["make_model"]().named_parameters()
@@ -188,6 +187,14 @@ def test_nothing_is_found_in_sums_that_are_rounded_to_sixteen_bits_or_made_in_tw
     assert run.judged()["conservation"] == 40
     alerts = run.alerts()
     assert alerts.loc[alerts["rule"] == "conservation", "text"].tolist() == []
+
+
+def test_gradients_that_no_hook_sees_on_the_ranks_are_told_as_not_judged(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "whole")
+    told = run.events()["text"].tolist()
+    silent = [text for text in told if text.startswith("A rank's own gradients of 0.weight (and 5")]
+    assert len(silent) == RANKS
+    assert "conservation" not in run.judged()
 
 
 def test_a_gradient_that_no_rank_reduced_is_told_of_all_of_them(tmp_path: Path) -> None:
