@@ -261,15 +261,27 @@ def level(one: Level, what: str = "") -> str:
     return f"{words.shorten(what, 40)} ({words.count(one.rows, 'row')})"
 
 
+def how_to_select(*, on_map: bool) -> str:
+    """What to do where no cell is selected.
+
+    Args:
+        on_map: whether the heatmap of all sites is on this page.
+    """
+    if not on_map:
+        return (
+            '<div class="hint"><b>No tensor is chosen.</b> Open the Map and click a cell of its '
+            "heatmap, or follow a link of Triage.</div>"
+        )
+    return (
+        '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
+        "which exponents they have, whether they fit a format, and which rank differs."
+        "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold "
+        "and fold modules, <kbd>Esc</kbd> clears.</div>"
+    )
+
+
 def selection(site: str, step: int | None, facts: Mapping[str, object] | None) -> str:
     """Which cell is selected, and facts about its site."""
-    if not site:
-        return (
-            '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
-            "which exponents they have, whether they fit a format, and which rank differs."
-            "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold "
-            "and fold modules, <kbd>Esc</kbd> clears.</div>"
-        )
     kind, _, name = site.partition(":")
     parts = [kind_name(kind), "" if step is None else f"step {step}"]
     if facts is not None:

@@ -50,7 +50,8 @@ class Map:
         self.training = Training(session, "training", height=130, labelled=False)
         self.heatmap = HeatmapFigure(**session.axis(), beside=MODULES_WIDTH)
         self.folds = Folds(session)
-        self.selection = Selection(session, LinesFigure("ranks", **session.axis(), height=150))
+        ranks = LinesFigure("ranks", **session.axis(), height=150)
+        self.selection = Selection(session, ranks, on_map=True)
         self._listen()
         held = self.selection
         self.twins = Twins({

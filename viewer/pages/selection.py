@@ -29,10 +29,20 @@ class Selection:
     """Shows the site and step that are chosen."""
 
     def __init__(
-        self, session: Session, ranks: LinesFigure, exponents: ExponentsFigure | None = None
+        self,
+        session: Session,
+        ranks: LinesFigure,
+        exponents: ExponentsFigure | None = None,
+        *,
+        on_map: bool = False,
     ) -> None:
-        """Show the cell in these figures; one of exponents is made where none is given."""
+        """Show the cell in these figures; one of exponents is made where none is given.
+
+        Args:
+            on_map: whether the heatmap of all sites is on the same page.
+        """
         self.session, self.told = session, Told()
+        self._how_to = markup.how_to_select(on_map=on_map)
         self.exponents = exponents or ExponentsFigure(theme=session.theme)
         self.ranks = ranks
         self.held: spectrum.Spectrum | None = None
@@ -50,16 +60,15 @@ class Selection:
         site, step = self.session.choice.site, self.session.choice.step
         sites = self.session.follower.sites()
         facts = sites.loc[site].to_dict() if site and site in sites.index else None
-        cell = markup.selection(site if facts else "", step, facts)
         if facts is None:
-            self._clear(cell)
+            self._clear()
             return
-        self.told.cell = cell
+        self.told.cell = markup.selection(site, step, facts)
         self._show_exponents(facts)
         self._show_ranks()
 
-    def _clear(self, cell: str) -> None:
-        self._drawn = Drawn()
+    def _clear(self) -> None:
+        cell, self._drawn = self._how_to, Drawn()
         self.held = self.lines = None
         if self.session.choice.site:
             gone = f"This run has no site {words.shorten(self.session.choice.site, 80)}."

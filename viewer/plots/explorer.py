@@ -209,8 +209,10 @@ class Explorer(pn.viewable.Viewer):
         there = bool(site) and step is not None
         self.beside.visible = there
         self.of_ranks.visible = there and self.run is not None
-        self.title.object = markup.selection(
-            site, step, {"dtype": self.source.dtype(site)} if site else None
+        self.title.object = (
+            markup.selection(site, step, {"dtype": self.source.dtype(site)})
+            if site
+            else markup.how_to_select(on_map=True)
         )
         if not there or step is None:
             return
