@@ -171,8 +171,7 @@ class ParallelHooks:
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def gradient_comes(_: torch.Tensor) -> None:
-            seen = (unit, BACKWARD) in self._noted
-            if self._recorder.is_open and not seen and gathers_again(unit):
+            if (unit, BACKWARD) not in self._noted:
                 self._are_gathered(unit, held, BACKWARD, gradient_comes)
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
@@ -196,6 +195,8 @@ class ParallelHooks:
         self._noted.add((unit, slot))
         with recorder.stopwatch:
             try:
+                if slot == BACKWARD and not gathers_again(unit):
+                    return
                 try:
                     for one in held:
                         parameter = one.unsharded()
