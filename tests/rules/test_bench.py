@@ -250,8 +250,9 @@ def test_why_is_told_in_a_terminal(paths: dict[str, Path]) -> None:
     assert "activation:blocks.0.attention.softmax holds 4,096 NaN of 65,536" in result.output
     assert re.search(r"^ +79 +0\.\d+ +0\.\d+ +0$", result.output, re.MULTILINE)
     assert re.search(r"^ +80 +0\.\d+ +0\.\d+ +4,096$", result.output, re.MULTILINE)
+    # The largest weight of attention there is near a half, above it or below by torch's build.
     assert re.search(
-        r"65,536 elements in step 80, by powers of two: 2\^-\d+ \S+ 2\^-1;", result.output
+        r"65,536 elements in step 80, by powers of two: 2\^-\d+ \S+ 2\^-[12];", result.output
     )
     assert "Checked, with the number of records: " in result.output
 
