@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..merge.merging import Merged
 from ..sketch.conservation import common_factor, own_factor_residual, residual
 from ..sketch.derive import MAIN
+from ..sketch.labels import OF_VALUES
 from ..sketch.table import COUNT, PROJECTION, SUM, UNSEEN, Floats
 from ..store.record import SiteInfo, addend_pairs
 
@@ -34,8 +35,6 @@ LEAST_TOLERANCE = 1e-12
 SEVERAL = 1.02
 """Square of the sum of all addends' norms, over the sum of their squares: that is one rank's alone
 at 1, and here another has a hundredth of it."""
-SPARSE = "values"
-"""The slot of a sparse gradient, of which each rank has other elements."""
 L2, NONFINITE = MAIN.index("l2"), MAIN.index("nonfinite")
 
 EPS: Mapping[str, float] = {
@@ -178,7 +177,7 @@ def _linear(
 
 def _is_numbered(own: SiteInfo, whole: SiteInfo) -> bool:
     """Whether elements of the reduced tensor are numbered as those of its addends."""
-    if whole.slot == SPARSE:
+    if whole.slot == OF_VALUES:
         return False
     axes = [axis for axis, placed in own.placement.items() if placed == "partial"]
     cut = any(whole.placement.get(axis) == "shard" for axis in axes)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+OF_VALUES = "values"
+"""The slot of a sparse gradient: of its values, which say not where they are."""
+FOR_BACKWARD = "backward"
+"""The slot of an unsharded weight that was gathered once more, for the backward."""
+
 
 def site_label(kind: str, name: str, slot: str = "", occurrence: int = 0) -> str:
     """The unique name of a site within its run, as `activation:blocks.0.mlp[1]#2`."""

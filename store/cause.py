@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
+from ..sketch.labels import FOR_BACKWARD
 from ..sketch.table import UNSEEN
 from .badness import Seen
 from .reader import Reader
@@ -57,7 +58,7 @@ def phase_of(site: SiteInfo) -> int:
     """When within a step a tensor is made."""
     if site.kind == "tap":
         return BACKWARD if site.slot.startswith("gradient") else FORWARD
-    if site.kind == "unsharded_weight" and site.slot == "backward":
+    if site.kind == "unsharded_weight" and site.slot == FOR_BACKWARD:
         return BACKWARD
     return PHASES[site.kind]
 

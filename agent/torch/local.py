@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...sketch.elements import Region
+from ...sketch.labels import OF_VALUES
 from ...sketch.regions import piece_of
 from ...wire.messages import Placement
 from ..strides import region_of
@@ -63,8 +64,8 @@ def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
 
 
 def slot_of(gradient: torch.Tensor) -> str:
-    """What of a gradient is measured: of a sparse one its values, which say not where they are."""
-    return "values" if gradient.is_sparse else ""
+    """What of a gradient is measured: of a sparse one its values."""
+    return OF_VALUES if gradient.is_sparse else ""
 
 
 def in_transform() -> bool:

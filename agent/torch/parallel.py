@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...sketch.labels import FOR_BACKWARD
 from ...wire.messages import MeshAxis
 from .hooks import Hook
 from .identity import data_axes
@@ -35,8 +36,6 @@ from .units import earlier_gradients, gathers_again, is_unit, units_of
 DOUBTS = 2
 """So many records without a parameter's own gradient, of which none has come before, are told."""
 UNSHARDED = "unsharded_weight"
-FORWARD, BACKWARD = "", "backward"
-"""Slots of unsharded weights: for what they were gathered."""
 
 
 class ParallelHooks:
@@ -167,12 +166,11 @@ class ParallelHooks:
 
         def begins(*_: Any) -> None:
             if not torch.compiler.is_compiling():
-                self._are_gathered(unit, held, FORWARD, gradient_comes)
+                self._are_gathered(unit, held, "", gradient_comes)
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def gradient_comes(_: torch.Tensor) -> None:
-            if (unit, BACKWARD) not in self._noted:
-                self._are_gathered(unit, held, BACKWARD, gradient_comes)
+            self._are_gathered(unit, held, FOR_BACKWARD, gradient_comes)
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
@@ -186,16 +184,16 @@ class ParallelHooks:
         """Read the unsharded weights of a unit, if this is the first time in a step.
 
         Args:
+            slot: for what they were gathered; empty for the forward.
             gradient_comes: to be called with each gradient of one of them.
         """
         recorder = self._recorder
-        if not recorder.is_open:
+        if not recorder.is_open or (unit, slot) in self._noted:
             return
-        is_first = (unit, slot) not in self._noted
         self._noted.add((unit, slot))
         with recorder.stopwatch:
             try:
-                if slot == BACKWARD and not gathers_again(unit):
+                if slot == FOR_BACKWARD and not gathers_again(unit):
                     return
                 try:
                     for one in held:
@@ -204,7 +202,7 @@ class ParallelHooks:
                             continue
                         if parameter.requires_grad and parameter not in self._hooked:
                             self._watch_unsharded(unit, one, parameter, gradient_comes)
-                        if is_first and recorder.wants(UNSHARDED, one.name):
+                        if recorder.wants(UNSHARDED, one.name):
                             key = (UNSHARDED, one.name, slot, 0)
                             recorder.measure(key, parameter, aliases=one.aliases)
                 finally:
