@@ -41,7 +41,8 @@ def relaying(
     to: str, keys: RelayKeys | None = None, address: str = "tcp://127.0.0.1:*"
 ) -> Generator[Service]:
     """A relay without a spool, on a thread; when the block ends it is stopped."""
-    settings = RelaySettings(drain_s=0.5)
+    # Its share of memory is that of a process, which is the tests' here and takes some by itself.
+    settings = RelaySettings(drain_s=0.5, memory_bytes=2 << 30)
     ended, began = threading.Event(), Queue[Service]()
 
     def serve() -> None:
