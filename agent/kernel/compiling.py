@@ -116,7 +116,8 @@ def count_four(typing_context, octets, groups, first, counts, ahead):
     """Add to four int64 how many of some bytes are `first`, `first + 1`, and so on.
 
     With vectors written out, for the counters must be bytes, too, and numba makes all integers
-    wide. Meanwhile a cache line is fetched for each group: this pass waits for no memory.
+    wide; of 32 bytes, for comparisons of 64 give masks, which first have to become vectors.
+    Meanwhile a cache line is fetched for each group: this pass waits for no memory.
 
     Args:
         octets: the address of the first byte.
@@ -129,34 +130,38 @@ def count_four(typing_context, octets, groups, first, counts, ahead):
     def codegen(context, builder, signature, arguments):
         ir = cgutils.ir
         byte, half, word = ir.IntType(8), ir.IntType(16), ir.IntType(64)
-        vector, wider = ir.VectorType(byte, 64), ir.VectorType(half, 64)
+        vector, wider = ir.VectorType(byte, 32), ir.VectorType(half, 32)
         octets, groups, first, counts, ahead = arguments
         kind = ir.FunctionType(half, (wider,))
         add_up = cgutils.get_or_insert_function(
-            builder.module, kind, "llvm.vector.reduce.add.v64i16"
+            builder.module, kind, "llvm.vector.reduce.add.v32i16"
         )
 
         def on_all_lanes(value):
             undefined, zero = ir.Constant(vector, ir.Undefined), ir.IntType(32)(0)
             one = builder.insert_element(undefined, value, zero)
-            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), 64), [0] * 64)
+            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), 32), [0] * 32)
             return builder.shuffle_vector(one, undefined, first_lane)
 
         wanted = [builder.trunc(builder.add(first, word(k)), byte) for k in range(4)]
         wanted = [on_all_lanes(value) for value in wanted]
-        none = ir.Constant(vector, [0] * 64)
-        found = [cgutils.alloca_once_value(builder, none) for _ in wanted]
+        none = ir.Constant(vector, [0] * 32)
+        found = [[cgutils.alloca_once_value(builder, none) for _ in wanted] for _ in range(2)]
         source = builder.inttoptr(octets, vector.as_pointer())
         with cgutils.for_range(builder, groups) as loop:
             _prefetch(builder, builder.add(ahead, builder.mul(loop.index, word(64))))
-            group = builder.load(builder.gep(source, [loop.index]), align=1)
-            for value, sums in zip(wanted, found, strict=True):
-                hit = builder.sext(builder.icmp_unsigned("==", group, value), vector)
-                builder.store(builder.sub(builder.load(sums), hit), sums)
+            place = builder.mul(loop.index, word(2))
+            for side, sums_of_side in enumerate(found):
+                place_of_side = builder.gep(source, [builder.add(place, word(side))])
+                octets_of_side = builder.load(place_of_side, align=1)
+                for value, sums in zip(wanted, sums_of_side, strict=True):
+                    hit = builder.sext(builder.icmp_unsigned("==", octets_of_side, value), vector)
+                    builder.store(builder.sub(builder.load(sums), hit), sums)
         target = builder.inttoptr(counts, word.as_pointer())
-        for k, sums in enumerate(found):
+        for k, sums in enumerate(zip(*found, strict=True)):
             place = builder.gep(target, [word(k)])
-            total = builder.call(add_up, [builder.zext(builder.load(sums), wider)])
+            left, right = (builder.zext(builder.load(one), wider) for one in sums)
+            total = builder.call(add_up, [builder.add(left, right)])
             builder.store(builder.add(builder.load(place), builder.zext(total, word)), place)
         return context.get_dummy_value()
 

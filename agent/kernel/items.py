@@ -58,11 +58,9 @@ from .passes import (
     compress_finite,
     count_exponents,
     count_subnormals,
-    exponents_of,
     exponents_within,
-    extremes_of,
     load_words,
-    negatives_of,
+    scan,
     widen,
 )
 from .scratch import PIECE, SCRATCH_BYTES, scratch_at
@@ -130,7 +128,7 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
             load_words(address, begin, n, code, words)
             widen(raw, code, widened, bits)
         checksum += checksum_of(raw, hashes, key)
-        extremes = extremes_of(bits.view(np.int32))
+        extremes, negative = scan(bits, exponents)
         m = n
         if extremes[0] < _MIN_KEY or extremes[1] > _MAX_KEY:
             m, nan, negative_infinity = compress_finite(bits, signs, kept, kept_signs)
@@ -138,13 +136,12 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
             counts[NEG_INF] += negative_infinity
             counts[POS_INF] += n - m - nan - negative_infinity
             bits, signs = kept[:m], kept_signs[:m]
-            extremes = extremes_of(bits.view(np.int32))
+            extremes, negative = scan(bits, exponents)
         if m:
-            counts[NEGATIVE] += negatives_of(bits)
+            counts[NEGATIVE] += negative
             low, high = exponents_within(extremes)
             if not low:
                 count_subnormals(bits, histogram)
-            exponents_of(bits, exponents)
             ahead = address + size * (begin + BLOCK)
             count_exponents(exponents, m, low, high, table, ahead, size * BLOCK)
             chunk_moments(bits.view(np.float32), signs, extremes, moments, finite, word, chunk)

@@ -17,8 +17,6 @@ INFINITY = np.uint32(0x7F800000)
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 """All bits of a float32 but its sign."""
 
-SIGN = np.uint32(0x80000000)
-
 GROUP = 64
 """Exponents that are looked at together."""
 EXPONENTS = 256 + 3
@@ -69,22 +67,32 @@ def _widened_half(word):
 
 
 @compiled
-def extremes_of(signed):
-    """Order-preserving keys of minimum and maximum; bits of the smallest non-zero |x|, less one."""
+def scan(bits, exponents):
+    """One look at float32 bits: extremes, how many are below zero, and the exponent of each.
+
+    Returns order-preserving keys of minimum and maximum, bits of the smallest non-zero |x|, less
+    one, and the count. After the last exponent 255 follows, up to a whole number of `GROUP`s.
+    """
     low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
     small = NO_SMALLEST
-    for i in range(signed.size):
+    negative = np.int32(0)
+    signed, n = bits.view(np.int32), bits.size
+    for i in range(n):
         u = signed[i]
+        exponents[i] = np.uint8(np.uint32(u) >> np.uint32(23))
         key = np.int32(u ^ ((u >> np.int32(31)) & np.int32(0x7FFFFFFF)))
         low, high = min(low, key), max(high, key)
         magnitude = np.int32(u & np.int32(0x7FFFFFFF))
         small = min(small, np.int32(np.int32(magnitude - np.int32(1)) & np.int32(0x7FFFFFFF)))
-    return low, high, small
+        negative = np.int32(negative + np.int32(key < np.int32(-1)))  # -0 has the key -1
+    for i in range(n, -(-n // GROUP) * GROUP):
+        exponents[i] = np.uint8(255)
+    return (low, high, small), np.int64(negative)
 
 
 @compiled
 def exponents_within(extremes):
-    """The least and the greatest exponent of elements that are not zero, by `extremes_of`.
+    """The least and the greatest exponent of elements that are not zero, by `scan`.
 
     (1, 0) where all are zero.
     """
@@ -99,16 +107,6 @@ def exponents_within(extremes):
 def _magnitude(key):
     """The bits of |x|, of an order-preserving key."""
     return key if key >= 0 else np.int32(~key)
-
-
-@compiled
-def exponents_of(bits, exponents):
-    """The exponent of each element, and 255 up to a whole number of `GROUP`s."""
-    n = bits.size
-    for i in range(n):
-        exponents[i] = np.uint8(bits[i] >> np.uint32(23))
-    for i in range(n, -(-n // GROUP) * GROUP):
-        exponents[i] = np.uint8(255)
 
 
 @compiled
@@ -131,15 +129,6 @@ def count_exponents(exponents, n, low, high, table, ahead, fetched):
         place = table.ctypes.data + 8 * four
         count_four(exponents.ctypes.data, groups, four, place, ahead + offset)
         offset = (offset + 64 * groups) % fetched
-
-
-@compiled
-def negatives_of(bits):
-    """How many of some finite elements are below zero."""
-    n = np.uint32(0)
-    for i in range(bits.size):
-        n = np.uint32(n + np.uint32(bits[i] > SIGN))
-    return np.int64(n)
 
 
 @compiled
