@@ -240,7 +240,8 @@ def incidents_of(alerts: Iterable[Alert], sites: Sequence[SiteInfo]) -> list[Inc
     Args:
         sites: of the run, in the order of their index.
     """
-    return ranked(group(alerts, order_of(sites)))
+    told = list(alerts)
+    return ranked(group(told, order_of(sites))) if told else []
 
 
 def order_of(sites: Sequence[SiteInfo]) -> dict[str, int]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rules.explain import why
+from . import series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +102,14 @@ class Follower:
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)
+
+    def training_names(self) -> list[str]:
+        """`series.training_names`."""
+        return self._once("training names", lambda: series.training_names(self.run))
+
+    def training(self, name: str) -> series.Lines:
+        """`series.load_training`."""
+        return self._once(f"training {name}", lambda: series.load_training(self.run, name))
 
     def _once(self, name: str, ask: Callable[[], Answer]) -> Answer:
         """What was answered already for this version of the run, for all pages."""

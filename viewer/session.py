@@ -90,7 +90,6 @@ class Session:
         self.now, self.later, self.index = now, later, index
         self._gather, self._scrubbed = gather, 0
         self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
-        self._training: tuple[tuple[Follower, int, str], series.Lines] | None = None
         self._choosing = Choosing(follower.sites())
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
@@ -124,7 +123,7 @@ class Session:
         self.options.param.update(
             kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
             views=[*words.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
-            names=series.training_names(self.run),
+            names=self.follower.training_names(),
         )
 
     # The run.
@@ -213,11 +212,7 @@ class Session:
 
     def training(self) -> series.Lines:
         """The chosen training statistic; the rank to look at is the first that is blamed."""
-        told = self.follower, self.follower.version, self.choice.training
-        if self._training is None or self._training[0] != told:
-            lines = series.load_training(self.run, self.choice.training)
-            self._training = told, replace(lines, worst=self.blamed())
-        return self._training[1]
+        return replace(self.follower.training(self.choice.training), worst=self.blamed())
 
     def interval_s(self) -> float | None:
         """What usually is between two records of the run, as it is live; None if nobody can say."""
