@@ -300,9 +300,11 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."
     events = run.events()
-    for kind in ("rule-failed", "not-judged", "imported"):
-        for text in events.loc[events["kind"] == kind, "text"].drop_duplicates().head(5):
-            yield str(text)
+    kinds, texts = events["kind"].tolist(), events["text"].tolist()
+    for told in ("rule-failed", "not-judged", "imported"):
+        own = (text for kind, text in zip(kinds, texts, strict=True) if kind == told)
+        yield from list(dict.fromkeys(own))[:5]
+    observed = set(known.sites["kind"].tolist())
     for kind in ("weight", "weight_gradient", "activation"):
-        if kind not in set(known.sites["kind"]):
+        if kind not in observed:
             yield f"No {kind.replace('_', ' ')} was observed."
