@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
+from llvmlite import binding
 from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -112,26 +113,24 @@ def float_bits(typing_context, number):
 
 
 @intrinsic
-def count_four(typing_context, octets, groups, first, counts, ahead):
+def count_four(typing_context, octets, groups, first, counts):
     """Add to four int64 how many of some bytes are `first`, `first + 1`, and so on.
 
     With vectors written out, for the counters must be bytes, too, and numba makes all integers
     wide; of 32 bytes, for comparisons of 64 give masks, which first have to become vectors.
-    Meanwhile a cache line is fetched for each group: this pass waits for no memory.
 
     Args:
         octets: the address of the first byte.
         groups: how many times 64 bytes there are; at most 255, and no counter overflows.
         first: from 0 on.
         counts: the address of the first of the four.
-        ahead: the address of the first line to fetch, which may lie outside of any array.
     """
 
     def codegen(context, builder, signature, arguments):
         ir = cgutils.ir
         byte, half, word = ir.IntType(8), ir.IntType(16), ir.IntType(64)
         vector, wider = ir.VectorType(byte, 32), ir.VectorType(half, 32)
-        octets, groups, first, counts, ahead = arguments
+        octets, groups, first, counts = arguments
         kind = ir.FunctionType(half, (wider,))
         add_up = cgutils.get_or_insert_function(
             builder.module, kind, "llvm.vector.reduce.add.v32i16"
@@ -149,7 +148,6 @@ def count_four(typing_context, octets, groups, first, counts, ahead):
         found = [[cgutils.alloca_once_value(builder, none) for _ in wanted] for _ in range(2)]
         source = builder.inttoptr(octets, vector.as_pointer())
         with cgutils.for_range(builder, groups) as loop:
-            _prefetch(builder, builder.add(ahead, builder.mul(loop.index, word(64))))
             place = builder.mul(loop.index, word(2))
             for side, sums_of_side in enumerate(found):
                 place_of_side = builder.gep(source, [builder.add(place, word(side))])
@@ -165,4 +163,79 @@ def count_four(typing_context, octets, groups, first, counts, ahead):
             builder.store(builder.add(builder.load(place), builder.zext(total, word)), place)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5), codegen
+    return types.void(*[types.int64] * 4), codegen
+
+
+SLOWED_DOWN = ("skylake-avx512", "cascadelake", "cooperlake")
+"""Processors whose clock falls while they calculate with vectors of 64 bytes."""
+
+
+def _doubles_at_once():
+    """How many float64 a vector of this machine holds."""
+    wide = binding.get_host_cpu_features().get("avx512f", False)
+    return 8 if wide and binding.get_host_cpu_name() not in SLOWED_DOWN else 4
+
+
+LINE = 16
+"""Numbers of float32 in a cache line."""
+
+
+@intrinsic
+def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
+    """Seven sums of some float32: Σx, Σx², Σx³, Σx⁴, Σ|x|, Σx⁸, and Σ ±x with the signs.
+
+    With vectors written out, for a loop that also fetches is not vectorised otherwise: this pass
+    calculates most, and so the next chunk comes meanwhile.
+
+    Args:
+        values: the address of the first number.
+        signs: the address of the first of as many float32, which are 1 or -1.
+        lines: how many times `LINE` numbers there are.
+        ahead: the address of the first line to fetch, which may lie outside of any array.
+        stride: how many bytes further the next one lies.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        ir, lanes = cgutils.ir, _doubles_at_once()
+        values, signs, lines, ahead, stride = arguments
+        single, double, word = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
+        narrow, wide = ir.VectorType(single, lanes), ir.VectorType(double, lanes)
+        none, flags = ir.Constant(wide, [0.0] * lanes), ("contract",)
+        magnitude = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(wide, (wide,)), f"llvm.fabs.v{lanes}f64"
+        )
+        add_up = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(double, (double, wide)),
+            f"llvm.vector.reduce.fadd.v{lanes}f64",
+        )
+        found = [cgutils.alloca_once_value(builder, none) for _ in range(7)]
+        numbers, turns = (builder.inttoptr(one, narrow.as_pointer()) for one in (values, signs))
+
+        def product(one, other):
+            return builder.fmul(one, other, flags=flags)
+
+        with cgutils.for_range(builder, lines) as loop:
+            _prefetch(builder, builder.add(ahead, builder.mul(loop.index, stride)))
+            for part in range(LINE // lanes):
+                place = builder.mul(loop.index, word(LINE // lanes))
+                place = [builder.add(place, word(part))]
+                x, turn = (
+                    builder.fpext(builder.load(builder.gep(one, place), align=4), wide)
+                    for one in (numbers, turns)
+                )
+                square = product(x, x)
+                fourth = product(square, square)
+                terms = (
+                    *(x, square, product(square, x), fourth),
+                    *(builder.call(magnitude, [x]), product(fourth, fourth), product(x, turn)),
+                )
+                for term, total in zip(terms, found, strict=True):
+                    builder.store(builder.fadd(builder.load(total), term, flags=flags), total)
+        sums = [
+            builder.call(add_up, [double(0.0), builder.load(total)], fastmath=("reassoc",))
+            for total in found
+        ]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(types.float64, 7)(*[types.int64] * 5), codegen

@@ -46,7 +46,7 @@ from ...sketch.table import (
     SketchTable,
 )
 from ..strides import CONTIGUOUS, Runs
-from .compiling import SOURCES, address_of, compiled, take_next
+from .compiling import LINE, SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT16, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
 from .exact_counts import count
@@ -142,9 +142,10 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
             low, high = exponents_within(extremes)
             if not low:
                 count_subnormals(bits, histogram)
-            ahead = address + size * (begin + BLOCK)
-            count_exponents(exponents, m, low, high, table, ahead, size * BLOCK)
-            chunk_moments(bits.view(np.float32), signs, extremes, moments, finite, word, chunk)
+            count_exponents(exponents, m, low, high, table)
+            ahead = address + size * (begin + BLOCK), size * LINE
+            values = bits.view(np.float32)
+            chunk_moments(values, signs, extremes, moments, finite, ahead, word, chunk)
             if key >> np.uint32(31):
                 chunk[PROJECTION] = -chunk[PROJECTION]
             merge_moments(moments, finite, chunk, m)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ...sketch.table import ABS_MIN, L1, M2, M3, M4, MAX, MIN, PROJECTION, S8, SUM
-from .compiling import compiled, reordered
+from .compiling import LINE, compiled, reordered, sums_of_lines
 
 NO_SMALLEST = np.int32(0x7FFFFFFF)
 """What stands for the smallest magnitude where all elements are zero."""
@@ -40,8 +40,8 @@ def _plain_sum(values):
 
 
 @reordered
-def _raw_sums(values, signs):
-    """Σx, Σx², Σx³, Σx⁴, Σ|x|, Σx⁸, and Σ ±x with the signs: a tenth cheaper than about a pivot."""
+def _few_sums(values, signs):
+    """What `sums_of_lines` gives, of numbers that fill no line."""
     s1 = s2 = s3 = s4 = l1 = s8 = projection = 0.0
     for i in range(values.size):
         v = np.float64(values[i])
@@ -55,6 +55,26 @@ def _raw_sums(values, signs):
         s4 += fourth
         s8 += fourth * fourth
     return s1, s2, s3, s4, l1, s8, projection
+
+
+@compiled
+def _raw_sums(values, signs, ahead):
+    """Σx, Σx², Σx³, Σx⁴, Σ|x|, Σx⁸, and Σ ±x with the signs: a tenth cheaper than about a pivot."""
+    lines = values.size // LINE
+    address, stride = ahead
+    s = sums_of_lines(values.ctypes.data, signs.ctypes.data, lines, address, stride)
+    if LINE * lines == values.size:
+        return s
+    t = _few_sums(values[LINE * lines :], signs[LINE * lines :])
+    return (
+        s[0] + t[0],
+        s[1] + t[1],
+        s[2] + t[2],
+        s[3] + t[3],
+        s[4] + t[4],
+        s[5] + t[5],
+        s[6] + t[6],
+    )
 
 
 @reordered
@@ -90,7 +110,7 @@ def _from_sums(sums, n, pivot, moments):
 
 
 @compiled
-def chunk_moments(values, signs, extremes, before, n_before, word, moments):
+def chunk_moments(values, signs, extremes, before, n_before, ahead, word, moments):
     """The moments of one chunk of finite elements.
 
     Sums about zero are as good as those about the mean, to a few bits, where that is no larger than
@@ -107,7 +127,7 @@ def chunk_moments(values, signs, extremes, before, n_before, word, moments):
     mean = before[SUM] / n_before if n_before else 0.0
     central = before[SUM] * mean <= before[M2]
     if central and (LOWEST <= top <= HIGHEST or small == NO_SMALLEST):
-        sums = _raw_sums(values, signs)
+        sums = _raw_sums(values, signs, ahead)
         mean = sums[0] / n
         if 2 * sums[0] * mean <= sums[1]:
             _from_sums(sums, n, 0.0, moments)

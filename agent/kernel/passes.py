@@ -110,10 +110,8 @@ def _magnitude(key):
 
 
 @compiled
-def count_exponents(exponents, n, low, high, table, ahead, fetched):
+def count_exponents(exponents, n, low, high, table):
     """Add to the table how many exponents from 1 to 254 there are of each.
-
-    Meanwhile as many bytes as are to be `fetched` are, or some of them, from the address `ahead`.
 
     Args:
         low, high: the least and the greatest of elements that are not zero.
@@ -124,11 +122,9 @@ def count_exponents(exponents, n, low, high, table, ahead, fetched):
         for i in range(n):
             table[exponents[i]] += 1
         return
-    groups, offset = -(-n // GROUP), 0
+    groups = -(-n // GROUP)
     for four in range(first, high + 1, 4):
-        place = table.ctypes.data + 8 * four
-        count_four(exponents.ctypes.data, groups, four, place, ahead + offset)
-        offset = (offset + 64 * groups) % fetched
+        count_four(exponents.ctypes.data, groups, four, table.ctypes.data + 8 * four)
 
 
 @compiled
