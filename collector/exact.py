@@ -101,7 +101,7 @@ class Exact:
 
     def _copies(self, merged: Merged, firing: Collection[tuple[str, int]]) -> Verdict:
         found = _Entries()
-        if merged.observed.is_of_several:
+        if merged.observed.is_of_several and len(merged.sites):
             found.add(-1, 0.0, 0.0, lambda: Told(text=""))  # copies were looked at
         differing = {one.site: one for one in merged.divergences}
         settled = {site for rule, site in firing if rule == COPIES.name}

@@ -19,10 +19,9 @@ from .sums import Pairs
 
 GRADIENT = "weight_gradient"
 UNMATCHED = (
-    "Sums and copies of reduced gradients are not judged in this step, nor in others like it: the "
-    "ranks' own gradients are not all that these were made of, and nothing else. So it is where a "
-    "loop goes on adding up in the next step, updates several times in one, or throws gradients "
-    "away."
+    "Whether gradients were reduced rightly is not judged in steps without an update of their own: "
+    "where a step was skipped (a gradient scaler met an overflow), where gradients are added up "
+    "over several steps, or where one step holds several updates."
 )
 FEW = (
     f"Sums of gradients are not judged: fewer than {LEAST} have the ranks' own beside them, of "

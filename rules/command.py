@@ -88,7 +88,7 @@ def lines_of(found: Why) -> Iterator[str]:
         case "healthy":
             yield "Healthy, as far as it was observed: no rule found anything."
         case "not observed":
-            yield "Not observed: no rule could judge anything."
+            yield "Not observed: no rule could judge any tensor."
         case "incidents":
             count = len(found.findings) + found.left_out
             order = "the latest attempt's and " if found.attempts > 1 else "what goes on and is "

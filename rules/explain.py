@@ -21,7 +21,7 @@ from ..store.record import Alert
 from .builtin import BUILT_IN
 from .evidence import Evidence, evidence_of, is_apart
 from .exact import COPIES, EXACT, SUMS
-from .ranks import OUTLIER
+from .ranks import FEWEST, OUTLIER
 from .rule import Rule
 
 State = Literal["incidents", "healthy", "not observed"]
@@ -114,22 +114,28 @@ class _Known:
     gaps: pd.DataFrame
     sites: pd.DataFrame
     attempts: int
+    ranks: int
+    """In the latest attempt."""
     agreeing: Collection[int]
     """Attempts in which copies were compared, and none was odd."""
 
 
 def why(run: Run) -> Why:
     """What went wrong in a run, of the latest attempt first, or what was found right."""
-    judged, attempts = run.judged(), len(run.attempts)
+    judged, sizes = run.judged(), run.attempts["world_size"].tolist()
+    attempts = len(sizes)
     told = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
-    state: State = "incidents" if told else "healthy" if judged else "not observed"
+    sites = run.sites()
+    looked_at = len(sites) > 0 and bool(judged)
+    state: State = "incidents" if told else "healthy" if looked_at else "not observed"
     diverged = {one.attempt for one in told if COPIES.name in {alert.rule for alert in one.alerts}}
     known = _Known(
         run=run,
         records=run.records(all_attempts=True),
         gaps=run.gaps(),
-        sites=run.sites(),
+        sites=sites,
         attempts=attempts,
+        ranks=sizes[-1] if sizes else 0,
         agreeing=set(range(attempts if judged.get(COPIES.name) else 0)) - diverged,
     )
     incidents, records = _once(told), known.records
@@ -296,6 +302,11 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     incomplete = records["complete"].tolist().count(False)
     if incomplete:
         yield f"{incomplete} of {len(records)} records lack a rank."
+    if 1 < known.ranks < FEWEST:
+        yield (
+            f"No rule compares the ranks: of {known.ranks} none has a majority to be unlike. "
+            "`run.rank_outliers` tells how far they are apart."
+        )
     stride = float(np.median([*np.diff(np.unique(records["step"].to_numpy(np.int64))), 1]))
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."

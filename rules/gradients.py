@@ -16,6 +16,9 @@ RISEN = 0.5
 """Octaves above the largest of the past from which on a site counts as growing."""
 MOST_BACK = 16
 """So many records before that, at most, is the begin of slow growth sought."""
+FAR, FAR_DEVIATIONS = 8.0, 1000.0
+"""Octaves above the largest of the past, and deviations of the loss, of which one record is enough:
+256 times, and 20 times a loss that hardly moves."""
 LEAST_SHARE = 0.02
 """Of the loss itself: what moves less is as it was."""
 MANY = 8
@@ -141,8 +144,11 @@ GRADIENTS_AND_LOSS = (
     Rule(
         name="loss-nonfinite",
         severity="error",
-        meaning="The loss is NaN or infinite: the run cannot recover by itself.",
-        advice="See `first_bad` for the tensor in which it began.",
+        meaning="The loss is NaN or infinite: gradients of this step say nothing.",
+        advice=(
+            "See `first_bad` for the tensor in which it began. If it names none, look at the loss "
+            "itself: a logarithm or a division, the targets, a mean of nothing."
+        ),
         threshold=0.0,
         clear=0.0,
         alone=True,
@@ -159,6 +165,7 @@ GRADIENTS_AND_LOSS = (
         threshold=4.0,
         clear=1.0,
         records=2,
+        at_once=FAR,
         calm=8,
         measure=exploding,
     ),
@@ -173,6 +180,7 @@ GRADIENTS_AND_LOSS = (
         threshold=4.0,
         clear=1.0,
         records=2,
+        at_once=FAR,
         calm=8,
         measure=blown_up,
     ),
@@ -182,7 +190,8 @@ GRADIENTS_AND_LOSS = (
         meaning="A weight's gradient is next to nothing beside those of the others.",
         advice=(
             "Look at what lies between it and the loss: saturated nonlinearities, a wrong "
-            "initialisation, a missing residual or normalisation."
+            "initialisation, a missing residual or normalisation. A bias right before a "
+            "normalisation has no effect, and so no gradient: leave it out."
         ),
         threshold=20.0,
         clear=16.0,
@@ -198,6 +207,7 @@ GRADIENTS_AND_LOSS = (
         threshold=8.0,
         clear=4.0,
         records=2,
+        at_once=FAR_DEVIATIONS,
         calm=8,
         measure=loss_spike,
     ),

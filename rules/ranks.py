@@ -108,8 +108,14 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
             f"The rms of {seen.site(row).label} on rank {rank} is {figures(factor)} times {larger} "
             f"than on half of the ranks, {best[at]:.0f} deviations away, record after record."
         )
-        evidence = {"factor": factor, "deviations": float(best[at])}
-        return Told(text=text, ranks=(rank,), evidence=evidence)
+        away_by = float(best[at])
+        return Told(
+            text=text,
+            ranks=(rank,),
+            evidence={"factor": factor, "deviations": away_by},
+            value=away_by,
+            threshold=BASE + chance,
+        )
 
     return of_rows(seen, rows, value, tell)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -103,7 +104,9 @@ class Rule:
     clear: float
     """… and right again when it is at most this."""
     records: int = 1
-    """So many records in a row must be wrong before it is told."""
+    """So many records in a row must be wrong before it is told …"""
+    at_once: float = math.inf
+    """… or one, if it is above this."""
     calm: int = 1
     """And so many right before it has ended."""
     alone: bool = False

@@ -13,7 +13,9 @@ from .rule import Memory, Rule, Told, Verdict, of_rows
 from .seen import Rows, Seen
 
 STILL = 5
-"""So many records in a row must a weight stay as it is to be told of."""
+"""So many records in a row must a weight stay as it is, while others change, to be told of."""
+IDLE = 50
+"""So many must all stay as they are: gradients are added up over fewer micro-batches."""
 LEAST_ELEMENTS = 256
 """Of weights of fewer the sizes change by leaps: biases begin at zero."""
 FEW, SMOOTHING = 8, 1 / 8
@@ -27,7 +29,10 @@ FIRST_MOMENTS = "exp_avg", "momentum_buffer"
 
 
 def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
-    """For how many records in a row a weight has stayed as it is, though it has a gradient."""
+    """For how many records in a row a weight has stayed as it is, though it has a gradient.
+
+    Where no weight changes, the optimizer did nothing: that is told of the run, after more records.
+    """
     rows, record = seen.rows("weight"), seen.record
     rows = rows[record.merged.has_checksum()[rows]]
     if not len(rows):
@@ -39,23 +44,39 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
     still = (low[sites] == words[:, 0]) & (high[sites] == words[:, 1])
     low[sites], high[sites] = words.T
     for_how_long = memory.column("still", seen.size, 0.0)
-    stepped = bool((known & ~still).any())  # else the optimizer did nothing: warm-up, accumulation
+    stepped = bool((known & ~still).any())  # else warm-up, accumulation, or nothing at all
     gradient = _of_gradients(seen, rows, "rms")
+    idle, since = memory.column("idle", 1, 0.0), memory.column("idle since", 1)
     if stepped:
         for_how_long[sites] = np.where(still & known, for_how_long[sites] + 1, 0.0)
-    value = np.full(len(record.sites), np.nan)
-    value[rows] = np.where(gradient > 0, for_how_long[sites], np.nan)
-    value[rows[~still]] = 0.0
+        idle[0] = 0.0
+    elif (known & (gradient > 0)).any():
+        since[0] = since[0] if idle[0] else record.step
+        idle[0] += 1
+    value = np.where((gradient > 0) & stepped, for_how_long[sites], np.nan)
+    value[~still] = 0.0
 
-    def tell(row: int) -> Told:
-        size = float(gradient[np.searchsorted(rows, row)])
+    def tell(place: int) -> Told:
+        if place == len(rows):
+            text = (
+                f"No weight has changed for {idle[0]:.0f} records, though gradients are not zero."
+            )
+            return Told(
+                text=text,
+                evidence={"records": float(idle[0])},
+                since=int(since[0]),
+                value=float(idle[0]),
+                threshold=IDLE - 1.0,
+            )
+        size, label = float(gradient[place]), seen.site(int(rows[place])).label
         text = (
-            f"{seen.site(row).label} has not changed for {value[row]:.0f} records, while others "
-            f"have; its gradient is not zero (rms {size:.3g})."
+            f"{label} has not changed for {value[place]:.0f} records, while others have; its "
+            f"gradient is not zero (rms {size:.3g})."
         )
-        return Told(text=text, evidence={"records": float(value[row]), "gradient_rms": size})
+        return Told(text=text, evidence={"records": float(value[place]), "gradient_rms": size})
 
-    return of_rows(seen, rows, value, tell)
+    of_all = max(idle[0] - (IDLE - STILL), 0.0) if known.any() else np.nan
+    return Verdict(sites=np.append(sites, -1), value=np.append(value, of_all), tell=tell)
 
 
 def _of_gradients(seen: Seen, rows: Rows, statistic: str) -> np.ndarray:
@@ -177,8 +198,9 @@ UPDATES = (
         severity="warning",
         meaning="A weight stays as it is though it has a gradient.",
         advice=(
-            "Look whether the optimizer was given it, and whether its updates are lost by rounding "
-            "(bfloat16 weights): keep a float32 copy, or round stochastically."
+            "Look whether the optimizer was given it, with a learning rate, and whether its "
+            "updates are lost by rounding (bfloat16 weights): keep a float32 copy, or round "
+            "stochastically."
         ),
         threshold=STILL - 1,
         clear=0.0,

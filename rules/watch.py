@@ -201,7 +201,8 @@ class Watch:
         calm[place[wrong]] = 0
         calm[place[right]] += 1
         streaks.is_quiet = not in_a_row.any() and bool(np.isnan(since).all())
-        begun = np.flatnonzero(wrong & (in_a_row[place] >= rule.records))
+        is_enough = (in_a_row[place] >= rule.records) | (value > rule.at_once)
+        begun = np.flatnonzero(wrong & is_enough)
         alerts = self._begin(rule, verdict, begun, since, record)
         if not (patched or record.partial) and (record.complete or not rule.alone):
             alerts += self._end(rule, verdict.sites[right & (calm[place] >= rule.calm)])

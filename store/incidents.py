@@ -76,7 +76,7 @@ class Incident:
     attempt: int
     cause: Alert
     """The alert that says most of the cause."""
-    alerts: Sequence[Alert]
+    alerts: Sequence[Alert] = field(repr=False)
     """All of them, in the order in which they began."""
     first_step: int
     last_step: int | None

@@ -93,7 +93,7 @@ def state(found: Why, *, looked: str) -> str:
             return _state("unknown", "Nothing has been recorded yet.")
         case "not observed":
             told = f"No non-finite values in {looked}."
-            return _state("unknown", f"Not observed: no rule could judge anything. {told}")
+            return _state("unknown", f"Not observed: no rule could judge any tensor. {told}")
 
 
 def _state(mood: str, text: str) -> str:

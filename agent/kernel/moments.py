@@ -1,7 +1,8 @@
 """Moments of finite elements: of one chunk, and the merge of two, as `SketchTable` defines it."""
 
 # The kernels take numba's typed values; their Python annotations would say nothing.
-# pyright: basic
+# An intrinsic's first parameter is numba's to give.
+# pyright: basic, reportCallIssue=false
 
 from __future__ import annotations
 

@@ -156,6 +156,28 @@ def test_where_no_weight_changes_the_optimizer_makes_no_steps(normal: Draw) -> N
     assert Job([WEIGHT, BIAS, GRADIENT]).records(30, weight, bias, normal(1e-3)) == []
 
 
+def test_that_no_weight_changes_for_long_is_told_of_the_run(normal: Draw) -> None:
+    job, weight, bias = Job([WEIGHT, BIAS, GRADIENT]), normal(0.02), normal(0.02)
+
+    [told] = job.records(60, weight, bias, normal(1e-3))
+    [over] = job.records(1, normal(0.02), normal(0.02), normal(1e-3))
+
+    assert (told.rule, told.site, told.first_step) == ("weights-not-updating", "", 1)
+    assert (told.value, told.threshold) == (50.0, 49.0)
+    assert told.text == "No weight has changed for 50 records, though gradients are not zero."
+    assert (over.rule, over.last_step) == ("weights-not-updating", 59)
+
+
+def test_a_spike_of_one_record_is_told_where_it_is_hundreds_of_times_as_large(
+    normal: Draw,
+) -> None:
+    for factor, expected in ((20.0, []), (1000.0, ["exploding-gradient"])):
+        job = Job([GRADIENT])
+        told = job.records(60, lambda step, f=factor: normal(f if step == 40 else 1.0))
+        assert [one.rule for one in told if one.last_step is None] == expected
+        assert {one.first_step for one in told} <= {40}
+
+
 def test_a_frozen_weight_has_no_gradient_and_is_meant(normal: Draw) -> None:
     frozen = normal(0.02)
 

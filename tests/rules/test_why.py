@@ -162,3 +162,17 @@ def test_of_copies_with_a_majority_the_odd_rank_is_named(write: Callable[..., Pa
 
     assert "On rank 1 (node-0, cpu)." in told(path)
     assert open_run(path).alerts()["undetermined"].tolist() == [False]
+
+
+def test_a_run_without_tensors_is_not_called_healthy(tmp_path: Path) -> None:
+    job = Job([], ranks=1)
+    job.records(3, training={"loss": 1.0})
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, judged={"missing-rank": 3, "loss-nonfinite": 3})
+
+    found = why(open_run(tmp_path / "run"))
+
+    assert found.state == "not observed"
+    assert "No activation was observed." in found.not_observed

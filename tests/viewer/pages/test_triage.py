@@ -97,7 +97,7 @@ def test_a_run_that_no_rule_judged_is_not_called_healthy(
     page = open_page(job.path, page="triage")
 
     assert plain(page.told.state) == (
-        "What is wrong Not observed: no rule could judge anything. "
+        "What is wrong Not observed: no rule could judge any tensor. "
         "No non-finite values in 36 sites × 4 ranks over steps 0–2."
     )
     assert page.told.cards == []
