@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from ..sketch.errors import SettingError
+from ..sketch.writing import writing
 from .format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS, Scale
 from .query import NARROW_FORMATS, open_run
 from .recipes import recipe
@@ -76,10 +77,12 @@ def formats(
         most_underflow=underflow,
     )
     if csv is not None:
-        table.to_dataframe().to_csv(csv)
+        with writing(csv):
+            table.to_dataframe().to_csv(csv)
     if file is not None:
         text = json.dumps(recipe(table, run=opened.name), indent=2)
-        file.write_text(text + "\n", encoding="utf-8")
+        with writing(file):
+            file.write_text(text + "\n", encoding="utf-8")
     click.echo("\n".join(lines_of(table)))
 
 

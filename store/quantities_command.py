@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..sketch.quantities import SKETCHED
+from ..sketch.writing import writing
 from .query import open_run
 from .selection import steps_from
 
@@ -40,7 +41,8 @@ def quantities(
         return
     found = opened.quantity(quantity, of=of, steps=steps_from(step, steps))
     if csv is not None:
-        found.to_csv(csv, index=False)
+        with writing(csv):
+            found.to_csv(csv, index=False)
     console = Console() if Console().is_terminal else Console(width=120)
     console.print(_table(found))
 

@@ -162,12 +162,17 @@ def test_the_command_lists_and_shows_them(four_ranks: Path, tmp_path: Path) -> N
         ["quantities", run, "input_cov_max_eig", "--steps", "0:1", "--csv", f"{tmp_path}/x.csv"],
     )
     nothing = CliRunner().invoke(cli, ["quantities", run, "--step", "0"])
+    nowhere = CliRunner().invoke(
+        cli, ["quantities", run, "input_cov_max_eig", "--csv", f"{tmp_path}/none/x.csv"]
+    )
 
     assert "input_cov_spectrum: of fc" in listed.output
     assert "dead_neurons: of act" in listed.output
     lines = [line.split() for line in shown.output.splitlines()]
     assert [line[:3] for line in lines[1:]] == [["fc", "tp=0", "2"], ["fc", "tp=1", "2"]]
     assert len(pd.read_csv(tmp_path / "x.csv")) == 4
+    assert nowhere.exit_code == 1
+    assert "none/x.csv cannot be written: there is no folder" in nowhere.output
     assert nothing.exit_code == 2
     assert "name it after the run" in nothing.output
 

@@ -144,3 +144,12 @@ def test_what_it_cannot_do_it_says(run: Path, arguments: list[object], message: 
 
     assert result.exit_code == 1
     assert message in result.output
+
+
+@pytest.mark.parametrize("option", ["--csv", "--recipe"])
+def test_a_file_that_cannot_be_written_is_an_error(run: Path, tmp_path: Path, option: str) -> None:
+    file = tmp_path / "none" / "a"
+    result = CliRunner().invoke(cli, ["formats", str(run), option, str(file)])
+
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {file} cannot be written: there is no folder")

@@ -471,6 +471,15 @@ def test_a_file_of_another_kind_is_refused(broken_job: Path, tmp_path: Path) -> 
         plots.save(drawn, tmp_path / "a.gif")
 
 
+@pytest.mark.parametrize("ending", ["html", "png"])
+def test_where_a_plot_cannot_be_saved_is_said(
+    broken_job: Path, tmp_path: Path, ending: str
+) -> None:
+    drawn = plots.scalar_lines(open_run(broken_job), site=OTHER)
+    with pytest.raises(SettingError, match=f"none/a.{ending} cannot be written: there is no folde"):
+        plots.save(drawn, tmp_path / "none" / f"a.{ending}")
+
+
 def test_without_matplotlib_only_pictures_are_missing(broken_job: Path, tmp_path: Path) -> None:
     script = f"""
 import sys
