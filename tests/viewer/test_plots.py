@@ -188,8 +188,9 @@ def test_a_line_takes_the_place_of_bars(style: Any, broken_job: Path) -> None:
 def test_what_was_not_observed_is_told(broken_job: Path) -> None:
     run = open_run(broken_job)
 
-    with pytest.raises(SettingError, match=r"was not observed at step 99; see run\.records\(\)\."):
-        plots.exponent_histogram(run, site=ORIGIN, step=99)
+    for data in (run, run.logframe(name="mlp")):
+        with pytest.raises(SettingError, match=r"at step 99; the nearest recorded is 59\."):
+            plots.exponent_histogram(data, site=ORIGIN, step=99)
     with pytest.raises(SettingError, match="36 sites match, and at most 24 can be told apart"):
         plots.exponent_heatmap(run, kind=["activation", "weight_gradient"])
     with pytest.raises(SettingError, match="`style` must be bars, line or smooth"):
