@@ -131,6 +131,7 @@ def test_a_wrong_mode_is_told_and_logged_once_and_all_calls_are_measured(
             scope.step()
     assert observed.sketches(1)["tap:x"].counts[0, 0] == 5
     assert observed.reports().count("'last' is no mode; write all, final, sum or every(4)") == 1
+    assert "every(4).." not in observed.reports()
     assert [one for one in caplog.messages if "mode" in one] == [
         "All calls of the tap x are taken: 'last' is no mode; write all, final, sum or every(4)."
     ]

@@ -104,7 +104,7 @@ def _header(run: Run, contents: Contents, now: datetime) -> str:
         "" if why.first_step is None else words.steps(why.first_step, why.last_step or 0),
         words.count(len(attempts), "attempt"),
         words.count(int(attempts["world_size"].iloc[-1]), "rank") if len(attempts) else "",
-        f"{words.thousands(why.records)} records",
+        words.count(why.records, "record"),
     ]
     told = "".join(f'<span class="chip">{escape(fact)}</span>' for fact in facts if fact)
     home = f'<span class="home">{markup.LOGO}<span class="mark">rankscope</span></span>'
