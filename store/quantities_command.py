@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -70,7 +71,7 @@ def _nothing(quantity: str, steps: Steps, known: pd.DataFrame) -> str:
     Args:
         known: the numbers in all steps.
     """
-    recorded = known["step"].unique()
+    recorded = np.unique(known["step"].to_numpy(np.int64))
     if not is_one(steps):
         there = f"it was in {recorded[0]} to {recorded[-1]}" if len(recorded) else "nor in others"
         return f"{quantity} was not measured in these steps; {there}."
