@@ -46,8 +46,9 @@ class Block(ABC):
     _stopwatch: Stopwatch
     """Runs while the thread that trains is in the agent; from `_enter` on."""
 
-    def __init__(self, run: str, directory: Path, start: int) -> None:
+    def __init__(self, run: str, directory: Path, start: int, to: str | None) -> None:
         self._run, self._directory = run, directory
+        self._destination = to
         self._step = self._start = start
         self._state = "new"
         self._callbacks = AlertCallbacks()
@@ -55,8 +56,16 @@ class Block(ABC):
 
     @property
     def path(self) -> Path:
-        """Where the run lies if its collector was started here."""
+        """Where the run lies if its collector was started here, that is without `destination`."""
         return self._directory / self._run
+
+    @property
+    def destination(self) -> str | None:
+        """The collector or relay that was named, and stores the run where it will; None: none was.
+
+        It was named by `to`, the environment or the file of settings.
+        """
+        return self._destination
 
     def __enter__(self) -> Self:
         if self._state != "new":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from ..sketch.errors import RankscopeError
 from ..wire.gaps import joined
 from ..wire.messages import Gap
 from .interruption import error_of_a_signal
@@ -42,7 +43,7 @@ class Telling:
             raise meant_for_training
         with self._lock:
             if len(self._reports) < MAX_REPORTS:
-                self._reports.append(f"{sentence}{_words(error)}."[:1000])
+                self._reports.append(f"{sentence}{_words(error)}".rstrip(".")[:999] + ".")
             else:
                 self.counters["reports_dropped"] += 1
 
@@ -72,4 +73,6 @@ class Telling:
 def _words(error: BaseException | None) -> str:
     if error is None:
         return ""
+    if isinstance(error, RankscopeError):  # a sentence of ours
+        return f": {error}"
     return f": {type(error).__name__}" + (f": {error}" if str(error) else "")

@@ -592,7 +592,7 @@ class Joiner:
         for text in self._exact.unjudged.take():
             self._tell("not-judged", -1, record.step, text)
         for name, why in list(watch.broken.items())[broken:]:
-            text = f"Rule {name} has failed, and judges no more: {why}."
+            text = f"Rule {name} has failed, and judges no more: {why.rstrip('.')}."
             self._tell("rule-failed", -1, record.step, text)
         return alerts
 

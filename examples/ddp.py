@@ -23,5 +23,8 @@ with observe(model, optimizer, run="ddp") as scope:
         optimizer.zero_grad()
 
 if dist.get_rank() == 0:
-    print(f"Stored in {scope.path}; look at it: rankscope view {scope.path}")
+    if scope.destination:
+        print(f"Sent to {scope.destination}: look for the run ddp where that stores its runs.")
+    else:
+        print(f"Stored in {scope.path}; look at it: rankscope view {scope.path}")
 dist.destroy_process_group()

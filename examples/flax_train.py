@@ -116,7 +116,10 @@ def train(run: str, steps: int, every: int) -> None:
             batch = jax.device_put(batch_of(step), samples)
             state, telemetry = train_step(state, batch)
             scope.step(telemetry)
-    print(f"Stored in {scope.path}; look at it: rankscope view {scope.path}")
+    if scope.destination:
+        print(f"Sent to {scope.destination}: look for the run {run} where that stores its runs.")
+    else:
+        print(f"Stored in {scope.path}; look at it: rankscope view {scope.path}")
 
 
 def main() -> None:

@@ -11,13 +11,14 @@ import sys
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 import click
 
-from ..sketch.errors import RankscopeError
+from ..agent.settings import AgentSettings, agent_settings
+from ..settings import settings_of
+from ..sketch.errors import RankscopeError, SettingError
 from .environment import Observation, environment_of
 
 STOP_S = 60.0
@@ -67,6 +68,7 @@ def run(
     The script needs no change: its models and optimizers are found when they are first used.
     """
     options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
+    _check({**options, "run": run})
     launch = os.environ.get("RANKSCOPE_LAUNCH") or os.environ.get("SLURM_JOB_ID") or ""
     if print_environment:
         asked = Observation(
@@ -77,6 +79,7 @@ def run(
         return
     if not command:
         raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
+    before = "" if to else _stored(directory, run)
     with nullcontext(to) if to else _collector(directory) as address:
         asked = Observation(
             run=run,
@@ -88,7 +91,7 @@ def run(
         )
         code = _run(command, {**os.environ, **environment_of(asked, os.environ)})
     if not to:
-        _tell_where(directory, run)
+        _tell_where(directory, run, before)
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -97,6 +100,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and "," in value:
         return value.split(",")
     return list(value) if isinstance(value, tuple) else value
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuse what each rank would refuse when it trains, which would go on unobserved.
+
+    Raises:
+        SettingError: an option cannot be used, or the file of settings says what cannot be.
+    """
+    faults = list[str]()
+    settings_of(options, AgentSettings, "rankscope run", faults)
+    if faults:
+        raise SettingError("\n".join(faults))
+    agent_settings()
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
@@ -145,9 +161,26 @@ def _collector(directory: str) -> Generator[str]:
             process.wait(STOP_S)
 
 
-def _tell_where(directory: str, name: str) -> None:
-    path = Path(directory, name)
-    if path.exists():
-        click.echo(f"rankscope: look at what was observed with: rankscope view {path}", err=True)
+def _stored(directory: str, name: str) -> str:
+    """What tells the present state of a run from any other; empty where there is no run."""
+    from ..store.reader import open_reader  # loads Icechunk, which `--help` does not need
+
+    try:
+        return open_reader(f"{directory}/{name}").snapshot.id
+    except RankscopeError:
+        return ""
+
+
+def _tell_where(directory: str, name: str, before: str) -> None:
+    """Say where to look, if there is more than `before` the command."""
+    path = f"{directory}/{name}"
+    if _stored(directory, name) != before:
+        text = f"look at what was observed with: rankscope view {path}"
     else:
-        click.echo("rankscope: no process trained anything that could be observed.", err=True)
+        text = (
+            "nothing was observed: no process trained anything that could be observed, that is a "
+            "model of PyTorch whose parameters an optimizer updates, or a line above says why it "
+            "was not."
+        )
+        text += f" What is in {path} is from before." if before else ""
+    click.echo(f"rankscope: {text}", err=True)

@@ -79,7 +79,7 @@ class Finder:
             self._consider(module)
         except Exception as error:  # never into the training loop
             self._known.update(module.modules())
-            tell(f"{type(module).__name__} is not observed: {type(error).__name__}: {error}")
+            tell(f"{type(module).__name__} is not observed: {_words(error)}")
 
     def _consider(self, module: nn.Module) -> None:
         root, optimizers = self._trained(module)
@@ -123,6 +123,13 @@ class Finder:
 def tell(sentence: str) -> None:
     """Say something to who has started the process."""
     sys.stderr.write(f"rankscope: {sentence}\n")
+
+
+def _words(error: Exception) -> str:
+    """Our own errors are whole sentences; of others their class tells, too."""
+    from ..sketch.errors import RankscopeError  # loads NumPy
+
+    return str(error) if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
 
 
 def _is_compiled(root: nn.Module) -> bool:

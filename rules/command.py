@@ -16,7 +16,7 @@ from .again import judge_again
 from .book import rule_book
 from .evidence import Exponents
 from .exact import EXACT
-from .explain import Finding, Why, attempt_words
+from .explain import Finding, Why, attempt_words, counted
 from .explain import why as why_of
 
 WIDTH = 100
@@ -66,19 +66,18 @@ def test_rules(run: str, file: str | None) -> None:
     incidents, judged = judge_again(stored, book)
     for one in incidents:
         click.echo(_line_of(one))
-    told = sum(len(one.alerts) for one in incidents)
+    alerts = counted(sum(len(one.alerts) for one in incidents), "alert")
     click.echo(
-        f"{len(incidents)} incidents of {told} alerts; {len(judged)} of {len(book.rules)} rules "
-        "could judge something."
+        f"{counted(len(incidents), 'incident')} of {alerts}; {len(judged)} of {len(book.rules)} "
+        "rules could judge something."
     )
 
 
 def lines_of(found: Why) -> Iterator[str]:
     """What is known of a run's health, for a terminal."""
-    steps = (
-        "no step" if found.first_step is None else f"steps {found.first_step} to {found.last_step}"
-    )
-    yield f"Run {found.run}: {found.records} records, {steps}, {found.ending.text}."
+    steps = "no step" if found.first_step is None else _steps(found.first_step, found.last_step)
+    records = counted(found.records, "record")
+    yield f"Run {found.run}: {records}, {steps}, {found.ending.text}."
     match found.state:
         case "healthy" if found.ending.is_bad:
             yield "No rule found anything in what was recorded, but the job did not end well."
@@ -92,7 +91,7 @@ def lines_of(found: Why) -> Iterator[str]:
         case "incidents":
             count = len(found.findings) + found.left_out
             order = "the latest attempt's and " if found.attempts > 1 else "what goes on and is "
-            yield f"{count} incident{'s' * (count > 1)}, {order}worst first:"
+            yield f"{counted(count, 'incident')}, {order}worst first:"
     for number, one in enumerate(found.findings, 1):
         yield ""
         yield from _finding_lines(number, one, several=found.attempts > 1)
@@ -174,6 +173,11 @@ def _indented(text: str) -> str:
 
 def _line_of(incident: Incident) -> str:
     cause = incident.cause
-    until = "…" if incident.last_step is None else str(incident.last_step)
-    head = f"steps {incident.first_step} to {until}: {incident.severity} {cause.rule}"
-    return f"{head} ({len(incident.alerts)} alerts)\n{_indented(cause.text)}"
+    steps = _steps(incident.first_step, incident.last_step)
+    head = f"{steps}: {incident.severity} {cause.rule}"
+    return f"{head} ({counted(len(incident.alerts), 'alert')})\n{_indented(cause.text)}"
+
+
+def _steps(first: int, last: int | None) -> str:
+    """As "steps 0 to 8" or "step 0"; without a last one it goes on."""
+    return f"step {first}" if first == last else f"steps {first} to {'…' if last is None else last}"

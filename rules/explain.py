@@ -181,6 +181,11 @@ def attempt_words(numbers: Sequence[int]) -> str:
     return f"attempt{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, as "1 record" or "2 records"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _unjudged(run: Run) -> list[Incident]:
     """What the numbers alone tell of a run that no rule judged: where NaN or infinity began."""
     bad = run.first_bad()
@@ -215,8 +220,7 @@ def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
     site = sites.loc[cause.site] if cause.site in sites.index else None
     stored = Evidence() if site is None else evidence_of(run, cause, known.records)
     confidence, reason = _confidence(incident, known.gaps)
-    many = "1 alert" if len(incident.alerts) == 1 else f"{len(incident.alerts)} alerts"
-    where = "1 site" if incident.sites == 1 else f"{incident.sites} sites"
+    many, where = counted(len(incident.alerts), "alert"), counted(incident.sites, "site")
     return Finding(
         severity=incident.severity,
         what=cause.text,
@@ -289,19 +293,30 @@ def _confidence(
     return "likely", "It is judged by a bound that most runs keep."
 
 
+def _why_unjudged(known: _Known) -> str:
+    """As far as it follows from what is stored."""
+    if bool(known.records["partial"].all()):
+        return "no step was recorded to its end"
+    if not len(known.sites):
+        return "no tensor was observed"
+    return "an older collector stored them, or no site matched"
+
+
 def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     run, records, gaps = known.run, known.records, known.gaps
     if not len(records):
         yield "No record was stored."
         return
     if not judged:
-        yield "No rule could judge any record: an older collector stored them, or no site matched."
+        yield f"No rule could judge any record: {_why_unjudged(known)}."
     if len(gaps):
         frames, ranks = sum(gaps["frames"].tolist()), len(set(gaps["rank"].tolist()))
-        yield f"{frames} frame{'s' * (frames != 1)} of {ranks} rank{'s' * (ranks != 1)} were lost."
+        were = "was" if frames == 1 else "were"
+        yield f"{counted(frames, 'frame')} of {counted(ranks, 'rank')} {were} lost."
     incomplete = records["complete"].tolist().count(False)
     if incomplete:
-        yield f"{incomplete} of {len(records)} records lack a rank."
+        lack = "lacks" if incomplete == 1 else "lack"
+        yield f"{incomplete} of {counted(len(records), 'record')} {lack} a rank."
     if 1 < known.ranks < FEWEST:
         yield (
             f"No rule compares the ranks: of {known.ranks} none has a majority to be unlike. "

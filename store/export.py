@@ -69,7 +69,7 @@ def _consolidate(folder: Path) -> None:
 
 def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Dataset:
     """All that is exported of consecutive steps."""
-    span = (int(steps[0]), int(steps[-1])) if len(steps) else (1, 0)
+    span = (int(steps[0]), int(steps[-1])) if len(steps) else (-1, -1)  # no step is negative
     main = run.main(steps=span)
     variables = {
         name: main.sel(statistic=name, drop=True).assign_attrs(attributes(name, "merged", None))

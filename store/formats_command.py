@@ -12,8 +12,9 @@ import numpy as np
 import xarray as xr
 
 from ..sketch.errors import SettingError
+from ..sketch.writing import writing
 from .format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS, Scale
-from .query import NARROW_FORMATS, open_run
+from .query import NARROW_FORMATS, Run, open_run
 from .recipes import recipe
 from .selection import steps_from
 from .sketched import fullest_step
@@ -76,18 +77,22 @@ def formats(
         most_underflow=underflow,
     )
     if csv is not None:
-        table.to_dataframe().to_csv(csv)
+        with writing(csv):
+            table.to_dataframe().to_csv(csv)
     if file is not None:
         text = json.dumps(recipe(table, run=opened.name), indent=2)
-        file.write_text(text + "\n", encoding="utf-8")
-    click.echo("\n".join(lines_of(table)))
+        with writing(file):
+            file.write_text(text + "\n", encoding="utf-8")
+    click.echo("\n".join(lines_of(table, opened)))
 
 
-def lines_of(table: xr.Dataset) -> Iterator[str]:
+def lines_of(table: xr.Dataset, run: Run) -> Iterator[str]:
     """How many sites fit each format, and those that do not, the worst first."""
     steps = [table.attrs[end] for end in ("first_step", "last_step") if end in table.attrs]
     if not steps:
-        yield "Nothing was recorded in these steps."
+        recorded = run.records()["step"]
+        others = f" Recorded are {recorded.min()} to {recorded.max()}." if len(recorded) else ""
+        yield f"Nothing was recorded in these steps.{others}"
         return
     first, last = steps
     yield f"Step {first}" if first == last else f"The worst of steps {first} to {last}"

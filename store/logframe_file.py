@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..sketch.errors import LogFrameError, SettingError
+from ..sketch.writing import writing
 from .logframe import ORIGIN
 
 PARQUET, CSV, PICKLE = (".parquet", ".pq"), (".csv",), (".pkl", ".pickle")
@@ -42,9 +43,9 @@ def write_logframe(frame: pd.DataFrame, path: str | Path) -> None:
         path: ends in .parquet, .pq or .csv.
 
     Raises:
-        SettingError: its name ends in something else, or the library for Parquet is missing.
-        LogFrameError: it cannot be written; or CSV was asked for, which keeps no attributes, and
-            would have to.
+        SettingError: its name ends in something else, the library for Parquet is missing, or it
+            cannot be written.
+        LogFrameError: CSV was asked for, which keeps no attributes, and would have to.
     """
     path = Path(path)
     check_ending(path)
@@ -54,16 +55,15 @@ def write_logframe(frame: pd.DataFrame, path: str | Path) -> None:
             f"CSV has no place to say so; write {path.with_suffix(PARQUET[0]).name} instead."
         )
     unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        if path.suffix in CSV:
-            frame.to_csv(unfinished, index=False)
-        else:
-            write_parquet(frame, unfinished)
-        unfinished.replace(path)
-    except OSError as error:
-        raise LogFrameError(f"Cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with writing(path):
+        try:
+            if path.suffix in CSV:
+                frame.to_csv(unfinished, index=False)
+            else:
+                write_parquet(frame, unfinished)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:

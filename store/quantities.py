@@ -69,7 +69,8 @@ def _of_sketches(reader: Reader, name: str, of: str | None, chosen: Chosen) -> p
     found = _sites(reader, kind, of)
     if not found:
         raise SettingError(
-            f"The run has no {kind} of {of or 'any module'}, of which {name} is the {statistic}."
+            f"The run has no {kind} of {repr(of) if of else 'any module'}, of which {name} is the "
+            f"{statistic}{_near(reader, kind, of)}."
         )
     places = np.array([place for _, place in found])
     values = reader.read("scalars", chosen.records, places, MAIN.index(statistic))
@@ -105,6 +106,13 @@ def _sites(reader: Reader, kind: str, of: str | None) -> list[tuple[str, int]]:
         for place, one in enumerate(reader.meta.sites)
         if one.kind == kind and (pattern is None or pattern.search(one.name))
     ]
+
+
+def _near(reader: Reader, kind: str, of: str | None) -> str:
+    """Names of this kind that are like one that there is not, as the end of a sentence."""
+    known = sorted({one.name for one in reader.meta.sites if one.kind == kind})
+    near = get_close_matches(of or "", known, n=3, cutoff=0.3) or known[:3]
+    return f"; near are {', '.join(near)}" if near else ""
 
 
 def _unknown(reader: Reader, name: str, of: str | None) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from ..sketch.quantities import SKETCHED
+from ..sketch.writing import writing
 from .query import open_run
-from .selection import steps_from
+from .selection import Steps, is_one, nearest, steps_from
 
 
 @click.command()
@@ -40,7 +42,11 @@ def quantities(
         return
     found = opened.quantity(quantity, of=of, steps=steps_from(step, steps))
     if csv is not None:
-        found.to_csv(csv, index=False)
+        with writing(csv):
+            found.to_csv(csv, index=False)
+    if not len(found):
+        click.echo(_nothing(quantity, steps_from(step, steps), opened.quantity(quantity, of=of)))
+        return
     console = Console() if Console().is_terminal else Console(width=120)
     console.print(_table(found))
 
@@ -57,6 +63,19 @@ def _listed(found: pd.DataFrame) -> Iterator[str]:
     sketched = [name for name in SKETCHED if name in set(found["quantity"])]
     if sketched:
         yield f"Sketches tell, of every site: {', '.join(sketched)}."
+
+
+def _nothing(quantity: str, steps: Steps, known: pd.DataFrame) -> str:
+    """That there is no number in some steps, and where there are.
+
+    Args:
+        known: the numbers in all steps.
+    """
+    recorded = np.unique(known["step"].to_numpy(np.int64))
+    if not is_one(steps):
+        there = f"it was in {recorded[0]} to {recorded[-1]}" if len(recorded) else "nor in others"
+        return f"{quantity} was not measured in these steps; {there}."
+    return f"{quantity} was not measured in step {steps}; {nearest(recorded, int(steps))}."
 
 
 def _table(found: pd.DataFrame) -> Table:

@@ -695,7 +695,7 @@ class Run:
         """
         return compare(
             self._reader,
-            other._reader,
+            _reader_of(other),
             statistic=statistic,
             kind=kind,
             name=name,
@@ -729,7 +729,7 @@ class Run:
         """
         return ratios(
             self._reader,
-            other._reader,
+            _reader_of(other),
             statistic=statistic,
             kind=kind,
             name=name,
@@ -1132,8 +1132,31 @@ class Run:
         return logframe(_parts(reader, chosen, places), exponents=exponents)
 
 
+def _reader_of(other: Run) -> Reader:
+    """That of a run to compare with.
+
+    Raises:
+        SettingError: it is no run.
+    """
+    # Users without a type checker may pass anything.
+    if not isinstance(other, Run):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(
+            f"`other` must be a run, as open_run({str(other)!r}) gives it, got {other!r}."
+        )
+    return other._reader  # pyright: ignore[reportPrivateUsage]
+
+
 def _records_with(reader: Reader, statistic: str, steps: Steps, attempt: int | None) -> Chosen:
-    """The records that may hold a statistic: not all do where a sentinel looks at every step."""
+    """The records that may hold a statistic: not all do where a sentinel looks at every step.
+
+    Raises:
+        SettingError: it is no name, or there is no such step or attempt.
+    """
+    # Users without a type checker may pass anything.
+    if not isinstance(statistic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(
+            f"A statistic is one name, as 'rms', got {statistic!r}; ask for each by itself."
+        )
     sketched = statistic not in SENTINEL
     return reader.choose(steps=steps, attempt=attempt, sketched=sketched)
 

@@ -69,8 +69,8 @@ def choose_records(
         deleted: Leave out the records below this: retention deleted them.
 
     Raises:
-        SettingError: `steps` cannot be understood, or is one that was not recorded, or there is no
-            such attempt.
+        SettingError: `steps` cannot be understood, or ends before it begins, or is one that was not
+            recorded, or there is no such attempt.
     """
     if is_one(steps):
         choose_step(facts, int(steps), attempt, deleted=deleted)  # raises, and names the nearest
@@ -142,7 +142,11 @@ def is_one(steps: Steps) -> TypeGuard[int | np.integer[Any]]:
 
 
 def step_limits(steps: Steps) -> tuple[int, int]:
-    """The first and the last step that are wanted."""
+    """The first and the last step that are wanted.
+
+    Raises:
+        SettingError: it cannot be understood, or ends before it begins.
+    """
     lowest, highest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     match steps:
         case None:
@@ -157,7 +161,10 @@ def step_limits(steps: Steps) -> tuple[int, int]:
             raise SettingError(
                 f"`steps` must be a step, (first, last) or slice(first, last), got {steps!r}."
             )
-    return lowest if first is None else int(first), highest if last is None else int(last)
+    low, high = lowest if first is None else int(first), highest if last is None else int(last)
+    if low > high:
+        raise SettingError(f"`steps` must not end before it begins, got {low} to {high}.")
+    return low, high
 
 
 def choose_step(facts: Indices, step: int, attempt: int | None = None, *, deleted: int = 0) -> int:
@@ -170,17 +177,21 @@ def choose_step(facts: Indices, step: int, attempt: int | None = None, *, delete
     if len(chosen):
         return int(chosen.records[0])
     every = choose_records(facts, attempt=attempt, deleted=deleted).steps
-    place = int(np.searchsorted(every, step))
-    match every[max(place - 1, 0) : place + 1].tolist():
-        case [before, after]:
-            hint = f"the nearest recorded are {before} and {after}"
-        case [only]:
-            hint = f"the nearest recorded is {only}"
-        case _:
-            hint = "nothing is recorded yet"
     was_there = step in facts[:deleted, STEP]
     what = "was deleted by retention" if was_there else "was not recorded"
-    raise SettingError(f"Step {step} {what}; {hint}.")
+    raise SettingError(f"Step {step} {what}; {nearest(every, step)}.")
+
+
+def nearest(recorded: Indices, step: int) -> str:
+    """Which of the recorded steps, which ascend, are next to one that is not among them."""
+    place = int(np.searchsorted(recorded, step))
+    match recorded[max(place - 1, 0) : place + 1].tolist():
+        case [before, after]:
+            return f"the nearest recorded are {before} and {after}"
+        case [only]:
+            return f"the nearest recorded is {only}"
+        case _:
+            return "nothing is recorded yet"
 
 
 def choose_sites(
@@ -308,7 +319,7 @@ def steps_from(step: int | None, steps: str | None) -> Steps:
     """The steps that options name: one, or `A:B` with both ends included.
 
     Raises:
-        SettingError: both are given, or the second is no pair of steps.
+        SettingError: both are given, or the second is neither a step nor a pair of them.
     """
     if step is not None and steps is not None:
         raise SettingError("Give --step or --steps, not both.")
@@ -317,7 +328,7 @@ def steps_from(step: int | None, steps: str | None) -> Steps:
     first, colon, last = steps.partition(":")
     try:
         if not colon:
-            raise ValueError
+            return int(first)
         return (int(first) if first else None, int(last) if last else None)
     except ValueError:
-        raise SettingError(f"--steps must be as 100:200, 100: or :, got {steps!r}.") from None
+        raise SettingError(f"--steps must be as 100, 100:200, 100: or :, got {steps!r}.") from None

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "wire": {"sketch"},
     "store": {"merge", "sketch", "wire"},
     "agent": {"merge", "settings", "sketch", "wire"},
-    "launch": {"agent", "sketch"},
+    "launch": {"agent", "settings", "sketch", "store"},
     "merge": {"sketch", "wire"},
     "collector": {"merge", "rules", "settings", "sinks", "sketch", "store", "wire"},
     "doctor": {"collector", "sketch", "store", "wire"},

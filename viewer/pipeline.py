@@ -188,7 +188,7 @@ def _attempt(number: int, row: Mapping[Hashable, object]) -> str:
         else ""
     )
     first, last = row["first_step"], row["last_step"]
-    steps = "none" if not row["records"] else f"{first}–{last}"
+    steps = "none" if not row["records"] else str(first) if first == last else f"{first}–{last}"
     times = [_time(row[name]) for name in ("started", "updated")]
     cells: Sequence[str] = (
         f"{row['ranks']} of {row['world_size']}",

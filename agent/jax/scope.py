@@ -54,7 +54,7 @@ class Scope(Block):
     _open_blocks = _scopes
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.run, settings.directory, settings.start)
+        super().__init__(settings.run, settings.directory, settings.start, settings.to)
         self._settings = settings
         self._to, self._keys = settings.to, settings.keys
         self._in_program = False

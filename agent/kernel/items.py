@@ -85,8 +85,8 @@ _MIN_KEY = np.int32(-0x7F800000)
 
 TOLD_AFTER_S = 3.0
 COMPILING = (
-    "rankscope compiles its kernels for the CPU: once on this machine, half a minute or so. "
-    "numba keeps them (NUMBA_CACHE_DIR says where)."
+    "rankscope prepares its kernels for the CPU: compiling them takes half a minute or so, once on "
+    "this machine; numba keeps them (NUMBA_CACHE_DIR says where) and only loads them after that."
 )
 
 logger = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ class Scope(Block):
     _open_blocks = _scopes
 
     def __init__(self, settings: Settings, model: Any, options: Any, optimizer: Any) -> None:
-        super().__init__(settings.run, settings.directory, settings.start)
+        super().__init__(settings.run, settings.directory, settings.start, settings.to)
         self._settings, self._model, self._options = settings, model, options
         self._optimizer = optimizer
         """Whose hyper-parameters are recorded."""

@@ -6,6 +6,7 @@ change it.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ..sitebook import Key
 from .local import local_tensor
 
 _parse = cache(Mode.parse)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class Calls:
         if what not in self._told:
             self._told.add(what)
             self._report(sentence)
+            logger.warning("%s.", sentence.rstrip("."))
 
 
 def _form(tensor: torch.Tensor) -> object:

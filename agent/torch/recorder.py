@@ -7,6 +7,7 @@ stored in a final record, numbered one beyond the last step, when the run is clo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -46,6 +47,8 @@ from .local import (
 from .megatron import Part
 from .printouts import Printouts
 from .sampling import LEAST as LEAST_SAMPLED
+
+logger = logging.getLogger(__name__)
 
 NO_TABLE = "all step tables were still on their way out"
 INTERRUPTED = "its end was interrupted, or failed"
@@ -264,11 +267,13 @@ class Recorder(Telling):
             tensor.register_hook(arrives)
 
     def refuse(self, key: Key, value: object) -> None:
-        """Say once that something which is to be measured is no tensor."""
+        """Say once, in the run and in the log, that something to be measured is no tensor."""
         if self.book.row(key) != UNMEASURED and not torch.compiler.is_compiling():
             self.book.disable(key)
             self.counters["tensors_unsupported"] += 1
-            self.report(f"{key[0]}:{key[1]} is not measured, for {value!r:.80} is no tensor")
+            sentence = f"{key[0]}:{key[1]} is not measured, for {value!r:.80} is no tensor"
+            self.report(sentence)
+            logger.warning("%s.", sentence)
 
     def arrivals(self) -> None:
         """Measure what was on its way from other ranks, and has arrived."""

@@ -261,7 +261,7 @@ class Scope(Block):
         start: int,
         training_only: bool,
     ) -> None:
-        super().__init__(run, directory, start)
+        super().__init__(run, directory, start, to)
         self._model, self._optimizers = names.whole, optimizers
         self._to, self._keys = to, keys
         self._timetable, self._budget = timetable, budget

@@ -120,7 +120,9 @@ def test_calls_that_cannot_be_added_up_are_told_and_the_next_step_has_its_sum(
     assert observed.reports().count("one has the shape [2], another [3]") == 1
 
 
-def test_a_wrong_mode_is_told_once_and_all_calls_are_measured(observed: Observed) -> None:
+def test_a_wrong_mode_is_told_and_logged_once_and_all_calls_are_measured(
+    observed: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Tapped("last")
     with observed.observe(model, kinds="tap") as scope:
         for _ in range(2):
@@ -129,6 +131,10 @@ def test_a_wrong_mode_is_told_once_and_all_calls_are_measured(observed: Observed
             scope.step()
     assert observed.sketches(1)["tap:x"].counts[0, 0] == 5
     assert observed.reports().count("'last' is no mode; write all, final, sum or every(4)") == 1
+    assert "every(4).." not in observed.reports()
+    assert [one for one in caplog.messages if "mode" in one] == [
+        "All calls of the tap x are taken: 'last' is no mode; write all, final, sum or every(4)."
+    ]
 
 
 def test_fewer_calls_than_a_period_leave_nothing(observed: Observed) -> None:

@@ -75,6 +75,19 @@ def test_the_log_says_where_the_run_of_an_own_collector_lies(
     run_in(tmp_path, "here")
 
 
+def test_a_scope_says_whom_it_was_told_to_send_to(
+    say: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Linear(2, 2)
+
+    assert observe(model, run="x").destination is None
+    say('[agent]\nto = "tcp://file:7600"')
+    assert observe(model, run="x").destination == "tcp://file:7600"
+    monkeypatch.setenv("RANKSCOPE_TO", "tcp://variable:7600")
+    assert observe(model, run="x").destination == "tcp://variable:7600"
+    assert observe_jax(run="x").destination == "tcp://variable:7600"
+
+
 def test_a_file_can_say_what_observe_takes_and_nothing_else() -> None:
     taken: set[str] = set()
     for one in (observe, observe_jax, observe_poptorch):

@@ -333,7 +333,9 @@ def test_modules_can_be_chosen_by_type(observed: Observed, train: Train) -> None
     assert set(open_run(observed.path).sites(kind="activation")["name"]) == {"0", "1"}
 
 
-def test_what_is_tapped_and_is_no_tensor_is_told_once(observed: Observed) -> None:
+def test_what_is_tapped_and_is_no_tensor_is_told_and_logged_once(
+    observed: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
     model = nn.Linear(2, 2)
     with observed.observe(model, kinds=("tap",)) as scope:
         for _ in range(3):
@@ -342,6 +344,7 @@ def test_what_is_tapped_and_is_no_tensor_is_told_once(observed: Observed) -> Non
             scope.step()
 
     assert observed.reports().count("tap:three is not measured, for 3 is no tensor") == 1
+    assert caplog.messages.count("tap:three is not measured, for 3 is no tensor.") == 1
     assert observed.labels() == ["tap:ones"]
 
 

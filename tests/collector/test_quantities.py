@@ -162,12 +162,27 @@ def test_the_command_lists_and_shows_them(four_ranks: Path, tmp_path: Path) -> N
         ["quantities", run, "input_cov_max_eig", "--steps", "0:1", "--csv", f"{tmp_path}/x.csv"],
     )
     nothing = CliRunner().invoke(cli, ["quantities", run, "--step", "0"])
+    nowhere = CliRunner().invoke(
+        cli, ["quantities", run, "input_cov_max_eig", "--csv", f"{tmp_path}/none/x.csv"]
+    )
 
     assert "input_cov_spectrum: of fc" in listed.output
     assert "dead_neurons: of act" in listed.output
     lines = [line.split() for line in shown.output.splitlines()]
     assert [line[:3] for line in lines[1:]] == [["fc", "tp=0", "2"], ["fc", "tp=1", "2"]]
     assert len(pd.read_csv(tmp_path / "x.csv")) == 4
+    dead = [
+        CliRunner().invoke(cli, ["quantities", run, "dead_neurons", *steps]).output
+        for steps in (["--steps", "1"], ["--step", "1"], ["--steps", "1:1"])
+    ]
+    assert (
+        dead[0]
+        == dead[1]
+        == ("dead_neurons was not measured in step 1; the nearest recorded are 0 and 2.\n")
+    )
+    assert dead[2] == "dead_neurons was not measured in these steps; it was in 0 to 2.\n"
+    assert nowhere.exit_code == 1
+    assert "none/x.csv cannot be written: there is no folder" in nowhere.output
     assert nothing.exit_code == 2
     assert "name it after the run" in nothing.output
 
@@ -181,6 +196,8 @@ def test_sketches_tell_norms(four_ranks: Path, tmp_path: Path) -> None:
 
     assert run.quantity("output_norm", of="fc")["value"].tolist() == pytest.approx([32**0.5] * 3)
     assert "weight_norm" in run.quantities("fc")["quantity"].tolist()
+    with pytest.raises(SettingError, match=r"no weight of .nosuch., .*; near are fc\."):
+        run.quantity("weight_norm", of="nosuch")
     with pytest.raises(SettingError, match="no weight_gradient of any module"):
         run.quantity("weight_grad_norm")
 

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from rankscope.store import Run, open_run
+from rankscope.__main__ import cli
+from rankscope.store import Run, RunWriter, open_run
 
 JOB = Path(__file__).parent / "job.py"
 KINDS = ("weight", "activation", "activation_gradient", "weight_gradient", "optimizer_state")
@@ -100,6 +102,38 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
 
 def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
     assert "no process trained anything that could be observed" in ran(tmp_path, "nothing")
+
+
+def test_a_run_of_before_is_not_what_was_observed(tmp_path: Path) -> None:
+    with RunWriter.open(tmp_path / "rankscope-runs" / "nothing", run="nothing"):
+        pass
+
+    said = ran(tmp_path, "nothing")
+
+    assert "nothing was observed: " in said
+    assert said.endswith(" What is in rankscope-runs/nothing is from before.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--run", "bad/name"], "A run's name is letters, digits and ._+=@ -, got 'bad/name'."),
+        (["--run", "x", "--kinds", "weights"], "kinds is one of input, local_activation, "),
+        (["--run", "x", "--kinds", "weight,weights"], "got 'weights'."),
+        (["--run", "x", "--include", "("], "include='(' is not a regular expression"),
+        (["--run", "x", "--budget", "2"], "budget cannot be 2.0: expected `float` <= 1.0."),
+    ],
+)
+def test_what_every_rank_would_refuse_is_refused_before_the_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["run", *options, "--", "touch", "started"])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: rankscope run: ")
+    assert why in result.output
+    assert not (tmp_path / "started").exists()
 
 
 def test_why_a_collector_did_not_start_is_said_once(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def test_each_attempt_is_judged_by_the_sites_that_it_had(
     [one], _ = judge_again(run, RuleBook())
     assert (one.cause.rule, one.attempt) == ("underflow", 0)
     told = CliRunner().invoke(cli, ["rules", "test", str(path)]).output
-    assert told.startswith("steps 0 to …: warning underflow (1 alerts)")
-    assert "1 incidents of 1 alerts" in told
+    assert told.startswith("steps 0 to …: warning underflow (1 alert)")
+    assert "1 incident of 1 alert; " in told
 
 
 def _of(record: Record, attempt: int) -> Record:

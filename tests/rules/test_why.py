@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.rules import why
-from rankscope.store import Alert, Event, RankInfo, RunWriter, SiteInfo, open_run
+from rankscope.store import Alert, Event, RankInfo, Record, RunWriter, SiteInfo, open_run
 
 from .conftest import Job
 
@@ -77,6 +78,44 @@ def write(tmp_path: Path, normal: Normal) -> Callable[..., Path]:
 def told(path: Path) -> str:
     lines = CliRunner().invoke(cli, ["why", str(path)]).output.split()
     return " ".join(lines)
+
+
+def without_sites(record: Record) -> Record:
+    """The same step with nothing observed in it."""
+    return replace(
+        record,
+        sites=record.sites[:0],
+        merged=record.merged.take(record.sites[:0]),
+        spread=record.spread[:0],
+        by_rank={rank: numbers[:0] for rank, numbers in record.by_rank.items()},
+        distribution=record.distribution[:, :0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("partial", "sites", "reason"),
+    [
+        (True, SITES, "no step was recorded to its end"),
+        (False, [], "no tensor was observed"),
+        (False, SITES, "an older collector stored them, or no site matched"),
+    ],
+)
+def test_why_no_rule_could_judge_anything_is_told(
+    tmp_path: Path, normal: Normal, partial: bool, sites: list[SiteInfo], reason: str
+) -> None:
+    job = Job(SITES, ranks=1)
+    job.records(1, lambda _: [normal()])
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.attempt_of("launch")
+        writer.catalog.add_sites(sites)
+        [record] = job.kept
+        record = replace(record, partial=partial)
+        writer.commit([record if sites else without_sites(record)], streams={})
+
+    text = told(tmp_path / "run")
+
+    assert text.startswith("Run run: 1 record, step 0, ")
+    assert f"No rule could judge any record: {reason}." in text
 
 
 def test_a_rank_that_was_killed_is_told(write: Callable[..., Path]) -> None:

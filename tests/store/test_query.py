@@ -393,6 +393,14 @@ def test_a_run_without_a_record_answers_with_nothing(path: Path) -> None:
     assert run.first_bad() is None
 
 
+def test_what_is_no_statistic_and_no_run_is_told(run: Run) -> None:
+    with pytest.raises(SettingError, match=r"one name, as 'rms', got \['rms', 'mean'\]; ask for"):
+        run.scalar(["rms", "mean"])  # type: ignore[arg-type]
+    for ask in (run.compare, run.ratios):
+        with pytest.raises(SettingError, match=r"a run, as open_run\('x'\) gives it, got 'x'\."):
+            ask("x")  # type: ignore[arg-type]
+
+
 def test_no_step_in_a_range_is_no_error(run: Run) -> None:
     assert run.scalar("rms", steps=(100, 200)).shape == (0, 4)
     assert run.scalar("var", steps=(100, 200)).shape == (0, 4)

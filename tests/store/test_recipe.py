@@ -52,6 +52,10 @@ def test_it_says_what_fits_and_what_breaks_the_worst_first(run: Path) -> None:
         "The worst of steps 0 to 2",
         "  float8_e4m3fn: 4 fit",
     ]
+    assert said(run, "--steps", "1") == said(run, "--step", 1)
+    assert said(run, "--steps", "5:9") == (
+        "Nothing was recorded in these steps. Recorded are 0 to 2.\n"
+    )
     assert "no fit" not in said(run, "--kind", "weight", "--scale", "weight=14", "--step", 1)
 
 
@@ -134,7 +138,9 @@ def test_a_scale_is_part_of_a_recipe(run: Path) -> None:
     ("arguments", "message"),
     [
         (["--step", 1, "--steps", ":"], "Give --step or --steps, not both."),
-        (["--steps", "5"], "--steps must be as 100:200, 100: or :, got '5'."),
+        (["--steps", "x"], "--steps must be as 100, 100:200, 100: or :, got 'x'."),
+        (["--steps", "5"], "Step 5 was not recorded; the nearest recorded is 2."),
+        (["--steps", "2:1"], "`steps` must not end before it begins, got 2 to 1."),
         (["--scale", "big"], "--scale must be as 4, weight=4, site or kind, got big."),
         (["--format", "fp9"], "There is no number format 'fp9'"),
     ],
@@ -144,3 +150,12 @@ def test_what_it_cannot_do_it_says(run: Path, arguments: list[object], message: 
 
     assert result.exit_code == 1
     assert message in result.output
+
+
+@pytest.mark.parametrize("option", ["--csv", "--recipe"])
+def test_a_file_that_cannot_be_written_is_an_error(run: Path, tmp_path: Path, option: str) -> None:
+    file = tmp_path / "none" / "a"
+    result = CliRunner().invoke(cli, ["formats", str(run), option, str(file)])
+
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {file} cannot be written: there is no folder")

@@ -88,6 +88,12 @@ def test_steps_that_cannot_be_understood_are_refused(steps: object) -> None:
         choose_records(facts((0, 0)), steps=steps)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("steps", [(40, 30), slice(40, 30)])
+def test_a_range_that_ends_before_it_begins_is_refused(steps: tuple[int, int] | slice) -> None:
+    with pytest.raises(SettingError, match="`steps` must not end before it begins, got 40 to 30"):
+        choose_records(facts((0, 0)), steps=steps)
+
+
 def test_a_step_that_was_not_recorded_names_its_neighbours() -> None:
     rows = facts((0, 0), (10, 0), (20, 0))
 

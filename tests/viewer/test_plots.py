@@ -188,8 +188,9 @@ def test_a_line_takes_the_place_of_bars(style: Any, broken_job: Path) -> None:
 def test_what_was_not_observed_is_told(broken_job: Path) -> None:
     run = open_run(broken_job)
 
-    with pytest.raises(SettingError, match=r"was not observed at step 99; see run\.records\(\)\."):
-        plots.exponent_histogram(run, site=ORIGIN, step=99)
+    for data in (run, run.logframe(name="mlp")):
+        with pytest.raises(SettingError, match=r"at step 99; the nearest recorded is 59\."):
+            plots.exponent_histogram(data, site=ORIGIN, step=99)
     with pytest.raises(SettingError, match="36 sites match, and at most 24 can be told apart"):
         plots.exponent_heatmap(run, kind=["activation", "weight_gradient"])
     with pytest.raises(SettingError, match="`style` must be bars, line or smooth"):
@@ -469,6 +470,15 @@ def test_a_file_of_another_kind_is_refused(broken_job: Path, tmp_path: Path) -> 
 
     with pytest.raises(SettingError, match=r"one of \.html, \.png, \.svg, \.pdf; got 'a\.gif'"):
         plots.save(drawn, tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize("ending", ["html", "png"])
+def test_where_a_plot_cannot_be_saved_is_said(
+    broken_job: Path, tmp_path: Path, ending: str
+) -> None:
+    drawn = plots.scalar_lines(open_run(broken_job), site=OTHER)
+    with pytest.raises(SettingError, match=f"none/a.{ending} cannot be written: there is no folde"):
+        plots.save(drawn, tmp_path / "none" / f"a.{ending}")
 
 
 def test_without_matplotlib_only_pictures_are_missing(broken_job: Path, tmp_path: Path) -> None:

@@ -182,3 +182,9 @@ def test_the_command_writes_it_and_says_where(judged_job: Path, tmp_path: Path) 
     assert said.exit_code == 0, said.output
     assert said.output.startswith(f"Wrote {path}, ")
     assert path.stat().st_size < 5e6
+
+
+@pytest.mark.parametrize("output", [".", "none/r.html"])
+def test_where_it_cannot_be_written_it_says_why(judged_job: Path, output: str) -> None:
+    with pytest.raises(SettingError, match=f"^{re.escape(output)} cannot be written: "):
+        write_report(open_run(judged_job), output)

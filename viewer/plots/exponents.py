@@ -12,6 +12,7 @@ import numpy as np
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import FORMATS, NumberFormat, number_format
+from ...store.selection import nearest
 from .. import words
 from ..figures import colours
 from ..figures.exponents import NEAR, ZONE_COLOURS
@@ -146,8 +147,10 @@ def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> S
     at = source.last_step(site) if step is None else step
     found = None if at is None else source.spectrum(site, at, view=view)
     if found is None:
-        when = "" if at is None else f" at step {at}"
-        raise SettingError(f"{site} was not observed{when}; see run.records().")
+        if at is None:
+            raise SettingError(f"{site} was not observed; see run.records().")
+        others = np.setdiff1d(source.steps_of(site), [at])
+        raise SettingError(f"{site} was not observed at step {at}; {nearest(others, at)}.")
     return found
 
 

@@ -79,6 +79,10 @@ class FrameSource:
         """The last step in which the site has a row."""
         return int(self._step[self._rows_of(site)].max())
 
+    def steps_of(self, site: str) -> NDArray[np.int64]:
+        """The steps in which the site has a row, ascending."""
+        return np.unique(self._step[self._rows_of(site)])
+
     def grid(
         self,
         statistic: str,

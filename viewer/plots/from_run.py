@@ -14,6 +14,7 @@ from .. import curves, grid, life, series, spectrum
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from ...store.format_table import Scale
     from ...store.query import Run
@@ -50,14 +51,17 @@ class RunSource:
 
     def last_step(self, site: str) -> int | None:
         """The last step in which the site has a histogram."""
-        scalar = self.run.scalar("rms", sites=[site])
-        wrong = self.run.scalar("nonfinite", sites=[site])
-        steps = [*scalar["step"].values[~np.isnan(scalar.values[:, 0])]]
-        steps += [*wrong["step"].values[wrong.values[:, 0] > 0]]
-        for step in sorted(set(map(int, steps)))[: -TRIES - 1 : -1]:
+        for step in self.steps_of(site)[: -TRIES - 1 : -1].tolist():
             if self.spectrum(site, step, view="merged") is not None:
                 return step
         return None
+
+    def steps_of(self, site: str) -> NDArray[np.int64]:
+        """The steps in which the site may have a histogram, ascending."""
+        scalar = self.run.scalar("rms", sites=[site])
+        wrong = self.run.scalar("nonfinite", sites=[site])
+        seen = scalar["step"].values[~np.isnan(scalar.values[:, 0])]
+        return np.union1d(seen, wrong["step"].values[wrong.values[:, 0] > 0])
 
     def grid(
         self,

@@ -10,6 +10,7 @@ import holoviews as hv
 from bokeh.embed import components
 
 from ...sketch.errors import SettingError
+from ...sketch.writing import writing
 from ..offline import scripts
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def save(plot: Plot, path: str | Path) -> Path:
         path: its ending says what is written.
 
     Raises:
-        SettingError: it is no plot, the ending is another one, or Matplotlib is not installed.
+        SettingError: it is no plot, the ending is another one, Matplotlib is not installed, or the
+            file cannot be written.
     """
     if not isinstance(plot, hv.core.Dimensioned):
         raise SettingError(
@@ -42,7 +44,9 @@ def save(plot: Plot, path: str | Path) -> Path:
     path = Path(path)
     ending = path.suffix.lower()
     if ending == ".html":
-        path.write_text(_page(plot, path.stem), encoding="utf-8")
+        page = _page(plot, path.stem)
+        with writing(path):
+            path.write_text(page, encoding="utf-8")
     elif ending not in PICTURES:
         endings = ", ".join((".html", *PICTURES))
         raise SettingError(f"A plot is saved as one of {endings}; got {path.name!r}.")
@@ -52,7 +56,8 @@ def save(plot: Plot, path: str | Path) -> Path:
             "pip install 'rankscope[notebook]', or save as .html."
         )
     else:
-        hv.save(plot, path, fmt=ending[1:], backend="matplotlib", dpi=DPI)
+        with writing(path):
+            hv.save(plot, path, fmt=ending[1:], backend="matplotlib", dpi=DPI)
     return path
 
 

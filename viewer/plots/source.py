@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
 from ...store.query import Run
@@ -50,6 +52,10 @@ class Source(Protocol):
 
     def last_step(self, site: str) -> int | None:
         """The last step in which the site has a histogram."""
+        ...
+
+    def steps_of(self, site: str) -> NDArray[np.int64]:
+        """The steps in which the site may have a histogram, ascending."""
         ...
 
     def grid(

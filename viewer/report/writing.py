@@ -15,6 +15,7 @@ from uuid import uuid4
 from bokeh.embed import components
 
 from ...sketch.errors import SettingError
+from ...sketch.writing import writing
 from .. import findings, markup, words
 from ..figures.colours import THEMES
 from ..offline import scripts
@@ -51,18 +52,20 @@ def write_report(
         theme: its colours, `light` or `dark`.
 
     Raises:
-        SettingError: there is no such site or theme, or the step was not recorded.
+        SettingError: there is no such site or theme, the step was not recorded, or the file cannot
+            be written.
     """
     path = Path(path)
     if theme not in THEMES:
         raise SettingError(f"`theme` must be one of {', '.join(THEMES)}, got {theme!r}.")
     text = render(run, site=site, step=step, theme=THEMES[theme], now=datetime.now(UTC))
-    half = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        half.write_text(text, encoding="utf-8")
-        os.replace(half, path)
-    finally:
-        half.unlink(missing_ok=True)
+    with writing(path):
+        half = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            half.write_text(text, encoding="utf-8")
+            os.replace(half, path)
+        finally:
+            half.unlink(missing_ok=True)
     return path
 
 
@@ -101,7 +104,7 @@ def _header(run: Run, contents: Contents, now: datetime) -> str:
         "" if why.first_step is None else words.steps(why.first_step, why.last_step or 0),
         words.count(len(attempts), "attempt"),
         words.count(int(attempts["world_size"].iloc[-1]), "rank") if len(attempts) else "",
-        f"{words.thousands(why.records)} records",
+        words.count(why.records, "record"),
     ]
     told = "".join(f'<span class="chip">{escape(fact)}</span>' for fact in facts if fact)
     home = f'<span class="home">{markup.LOGO}<span class="mark">rankscope</span></span>'
