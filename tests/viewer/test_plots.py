@@ -459,6 +459,43 @@ def test_a_legend_lies_on_nothing_that_is_drawn(broken_job: Path) -> None:
     assert axes.title.get_window_extent().y0 >= legend.y1
 
 
+def extent(axes: Any) -> Any:
+    return axes.get_window_extent()
+
+
+def test_a_colour_bar_lies_beside_what_is_drawn(broken_job: Path, frame: pd.DataFrame) -> None:
+    run = open_run(broken_job)
+    for drawn in (
+        plots.scalar_heatmap(run),
+        plots.scalar_heatmap(frame),
+        plots.exponent_heatmap(run, site=ORIGIN),
+        plots.rank_heatmap(run, site=ORIGIN),
+        plots.scalar_heatmap(run, training="loss"),
+    ):
+        figure = hv.render(drawn, backend="matplotlib")
+
+        figure.canvas.draw()
+        axes, bar = figure.axes[0], figure.axes[-1]
+        assert extent(bar).x0 > extent(axes).x1
+        assert (extent(bar).y0, extent(bar).y1) == (extent(axes).y0, extent(axes).y1)
+
+
+def test_in_a_picture_a_step_is_at_one_place_above_and_below(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    for drawn in (
+        plots.scalar_heatmap(run, training="loss"),
+        plots.exponent_heatmap(run, site=ORIGIN, training="loss"),
+        plots.rank_heatmap(run, site=ORIGIN, training="loss"),
+    ):
+        figure = hv.render(drawn, backend="matplotlib")
+
+        figure.canvas.draw()
+        above, below = figure.axes[:2]
+        ends = [axes.transData.transform([(0, 0), (39, 0)])[:, 0] for axes in (above, below)]
+        np.testing.assert_allclose(*ends)
+        assert extent(above).y0 - extent(below).y1 < extent(above).height / 2, "no blank between"
+
+
 def test_what_is_no_plot_is_not_saved(broken_job: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"`save` takes a plot, .* got Explorer\. .* report`"):
         plots.save(plots.explore(open_run(broken_job)), tmp_path / "panel.html")
@@ -526,6 +563,16 @@ def test_ranks_are_rows_and_the_bad_one_stands_out(broken_job: Path) -> None:
     )
     low, high = shades.vdims[0].range
     assert low == -high
+
+
+def test_ranks_that_are_alike_look_alike(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+
+    drawn = plots.rank_heatmap(open_run(job.path), site=OTHER)
+
+    shades = parts(drawn, hv.Image)[1]
+    assert shades.vdims[0].range == (-0.5, 0.5), "1.4 times, as on the page"
 
 
 def test_a_logframe_has_no_ranks_to_draw(frame: pd.DataFrame) -> None:

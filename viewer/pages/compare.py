@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -182,10 +181,7 @@ class Compare:
             width=width,
             height=height,
         )
-        finite = shown.shade[np.isfinite(shown.shade)]
-        limits = colours.limits(finite, diverging=True, theme=self.session.theme)
-        reach = max(limits.high, comparing.FAR)
-        limits = replace(limits, low=-reach, high=reach)
+        limits = colours.ratio_limits(shown.shade, least=comparing.FAR, theme=self.session.theme)
         self.heatmap.figure.height = int(np.clip(len(shown.names) * 16, 160, 400)) + 46
         self.heatmap.show(shown, limits, statistic=f"{choice.statistic}, other over this,")
         told = (

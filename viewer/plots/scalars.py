@@ -260,6 +260,7 @@ def scalar_heatmap(
     source = source_of(data)
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
+    ends = None
     for one in _kinds(source, kind, name):
         found = source.grid(
             statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
@@ -269,8 +270,9 @@ def scalar_heatmap(
         limits = colours.limits(found.usual(), diverging=found.signed)
         unit = f"log2 {statistic}" if found.logarithmic else statistic
         plots.append(picture(found, limits, unit=unit, title=title, across=across))
+        ends = found.left, found.right
     plot = look.facets(plots, columns=columns, shared=True, width=across)
-    return alongside(plot, source, training, steps=steps, width=across)
+    return alongside(plot, source, training, steps=steps, width=across, ends=ends)
 
 
 def _kinds(source: Source, kind: Many, name: str) -> list[str]:
@@ -299,6 +301,7 @@ def picture(
     shades = look.styled(
         hv.Image(cells.shade, bounds=bounds, kdims=[STEP, row], vdims=[shade]),
         bokeh={"tools": [tips]},
+        mpl={"hooks": [look.bar_beside]},
         cmap=limits.palette,
         colorbar=True,
         clabel=unit,

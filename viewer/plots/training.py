@@ -30,6 +30,7 @@ def alongside(
     step: int | None = None,
     steps: tuple[int, int] | None = None,
     width: int = look.WIDTH,
+    ends: tuple[float, float] | None = None,
 ) -> look.Plot:
     """The plot, and training statistics after it, over the same steps.
 
@@ -40,6 +41,7 @@ def alongside(
         step: where a line marks the step.
         steps: the first and last that are drawn.
         width: pixels.
+        ends: between which steps the plot is drawn; where it has the steps on its axis at all.
 
     Raises:
         SettingError: there is none of that name.
@@ -49,7 +51,7 @@ def alongside(
         return plot
     parts = [*plot] if isinstance(plot, hv.Layout) else [plot]
     columns: int = plot._max_cols if isinstance(plot, hv.Layout) else 1  # pyright: ignore[reportPrivateUsage]
-    curves = [_training(one, step=step, steps=steps, width=width) for one in found]
+    curves = [_training(one, step=step, steps=steps, width=width, ends=ends) for one in found]
     filled = [hv.Empty()] * (-len(parts) % columns)  # a row of its own
     return look.facets([*parts, *filled, *curves], columns=columns, shared=True, width=width)
 
@@ -80,7 +82,12 @@ def _given(numbers: pd.Series, name: str) -> series.Lines:
 
 
 def _training(
-    lines: series.Lines, *, step: int | None, steps: tuple[int, int] | None, width: int
+    lines: series.Lines,
+    *,
+    step: int | None,
+    steps: tuple[int, int] | None,
+    width: int,
+    ends: tuple[float, float] | None,
 ) -> look.Plot:
     kept = np.ones(len(lines.steps), bool)
     if steps is not None:
@@ -89,9 +96,10 @@ def _training(
     parts = list(ranks_drawn(lines, kept, value))
     if step is not None:
         parts.append(look.upright(step))
+    limits = {} if ends is None else {"xlim": ends}
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
-        xlabel="step",
+        xlabel="step", **limits,
     )  # fmt: skip
 
 
