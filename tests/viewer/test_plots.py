@@ -292,6 +292,31 @@ def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None
     assert titles(drawn) == [f"{ORIGIN}: rank 2 not finite at step 59"]
 
 
+def test_ranks_are_told_apart_and_what_was_not_finite_last_is_named(
+    new_job: Callable[..., Any],
+) -> None:
+    job = new_job(bad_step=5)
+    job.commit(range(8))
+
+    drawn = plots.scalar_lines(open_run(job.path), "rms", site=OTHER, ranks=True)
+    odd = plots.scalar_lines(open_run(job.path), "rms", site=ORIGIN, ranks=True)
+
+    lines = parts(drawn, hv.Curve)
+    shades = [hv.Store.lookup_options("bokeh", one, "style").kwargs["color"] for one in lines]
+    assert len({*shades}) == 4
+    assert titles(odd)[0].startswith(f"{ORIGIN}: rank 2 not finite at step ")
+
+
+def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(
+    broken_job: Path,
+) -> None:
+    losses = pd.Series([3.0, np.inf, np.inf, np.inf, 1.0], index=range(5), name="loss")
+
+    drawn = plots.scalar_heatmap(open_run(broken_job), training=losses).values()[1]
+
+    assert labelled(drawn, "non-finite").dimension_values(1).tolist() == [3.0] * 3
+
+
 def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -> None:
     run = open_run(broken_job)
     losses = pd.Series([3.0, 2.0, np.inf], index=[0, 10, 20], name="validation")

@@ -96,17 +96,27 @@ def _training(
     parts = list(ranks_drawn(lines, kept, value))
     if step is not None:
         parts.append(look.upright(step))
-    limits = {} if ends is None else {"xlim": ends}
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
-        xlabel="step", **limits,
+        xlabel="step", xlim=(None, None) if ends is None else ends,
     )  # fmt: skip
 
 
 def ranks_drawn(
-    lines: series.Lines, kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], value: hv.Dimension
+    lines: series.Lines,
+    kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    value: hv.Dimension,
+    *,
+    quiet: Sequence[str] = (colours.RANK,),
 ) -> Sequence[look.Plot]:
-    """A quiet line for each rank, a loud one for that to look at; of many ranks what they span."""
+    """A quiet line for each rank, a loud one for that to look at; of many ranks what they span.
+
+    Args:
+        lines: of the ranks.
+        kept: bool [steps]: which to draw.
+        value: what they are of.
+        quiet: colours of the ranks that are not to be looked at, one after the other.
+    """
     steps = lines.steps[kept]
     parts: list[look.Plot] = []
     if len(lines.drawn) < len(lines.values):
@@ -115,28 +125,21 @@ def ranks_drawn(
             vdims=[value, hv.Dimension(f"{value.name}, greatest")], label="all ranks",
         )  # fmt: skip
         parts.append(look.styled(band, color=colours.RANK, alpha=0.3))
-    for rank in lines.drawn:
+    for place, rank in enumerate(lines.drawn):
         worst = rank == lines.worst
-        colour = colours.WORST if worst else colours.RANK
+        colour = colours.WORST if worst else quiet[place % len(quiet)]
         parts.append(
             look.line(steps, lines.values[rank][kept], f"rank {rank}", colour=colour,
                       dims=(STEP, value), heavy=worst)
         )  # fmt: skip
     bad = [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]
     if bad:
-        heights = [nearest(steps, lines.values.get(rank, lines.high)[kept], at) for at, rank in bad]
+        heights = [
+            series.level(steps, lines.values.get(rank, lines.high)[kept], at, otherwise=1.0)
+            for at, rank in bad
+        ]
         parts.append(
             look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.LIGHT.nonfinite,
                        dims=(STEP, value))
         )  # fmt: skip
     return parts
-
-
-def nearest(
-    steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
-    line: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    at: int,
-) -> float:
-    """The number of a line that is nearest to a step; 1 where it has none."""
-    finite = np.flatnonzero(np.isfinite(line))
-    return float(line[finite[np.abs(steps[finite] - at).argmin()]]) if finite.size else 1.0

@@ -1,0 +1,50 @@
+"""Lines over steps as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from rankscope.store import open_run
+from rankscope.viewer import series
+
+
+def test_steps_without_a_finite_number_are_told(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {
+        "loss": 2.0,
+        "gradient_norm": nan if 4 <= step < 7 else 1.0,
+        "never_again": nan if step >= 6 else 1.0,
+    }
+    job.commit(range(12))
+    run = open_run(job.path)
+
+    lost, gone = (series.load_training(run, name) for name in ("gradient_norm", "never_again"))
+
+    assert lost.lost.tolist() == [4, 5, 6]
+    assert "no finite number in 3 steps from step 4 to 6: NaN, or not given" in (
+        series.describe(lost)
+    )
+    assert "no finite number in 6 steps from step 6: NaN, or not given" in series.describe(gone)
+
+
+def test_what_is_given_now_and_then_lacks_nothing(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {"loss": 2.0, "validation": nan if step % 4 else 1.0}
+    job.commit(range(12))
+    run = open_run(job.path)
+
+    for name in ("loss", "validation"):
+        assert not series.load_training(run, name).lost.size
+
+
+def test_a_stretch_without_a_number_is_at_one_level() -> None:
+    steps, line = np.arange(5), np.array([nan, 3.0, nan, nan, 1.0])
+
+    levels = [series.level(steps, line, at, otherwise=0.0) for at in range(5)]
+
+    assert levels == [3.0, 3.0, 3.0, 3.0, 1.0]
+    assert series.level(steps, np.full(5, nan), 2, otherwise=7.0) == 7.0
