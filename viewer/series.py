@@ -218,9 +218,14 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
         return "Not observed."
     seen = run.scalar("abs_max", site=site, steps=slice(step, step))
     if not seen.size or bool(seen.isnull().all()):
-        return f"Not observed at step {step}."
-    text = f"At step {step} the sentinel alone looked at this site: |x| is at most"
-    text += f" {words.number(float(seen.values[0, 0]))}, and there is no histogram."
+        records = run.records()
+        text = f"Not observed at step {step}"
+        if bool((records["final"] & (records["step"] == step)).any()):
+            text += ": the record after training has the weights alone"
+        text += "."
+    else:
+        text = f"At step {step} the sentinel alone looked at this site: |x| is at most"
+        text += f" {words.number(float(seen.values[0, 0]))}, and there is no histogram."
     sketched = run.scalar("rms", sites=[site]).dropna("step")["step"].values
     if not len(sketched):
         return text
@@ -228,7 +233,10 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
 
 
 def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
-    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one."""
+    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one.
+
+    None is where all have the same number.
+    """
     lines = replace(lines, worst=None, why="")
     if step is None:
         return lines
@@ -236,6 +244,9 @@ def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
     if there:
         why = f"{words.rank_words(there)} not finite at step {step}"
         return replace(lines, worst=there[0], why=why)
+    at = lines.steps == step
+    if np.array_equal(lines.low[at], lines.high[at]):
+        return lines  # one rank, or all have the same number, as of a reduced gradient
     view = "argmin" if pool_of(lines.name, "merged") == "min" else "argmax"
     found = run.scalar(lines.name, sites=[site], steps=slice(step, step), view=view)
     if found.size == 0 or np.isnan(rank := float(found.values.ravel()[-1])):

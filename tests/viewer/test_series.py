@@ -48,3 +48,17 @@ def test_a_stretch_without_a_number_is_at_one_level() -> None:
 
     assert levels == [3.0, 3.0, 3.0, 3.0, 1.0]
     assert series.level(steps, np.full(5, nan), 2, otherwise=7.0) == 7.0
+
+
+def test_where_all_ranks_have_one_number_none_stands_out(new_job: Callable[..., Any]) -> None:
+    alone, equal = new_job("alone", ranks=1, bad_step=None), new_job("equal", bad_step=None)
+    numbers = equal.table(0, 0, {})
+    equal.table = lambda step, rank, spike: numbers
+    for job in (alone, equal):
+        job.commit(range(3))
+        run, site = open_run(job.path), job.sites[0].label
+
+        lines = series.load_ranks(run, "abs_max", site=site)
+        shown = series.at_step(run, lines, site=site, step=2)
+
+        assert (shown.worst, shown.why) == (None, "")

@@ -24,7 +24,7 @@ def two_jobs(new_job: Callable) -> tuple[Path, Path]:
 
 
 def plain(html: str) -> str:
-    return " ".join(re.sub("<[^>]*>", " ", html).split())
+    return " ".join(re.sub("<[^>]*>", " ", html.replace("<wbr>", "")).split())
 
 
 def test_it_says_in_which_step_and_where_they_part(
