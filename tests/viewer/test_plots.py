@@ -317,6 +317,15 @@ def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(
     assert labelled(drawn, "non-finite").dimension_values(1).tolist() == [3.0] * 3
 
 
+def test_a_constant_has_an_axis_of_its_own_size(broken_job: Path) -> None:
+    rates = pd.Series([0.01] * 3, index=range(3), name="lr")
+
+    drawn = plots.scalar_heatmap(open_run(broken_job), training=rates).values()[1]
+
+    options = hv.Store.lookup_options("matplotlib", drawn, "plot").kwargs
+    assert options["ylim"] == pytest.approx((0.005, 0.015))
+
+
 def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -> None:
     run = open_run(broken_job)
     losses = pd.Series([3.0, 2.0, np.inf], index=[0, 10, 20], name="validation")

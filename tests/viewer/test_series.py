@@ -7,9 +7,11 @@ from math import nan
 from typing import Any
 
 import numpy as np
+from bokeh.models import DataRange1d
 
 from rankscope.store import open_run
 from rankscope.viewer import series
+from rankscope.viewer.figures import look
 
 
 def test_steps_without_a_finite_number_are_told(new_job: Callable[..., Any]) -> None:
@@ -62,3 +64,13 @@ def test_where_all_ranks_have_one_number_none_stands_out(new_job: Callable[..., 
         shown = series.at_step(run, lines, site=site, step=2)
 
         assert (shown.worst, shown.why) == (None, "")
+
+
+def test_a_constant_has_an_axis_of_its_own_size() -> None:
+    fig = look.plot("constant", y_range=DataRange1d())
+    rates = np.array([0.01, nan, 0.01])
+
+    look.fit_constant(fig, rates, logarithmic=False)
+    assert fig.y_range.default_span == 0.01
+    look.fit_constant(fig, rates, logarithmic=True)
+    assert fig.y_range.default_span == 2.0

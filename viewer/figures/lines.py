@@ -108,6 +108,7 @@ class LinesFigure:
             self.figure.yaxis[0].formatter = self.powers if logarithmic else self.plain
         self.figure.yaxis[0].axis_label = lines.name
         data = self._data(lines, logarithmic)
+        look.fit_constant(self.figure, data["low"], data["high"], logarithmic=logarithmic)
         self._draw(lines)
         update(self.source, data)
         # Without lines of its own each rank is inside the band.

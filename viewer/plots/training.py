@@ -99,7 +99,18 @@ def _training(
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
         xlabel="step", xlim=(None, None) if ends is None else ends,
+        ylim=_around(lines.low[kept], lines.high[kept]),
     )  # fmt: skip
+
+
+def _around(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
+    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2."""
+    known = np.concatenate([low, high])
+    known = known[np.isfinite(known)]
+    if not known.size or known.min() < known.max() or known[0] == 0:
+        return None, None
+    half = abs(float(known[0])) / 2
+    return float(known[0]) - half, float(known[0]) + half
 
 
 def ranks_drawn(

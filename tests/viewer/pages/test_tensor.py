@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from bokeh.events import Tap
 
 from rankscope.store import open_run
+from rankscope.viewer.choosing import Choosing
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
@@ -306,6 +308,20 @@ def test_what_is_often_put_beside_is_suggested(broken_job: Path, open_page: Call
     ]
     page.session.put_beside(GRADIENT)
     assert page.sites.told.suggested.count('aria-pressed="true"') == 1
+
+
+def test_parameters_of_one_module_are_told_apart() -> None:
+    labels = ["activation:up", "weight:up.weight", "weight:up.bias", "weight_gradient:up.bias"]
+    sites = pd.DataFrame(
+        [(*label.split(":"), "", 0) for label in labels],
+        columns=["kind", "name", "slot", "occurrence"],
+        index=labels,
+    )
+
+    suggested = Choosing(sites).suggestions(labels[0])
+
+    told = [one.why for one in suggested if one.site in labels[1:]]
+    assert told == ["its weight (weight)", "its weight (bias)", "its weight gradient"]
 
 
 def test_a_site_that_there_is_not_draws_nothing(broken_job: Path, open_pages: Callable) -> None:
