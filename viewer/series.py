@@ -141,8 +141,10 @@ def load_training(run: Run, name: str) -> Lines:
         bad += _lost(run, steps, by_rank)
     low, high = envelope(values)
     given = np.isfinite(found.transpose("name", "rank", "step").values).any(axis=0)[heard]
-    for step, rank in bad:
-        given[ranks.index(rank), steps == step] = False
+    if bad:  # told already
+        rows = {rank: row for row, rank in enumerate(ranks)}
+        at = np.searchsorted(steps, [step for step, _ in bad])
+        given[[rows[rank] for _, rank in bad], at] = False
     lost = steps[_gaps(values, given)]
     return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad, lost=lost)
 
@@ -158,14 +160,14 @@ def _gaps(values: Floats, given: NDArray[np.bool_]) -> NDArray[np.bool_]:
         given: bool [ranks, steps]: where a rank gave any statistic.
     """
     known = np.flatnonzero(np.isfinite(values).any(axis=0))
-    gaps = (given & np.isnan(values)).any(axis=0)
+    nowhere = np.zeros(values.shape[1], np.bool_)
     if not known.size:
-        return np.zeros_like(gaps)
+        return nowhere
     first, end = known[0], known[-1] + 1
     if 2 * known.size <= int(given[:, first:end].any(axis=0).sum()):
-        return np.zeros_like(gaps)
-    gaps[:first] = False
-    return gaps
+        return nowhere
+    gaps = (given & np.isnan(values)).any(axis=0)
+    return np.where(np.arange(len(nowhere)) < first, nowhere, gaps)
 
 
 def _lost(
