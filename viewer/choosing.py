@@ -94,9 +94,12 @@ class Choosing:
         places = {*self._named[name]}
         places |= {one for one in self._named.get(module, []) if self._kinds[one] not in PARAMETERS}
         places |= {*self._parameters.get(module, [])} if not is_parameter else set()
+        places -= {place}
         for one in sorted(places):
-            why = f"its {self._kinds[one].replace('_', ' ')}"
-            yield Suggestion(site=self.labels[one], why=why)
+            kind = self._kinds[one]
+            names = {self._names[other] for other in places if self._kinds[other] == kind}
+            which = f" ({self._names[one].rpartition('.')[2]})" if len(names) > 1 else ""
+            yield Suggestion(site=self.labels[one], why=f"its {kind.replace('_', ' ')}{which}")
 
     def _neighbours(self, site: str) -> Iterator[Suggestion]:
         for by, why in ((-1, "before it"), (1, "after it")):

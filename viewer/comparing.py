@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from math import log
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,31 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     """What runs are called beside one another: by their folders where names are the same."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [run.path.name for run in runs]
+
+
+def not_found(asked: str, *, own: str, others: Sequence[str], in_folder: bool) -> str:
+    """Why the run that is asked for, or any at all, cannot stand beside; empty where it can.
+
+    Args:
+        asked: the name of its folder; empty: any.
+        own: that of the run that is looked at.
+        others: those of the other runs.
+        in_folder: whether a folder of runs is open.
+    """
+    if not in_folder:
+        return (
+            "This run alone is open. Open the folder that holds it and others, as "
+            "rankscope view rankscope-runs, and this page compares any of them."
+        )
+    if not others:
+        return "This folder holds this run alone; this page compares it with others beside it."
+    if asked == own:
+        return f"“{words.shorten(own, 60)}” is this run itself; choose another to compare it with."
+    if not asked or asked in others:
+        return ""
+    near = get_close_matches(asked, others, n=3, cutoff=0.4)
+    hint = f"near are {', '.join(near)}" if near else f"there are {words.listed(others, 3)}"
+    return f"There is no run “{words.shorten(asked, 60)}” in this folder; {hint}."
 
 
 def load_training(runs: Sequence[Run], name: str) -> Curves:

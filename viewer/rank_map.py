@@ -302,7 +302,7 @@ def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
 
 
 def load_divergences(run: Run) -> list[Alert]:
-    """What rules found of copies that differ and of sums that are none; what goes on first."""
+    """What rules found of copies that differ and of sums that do not add up; what goes on first."""
     latest = dict[tuple[int, str, str, int], "Alert"]()
     for one in run.alert_log():
         if one.rule in DIVERGENCES:

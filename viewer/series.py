@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,8 @@ class Lines:
     """float64 [steps]: greatest over ranks."""
     bad: list[tuple[int, int]]
     """(step, rank) of what is not finite."""
+    lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """int64 [steps]: those in which a rank has no number and should, NaN or not given."""
     worst: int | None = None
     """The rank to look at."""
     why: str = ""
@@ -138,7 +140,34 @@ def load_training(run: Run, name: str) -> Lines:
     if name == "loss":
         bad += _lost(run, steps, by_rank)
     low, high = envelope(values)
-    return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad)
+    given = np.isfinite(found.transpose("name", "rank", "step").values).any(axis=0)[heard]
+    if bad:  # told already
+        rows = {rank: row for row, rank in enumerate(ranks)}
+        at = np.searchsorted(steps, [step for step, _ in bad])
+        given[[rows[rank] for _, rank in bad], at] = False
+    lost = steps[_gaps(values, given)]
+    return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad, lost=lost)
+
+
+def _gaps(values: Floats, given: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """bool [steps]: where a rank that gave other statistics has no finite number of this one.
+
+    Not before its first number, and not of a statistic that is given in half of the steps or fewer,
+    as a validation loss is.
+
+    Args:
+        values: float64 [ranks, steps]
+        given: bool [ranks, steps]: where a rank gave any statistic.
+    """
+    known = np.flatnonzero(np.isfinite(values).any(axis=0))
+    nowhere = np.zeros(values.shape[1], np.bool_)
+    if not known.size:
+        return nowhere
+    first, end = known[0], known[-1] + 1
+    if 2 * known.size <= int(given[:, first:end].any(axis=0).sum()):
+        return nowhere
+    gaps = (given & np.isnan(values)).any(axis=0)
+    return np.where(np.arange(len(nowhere)) < first, nowhere, gaps)
 
 
 def _lost(
@@ -191,9 +220,14 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
         return "Not observed."
     seen = run.scalar("abs_max", site=site, steps=slice(step, step))
     if not seen.size or bool(seen.isnull().all()):
-        return f"Not observed at step {step}."
-    text = f"At step {step} the sentinel alone looked at this site: |x| is at most"
-    text += f" {words.number(float(seen.values[0, 0]))}, and there is no histogram."
+        records = run.records()
+        text = f"Not observed at step {step}"
+        if bool((records["final"] & (records["step"] == step)).any()):
+            text += ": the record after training has the weights alone"
+        text += "."
+    else:
+        text = f"At step {step} the sentinel alone looked at this site: |x| is at most"
+        text += f" {words.number(float(seen.values[0, 0]))}, and there is no histogram."
     sketched = run.scalar("rms", sites=[site]).dropna("step")["step"].values
     if not len(sketched):
         return text
@@ -201,7 +235,10 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
 
 
 def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
-    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one."""
+    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one.
+
+    None is where all have the same number.
+    """
     lines = replace(lines, worst=None, why="")
     if step is None:
         return lines
@@ -209,6 +246,9 @@ def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
     if there:
         why = f"{words.rank_words(there)} not finite at step {step}"
         return replace(lines, worst=there[0], why=why)
+    at = lines.steps == step
+    if np.array_equal(lines.low[at], lines.high[at]):
+        return lines  # one rank, or all have the same number, as of a reduced gradient
     view = "argmin" if pool_of(lines.name, "merged") == "min" else "argmax"
     found = run.scalar(lines.name, sites=[site], steps=slice(step, step), view=view)
     if found.size == 0 or np.isnan(rank := float(found.values.ravel()[-1])):
@@ -229,6 +269,24 @@ def envelope(values: Floats) -> tuple[Floats, Floats]:
     if not len(values):
         return np.empty(0), np.empty(0)
     return np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
+
+
+def level(steps: NDArray[np.int64], line: Floats, at: int, *, otherwise: float) -> float:
+    """The height at which to mark a step without a number: that at which the line broke off.
+
+    So all of one stretch are at one height.
+
+    Args:
+        steps: ascending.
+        line: float64 [steps].
+        at: the step.
+        otherwise: the answer where the line has no number at all.
+    """
+    finite = np.flatnonzero(np.isfinite(line))
+    if not finite.size:
+        return otherwise
+    before = int(np.searchsorted(steps[finite], at, "right")) - 1
+    return float(line[finite[max(before, 0)]])
 
 
 def thin(steps: NDArray[np.int64], values: Sequence[Floats], points: int) -> NDArray[np.intp]:
@@ -268,11 +326,19 @@ def describe(lines: Lines) -> str:
         text += f"; {lines.why}"
     if lines.bad:
         text += f"; not finite on {_bad(lines)}"
+    if lines.lost.size:
+        count = words.count(lines.lost.size, "step")
+        when = words.span(int(lines.lost[0]), int(lines.lost[-1]), _last(lines))
+        text += f"; no finite number in {count} {when}: NaN, or not given"
     return text + "."
 
 
 def _bad(lines: Lines) -> str:
     """Which ranks are not finite, and when."""
     ranks, steps = sorted({rank for _, rank in lines.bad}), [step for step, _ in lines.bad]
-    end = max(lines.steps[np.isfinite(lines.high)].tolist(), default=0)
-    return f"{words.rank_words(ranks)} {words.span(min(steps), max(steps), end)}"
+    return f"{words.rank_words(ranks)} {words.span(min(steps), max(steps), _last(lines))}"
+
+
+def _last(lines: Lines) -> int:
+    """The last step that has a number."""
+    return max(lines.steps[np.isfinite(lines.high)].tolist(), default=0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import panel as pn
 from tornado.ioloop import IOLoop
+from tornado.websocket import WebSocketClosedError
 
 from ..sketch.errors import AddressError, NotARunError
 from ..store.naming import is_there
@@ -99,7 +100,9 @@ class Server:
         """Where to point a browser."""
 
     def _serve(self, forget_s: float) -> None:
-        asyncio.set_event_loop(asyncio.new_event_loop())
+        serving = asyncio.new_event_loop()
+        serving.set_exception_handler(tell_failure)
+        asyncio.set_event_loop(serving)
         loop = IOLoop.current()
         try:
             self._server = _bind(self._session, loop, self.access, forget_s=forget_s)
@@ -166,6 +169,13 @@ class Server:
         if self._thread.is_alive():
             loop.add_callback(end)
             self._thread.join(timeout=10)
+
+
+# `Any`: asyncio's description of what failed.
+def tell_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what failed in a task that nobody awaits, but for a write to a page that was left."""
+    if not isinstance(context.get("exception"), WebSocketClosedError):
+        loop.default_exception_handler(context)
 
 
 # `session` is what Panel takes: a function that makes a viewable for each browser.

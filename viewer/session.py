@@ -84,6 +84,8 @@ class Session:
             others: what it can be compared with.
         """
         self._others = others or Others()
+        self.in_folder = False
+        """Whether a folder of runs is open, and not this run alone."""
         self.live = self.follower = follower
         """What follows the run, and what answers: another one while the session stands still."""
         self.choice = choice
@@ -140,8 +142,9 @@ class Session:
 
     def tell_others(self) -> None:
         """Tell which runs there are to compare with."""
-        own = self.run.path.name
-        self.options.others = [name for name in self._others.names() if name != own]
+        own, names = self.run.path.name, self._others.names()
+        self.in_folder = bool(names)
+        self.options.others = [name for name in names if name != own]
 
     def others(self) -> list[Follower]:
         """The runs to compare with: the chosen one, else the latest, and those beside it."""

@@ -60,4 +60,4 @@ def describe(marks: Sequence[Standing], *, ranks: Sequence[int]) -> str:
         return ""
     where = words.rank_words(sorted({ranks[one.row] for one in marks}))
     when = words.steps(min(one.first for one in marks), max(one.last for one in marks))
-    return f" ×: copies differ, or a sum is none, on {where}, {when}."
+    return f" ×: copies differ, or a sum does not add up, on {where}, {when}."

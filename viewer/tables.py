@@ -30,8 +30,10 @@ def name_of(site: str, *, step: int | None = None) -> str:
     """The name of a site as a button that selects it, and a step if there is one to go to."""
     kind, _, name = site.partition(":")
     at = "" if step is None else f' data-step="{step}"'
+    # A long name breaks between its modules, and not within a word.
+    breakable = escape(name).replace(".", ".<wbr>")
     return (
-        f'<button class="pick" data-site="{escape(site)}"{at}>{escape(name)} '
+        f'<button class="pick" data-site="{escape(site)}"{at}>{breakable} '
         f"<i>{escape(kind.replace('_', ' '))}</i></button>"
     )
 
@@ -106,7 +108,7 @@ def _score(score: float, far: float) -> str:
 
 def divergences(rows: Sequence[Alert], *, judged: int, most: int) -> str:
     """What rules found of copies and sums."""
-    caption = "Copies that differ, and sums that are none"
+    caption = "Copies that differ, and sums over ranks that do not add up"
     if not rows:
         how = f"Checked in {words.count(judged, 'record')}, and none was found." if judged else ""
         return nothing(caption, how or "No rule checked any: one rank, or nothing is held twice.")
@@ -313,7 +315,7 @@ def ratio_legend(
         for name, text in (("bad", "non-finite"), ("alone", alone), ("none", "not observed"))
     )
     if crosses:
-        keys += '<span class="key"><b>×—</b>copies differ, or a sum is none</span>'
+        keys += '<span class="key"><b>×—</b>copies differ, or a sum does not add up</span>'
     return (
         '<div class="legend"><span class="ramp">'
         f'<i style="background:linear-gradient(90deg,{stops})"></i>'

@@ -90,6 +90,12 @@ def count(number: int, noun: str) -> str:
     return f"{thousands(number)} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {thousands(len(names) - most)} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def thousands(number: int) -> str:
     """`154 123`, which no line break parts."""
     return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")

@@ -293,6 +293,40 @@ def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None
     assert titles(drawn) == [f"{ORIGIN}: rank 2 not finite at step 59"]
 
 
+def test_ranks_are_told_apart_and_what_was_not_finite_last_is_named(
+    new_job: Callable[..., Any],
+) -> None:
+    job = new_job(bad_step=5)
+    job.commit(range(8))
+
+    drawn = plots.scalar_lines(open_run(job.path), "rms", site=OTHER, ranks=True)
+    odd = plots.scalar_lines(open_run(job.path), "rms", site=ORIGIN, ranks=True)
+
+    lines = parts(drawn, hv.Curve)
+    shades = [hv.Store.lookup_options("bokeh", one, "style").kwargs["color"] for one in lines]
+    assert len({*shades}) == 4
+    assert titles(odd)[0].startswith(f"{ORIGIN}: rank 2 not finite at step ")
+
+
+def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(
+    broken_job: Path,
+) -> None:
+    losses = pd.Series([3.0, np.inf, np.inf, np.inf, 1.0], index=range(5), name="loss")
+
+    drawn = plots.scalar_heatmap(open_run(broken_job), training=losses).values()[1]
+
+    assert labelled(drawn, "non-finite").dimension_values(1).tolist() == [3.0] * 3
+
+
+def test_a_constant_has_an_axis_of_its_own_size(broken_job: Path) -> None:
+    rates = pd.Series([0.01] * 3, index=range(3), name="lr")
+
+    drawn = plots.scalar_heatmap(open_run(broken_job), training=rates).values()[1]
+
+    options = hv.Store.lookup_options("matplotlib", drawn, "plot").kwargs
+    assert options["ylim"] == pytest.approx((0.005, 0.015))
+
+
 def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -> None:
     run = open_run(broken_job)
     losses = pd.Series([3.0, 2.0, np.inf], index=[0, 10, 20], name="validation")
@@ -460,6 +494,43 @@ def test_a_legend_lies_on_nothing_that_is_drawn(broken_job: Path) -> None:
     assert axes.title.get_window_extent().y0 >= legend.y1
 
 
+def extent(axes: Any) -> Any:
+    return axes.get_window_extent()
+
+
+def test_a_colour_bar_lies_beside_what_is_drawn(broken_job: Path, frame: pd.DataFrame) -> None:
+    run = open_run(broken_job)
+    for drawn in (
+        plots.scalar_heatmap(run),
+        plots.scalar_heatmap(frame),
+        plots.exponent_heatmap(run, site=ORIGIN),
+        plots.rank_heatmap(run, site=ORIGIN),
+        plots.scalar_heatmap(run, training="loss"),
+    ):
+        figure = hv.render(drawn, backend="matplotlib")
+
+        figure.canvas.draw()
+        axes, bar = figure.axes[0], figure.axes[-1]
+        assert extent(bar).x0 > extent(axes).x1
+        assert (extent(bar).y0, extent(bar).y1) == (extent(axes).y0, extent(axes).y1)
+
+
+def test_in_a_picture_a_step_is_at_one_place_above_and_below(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    for drawn in (
+        plots.scalar_heatmap(run, training="loss"),
+        plots.exponent_heatmap(run, site=ORIGIN, training="loss"),
+        plots.rank_heatmap(run, site=ORIGIN, training="loss"),
+    ):
+        figure = hv.render(drawn, backend="matplotlib")
+
+        figure.canvas.draw()
+        above, below = figure.axes[:2]
+        ends = [axes.transData.transform([(0, 0), (39, 0)])[:, 0] for axes in (above, below)]
+        np.testing.assert_allclose(*ends)
+        assert extent(above).y0 - extent(below).y1 < extent(above).height / 2, "no blank between"
+
+
 def test_what_is_no_plot_is_not_saved(broken_job: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"`save` takes a plot, .* got Explorer\. .* report`"):
         plots.save(plots.explore(open_run(broken_job)), tmp_path / "panel.html")
@@ -536,6 +607,16 @@ def test_ranks_are_rows_and_the_bad_one_stands_out(broken_job: Path) -> None:
     )
     low, high = shades.vdims[0].range
     assert low == -high
+
+
+def test_ranks_that_are_alike_look_alike(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(5))
+
+    drawn = plots.rank_heatmap(open_run(job.path), site=OTHER)
+
+    shades = parts(drawn, hv.Image)[1]
+    assert shades.vdims[0].range == (-0.5, 0.5), "1.4 times, as on the page"
 
 
 def test_a_logframe_has_no_ranks_to_draw(frame: pd.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -14,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tornado.websocket import WebSocketClosedError
 
 from rankscope.sketch import AddressError, NotARunError
 from rankscope.viewer import Server, markup, serve
 from rankscope.viewer.command import view
-from rankscope.viewer.server import Runs
+from rankscope.viewer.server import Runs, tell_failure
 
 
 def get(address: str) -> str:
@@ -169,3 +171,17 @@ def test_the_viewer_loads_no_socket_library_and_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_page_that_is_left_is_no_failure_and_any_other_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(tell_failure)
+    told = "Task exception was never retrieved"
+
+    loop.call_exception_handler({"message": told, "exception": WebSocketClosedError()})
+    assert caplog.messages == []
+    loop.call_exception_handler({"message": told, "exception": ValueError("lost")})
+    assert caplog.messages == [told]
+    loop.close()

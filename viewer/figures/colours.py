@@ -141,6 +141,22 @@ def limits(
     return Limits(low=low, high=high, diverging=diverging, theme=theme)
 
 
+def ratio_limits(
+    ratios: NDArray[np.floating], *, least: float, most: float = np.inf, theme: Theme = LIGHT
+) -> Limits:
+    """The same of log2 of ratios, with a reach that neither noise nor a blow-up sets.
+
+    Args:
+        ratios: log2 of them; NaN where there is none.
+        least: the reach where all are nearer, so that noise is not magnified.
+        most: the reach where some are further, so that the onset of a blow-up is seen.
+        theme: of the ramp.
+    """
+    usual = limits(ratios, diverging=True, theme=theme)
+    reach = float(np.clip(usual.high, least, most))
+    return replace(usual, low=-reach, high=reach)
+
+
 def stick(previous: Limits | None, new: Limits) -> Limits:
     """The previous limits until the values have clearly outgrown them; they widen and never shrink.
 

@@ -62,11 +62,13 @@ class FacetsFigure:
     def show(self, scalars: Sequence[Scalar]) -> None:
         """Draw the statistics."""
         for one in scalars:
-            axis = self.figures[one.name].yaxis[0]
+            fig = self.figures[one.name]
+            axis = fig.yaxis[0]
             formatter = self.powers if one.logarithmic else self.plain[one.name]
             if axis.formatter is not formatter:
                 axis.formatter = formatter
-            keep = thin(one.steps, [one.values], 4 * look.frame(self.figures[one.name])[0])
+            look.fit_constant(fig, one.values, logarithmic=one.logarithmic)
+            keep = thin(one.steps, [one.values], 4 * look.frame(fig)[0])
             steps, values = one.steps[keep], one.values[keep]
             update(self.sources[one.name], {"step": steps, "value": values})
             at = lonely(values)

@@ -10,7 +10,7 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Label, Range1d, Span
 from numpy.typing import NDArray
 
-from ..series import Lines, Mark, powers, thin
+from ..series import Lines, Mark, level, powers, thin
 from . import colours, look
 from .heatmap import LABEL_WIDTH
 
@@ -108,6 +108,7 @@ class LinesFigure:
             self.figure.yaxis[0].formatter = self.powers if logarithmic else self.plain
         self.figure.yaxis[0].axis_label = lines.name
         data = self._data(lines, logarithmic)
+        look.fit_constant(self.figure, data["low"], data["high"], logarithmic=logarithmic)
         self._draw(lines)
         update(self.source, data)
         # Without lines of its own each rank is inside the band.
@@ -169,13 +170,7 @@ class LinesFigure:
         heights = list[float]()
         for step, rank in lines.bad:
             line = data.get(lines.label(rank), data["high"])
-            finite = np.flatnonzero(np.isfinite(line))
-            if not finite.size:
-                heights.append(0.0)
-                continue
-            # A stretch without a number is one level: that at which the line broke off.
-            before = int(np.searchsorted(data["step"][finite], step, "right")) - 1
-            heights.append(float(line[finite[max(before, 0)]]))
+            heights.append(level(data["step"], line, step, otherwise=0.0))
         bad = {
             "step": np.array([step for step, _ in lines.bad], np.int64),
             "y": np.array(heights),

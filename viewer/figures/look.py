@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
@@ -15,6 +16,7 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
+from numpy.typing import NDArray
 
 from .colours import LIGHT, Theme
 
@@ -109,6 +111,21 @@ def powers() -> CustomJSTickFormatter:
 def move(span: Range, start: float, end: float) -> None:
     """Set both ends of a range at once, for the reset tool too."""
     span.update(start=start, end=end)
+
+
+def fit_constant(fig: Figure, *values: NDArray[np.float64], logarithmic: bool) -> None:
+    """Let an axis on which all is one number span as much as that number; Bokeh's spans 2.
+
+    Where it varies, Bokeh fits the axis to it.
+
+    Args:
+        fig: whose y-axis is a DataRange1d.
+        values: what it shows.
+        logarithmic: whether these are exponents, for which 2 is right.
+    """
+    known = np.concatenate([one[np.isfinite(one)] for one in values])
+    size = float(np.abs(known).max()) if known.size and not logarithmic else 0.0
+    fig.y_range.default_span = size or 2.0
 
 
 def frame(fig: Figure, width: int = 720, height: int = 380) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Ranks over steps, with crosses where a rule found that copies differ or that a sum is none."""
+"""Ranks over steps, with crosses where a rule found that copies differ or a sum does not add up."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,11 +23,6 @@ from .fitted import Fitted
 from .page import Drawn
 from .twins import Twin, Twins
 
-ALONE = (
-    "There is no other run here. Open a folder of runs, as `rankscope view rankscope-runs`, "
-    "and this page compares any of them."
-)
-
 
 class Told(param.Parameterized):
     """The texts of the page, each as HTML unless said otherwise."""
@@ -39,6 +33,7 @@ class Told(param.Parameterized):
     title = param.String()
     legend = param.String()
     summary = param.String()
+    site = param.String(doc="The heading of the selected site's lines.")
     sites = param.String()
 
 
@@ -112,19 +107,31 @@ class Compare:
         if not self._looked.issuperset(others):
             self.look()
         if not others:
-            quiet = dict.fromkeys(("answer", "runs", "title", "sites", "summary"), "")
-            self.told.param.update(problem=ALONE, **quiet)
+            quiet = dict.fromkeys(("answer", "runs", "title", "site", "sites", "summary"), "")
+            self.told.param.update(problem=self._not_found(), **quiet)
+            for part in ("training", "answer", "map", "each", "site"):
+                self._drawn.forget(part)
             return
         with ExitStack() as locks:
             for other in others:
                 locks.enter_context(other.lock)
             try:
                 self._show(others)
-                self.told.problem = ""
+                self.told.problem = self._not_found()
             except RankscopeError as error:
                 for part in ("answer", "map", "each"):
                     self._drawn.forget(part)
                 self.told.problem = str(error)
+
+    def _not_found(self) -> str:
+        """Why a run that was asked for is not shown, or none at all."""
+        session = self.session
+        return comparing.not_found(
+            session.choice.other,
+            own=session.run.path.name,
+            others=session.options.others,
+            in_folder=session.in_folder,
+        )
 
     def _show(self, others: Sequence[Follower]) -> None:
         session, choice = self.session, self.session.choice
@@ -182,10 +189,7 @@ class Compare:
             width=width,
             height=height,
         )
-        finite = shown.shade[np.isfinite(shown.shade)]
-        limits = colours.limits(finite, diverging=True, theme=self.session.theme)
-        reach = max(limits.high, comparing.FAR)
-        limits = replace(limits, low=-reach, high=reach)
+        limits = colours.ratio_limits(shown.shade, least=comparing.FAR, theme=self.session.theme)
         self.heatmap.figure.height = int(np.clip(len(shown.names) * 16, 160, 400)) + 46
         self.heatmap.show(shown, limits, statistic=f"{choice.statistic}, other over this,")
         told = (
@@ -209,6 +213,10 @@ class Compare:
             self._curves["compare_site"] = found
             logarithmic = is_logarithmic(choice.statistic, "merged", choice.scale)
             self.site.show(found, logarithmic=logarithmic)
+            kind, _, name = choice.site.partition(":")
+            self.told.site = markup.title(
+                name, f"{markup.kind_name(kind)}, {choice.statistic} in each run"
+            )
 
     def _outline(self) -> None:
         self.heatmap.outline_site(self.session.choice.site, self.session.choice.step)

@@ -30,6 +30,7 @@ class Told(param.Parameterized):
     """The texts of the page, each as HTML unless said otherwise."""
 
     problem = param.String(doc="Plain text: what cannot be shown, and why.")
+    drawn = param.Boolean(False, doc="Whether the heatmap has anything to show. No HTML.")
     heatmap = param.String()
     legend = param.String()
     heatmap_summary = param.String()
@@ -103,15 +104,15 @@ class Map:
 
     def _show_grid(self) -> None:
         choice = self.session.choice
+        shown = None
         try:
             shown = self._load_grid()
+            self._problem = "" if shown else "No site has been recorded yet."
         except re.error as error:
             self._problem = f"The name filter is no regular expression: {error}."
-            return
         except RankscopeError as error:
             self._problem = str(error)
-            return
-        self._problem = "" if shown else "No site has been recorded yet."
+        self.told.drawn = shown is not None
         if shown is None:
             return
         limits = self._stick(shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -176,11 +175,13 @@ class Ranks:
         )
 
     def _stick(self, site: str, found: rank_map.RankMap) -> colours.Limits:
-        """Limits that stay while one thing is looked at; neither noise nor a blow-up sets them."""
-        shown = found.grid.shade[np.isfinite(found.grid.shade)]
-        new = colours.limits(shown, diverging=True, theme=self.session.theme)
-        reach = float(np.clip(new.high, rank_map.FAR, rank_map.FURTHEST))
-        new = replace(new, low=-reach, high=reach)
+        """Limits that stay while one thing is looked at."""
+        new = colours.ratio_limits(
+            found.grid.shade,
+            least=rank_map.FAR,
+            most=rank_map.FURTHEST,
+            theme=self.session.theme,
+        )
         key = (site, self.session.choice.statistic)
         old = self._limits[1] if self._limits is not None and self._limits[0] == key else None
         limits = colours.stick(old, new)

@@ -18,10 +18,11 @@ from .page import Drawn
 class Told(param.Parameterized):
     """Texts about the selected cell, each as HTML."""
 
+    there = param.Boolean(False, doc="Whether a site is selected that the run has. No HTML.")
     cell = param.String(doc="Which it is, or how to select one.")
     exponents_summary = param.String()
     fit = param.String()
-    ranks = param.String()
+    ranks = param.String(doc="Empty where there is nothing to draw.")
     ranks_summary = param.String()
 
 
@@ -63,7 +64,7 @@ class Selection:
         if facts is None:
             self._clear()
             return
-        self.told.cell = markup.selection(site, step, facts)
+        self.told.param.update(there=True, cell=markup.selection(site, step, facts))
         self._show_exponents(facts)
         self._show_ranks()
 
@@ -74,7 +75,7 @@ class Selection:
             gone = f"This run has no site {words.shorten(self.session.choice.site, 80)}."
             cell += markup.problem(gone)
         quiet = dict.fromkeys(("exponents_summary", "fit", "ranks", "ranks_summary"), "")
-        self.told.param.update(cell=cell, **quiet)
+        self.told.param.update(there=False, cell=cell, **quiet)
 
     def _show_exponents(self, facts: Mapping[str, object]) -> None:
         choice, run = self.session.choice, self.session.run
@@ -121,7 +122,8 @@ class Selection:
             if self._drawn.due("lines", *drawn) or self.lines is None:
                 self.lines = series.load_ranks(session.run, choice.statistic, site=choice.site)
         except SettingError:
-            self._drawn = Drawn()
+            self._drawn, self.lines = Drawn(), None
+            self.told.param.update(ranks="", ranks_summary="")
             raise
         self.lines = lines = series.at_step(
             session.run, self.lines, site=choice.site, step=choice.step

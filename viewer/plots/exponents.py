@@ -369,7 +369,8 @@ def exponent_heatmap(
     across = look.WIDE if columns == 1 else look.WIDTH
     plots = [_life(life, some, rows, across) for life, some in zip(lives, drawn, strict=True)]
     plot = look.facets(plots, columns=columns, shared=True, width=across)
-    return alongside(plot, source, training, steps=steps, width=across)
+    ends = lives[0].grid.left, lives[0].grid.right
+    return alongside(plot, source, training, steps=steps, width=across, ends=ends)
 
 
 def _rows(
@@ -394,8 +395,9 @@ def _life(
     cells = hv.Image(filled[::-1], bounds=bounds, kdims=[STEP, AXIS], vdims=[share])
     tip = look.hover([("step", "$x{0}"), ("|x|", "2^$y{0}"), ("share of elements", "@image")])
     cells = look.styled(
-        cells, bokeh={"tools": [tip]}, cmap=colours.LIGHT.ramp, cnorm="log", colorbar=True
-    )
+        cells, bokeh={"tools": [tip]}, mpl={"hooks": [look.bar_beside]}, cmap=colours.LIGHT.ramp,
+        cnorm="log", colorbar=True,
+    )  # fmt: skip
     parts: list[look.Plot] = [*_unseen(life, low, high), cells]
     wrong = np.flatnonzero(life.nonfinite)
     if wrong.size:

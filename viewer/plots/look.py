@@ -104,6 +104,29 @@ def _titled_above(plot: Any, _: object) -> None:
         axis.set_title(axis.get_title(), fontsize=SMALL["title"], pad=(1.4 * rows + 1) * size)
 
 
+# `Any`: HoloViews' own plot.
+def bar_beside(plot: Any, _: object) -> None:
+    """Keep Matplotlib's colour bar beside its axes.
+
+    HoloViews places it before these have shrunk to their aspect, or moved to their place in a
+    Layout: over the last steps of a plot that stands alone.
+    """
+    axis, bar = plot.handles["axis"], plot.handles["cax"]
+
+    def place(_: object, __: object) -> Any:
+        box = axis.get_position()
+        shape = type(box)  # of Matplotlib, which need not be installed
+        return shape.from_bounds(box.x1 + 0.015, box.y0, 0.025, box.height)
+
+    bar.set_axes_locator(place)
+
+
+# `Any`: HoloViews' own plot.
+def _filling(plot: Any, _: object) -> None:
+    """Fill the place in a Layout, so that the steps of one column stand above each other."""
+    plot.handles["axis"].set_aspect("auto")
+
+
 def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WIDTH) -> Plot:
     """One plot as it is; several side by side, as a Layout.
 
@@ -115,11 +138,12 @@ def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WI
     """
     if len(plots) == 1:
         return plots[0]
-    layout = hv.Layout(list(plots)).cols(columns)
-    rows = -(-len(plots) // columns)
+    filling = {"hooks": [_titled_above, _filling]}
+    parts = [one if isinstance(one, hv.Empty) else styled(one, mpl=filling) for one in plots]
+    layout = hv.Layout(parts).cols(columns)
     room = {
-        "sublabel_format": "", "vspace": 0.4, "hspace": 0.2, "aspect_weight": 0,
-        "fig_inches": (columns * width / 100, rows * HEIGHT / 100),
+        "sublabel_format": "", "vspace": 0.4, "hspace": 0.2, "aspect_weight": 1,
+        "fig_inches": (columns * width / 100, None),
     }  # fmt: skip
     return styled(layout, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
 

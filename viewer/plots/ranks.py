@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...sketch.errors import SettingError
 from .. import words
 from ..figures import colours
-from ..rank_map import load_rank_map
+from ..rank_map import FAR, FURTHEST, load_rank_map
 from . import look
 from .exponents import MOST, chosen
 from .opening import source_of
@@ -28,8 +28,9 @@ def rank_heatmap(
 ) -> look.Plot:
     """Each rank's statistic against the median of the ranks that hold the same part of the model.
 
-    Ranks come in the order of the mesh; the colour is log2 of the ratio, zero in the middle.
-    Magenta is what is not finite, hatched what was not observed. A plot for each site.
+    Ranks come in the order of the mesh; the colour is log2 of the ratio, zero in the middle,
+    and reaches 1.4 times at least and 8 times at most, as on the page Ranks. Magenta is what is not
+    finite, hatched what was not observed. A plot for each site.
 
     Args:
         data: a run.
@@ -50,6 +51,7 @@ def rank_heatmap(
     source = source_of(run)
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
+    ends = None
     for one in chosen(source, site, kind, name, most=MOST):
         found = load_rank_map(run, statistic, site=one, steps=steps, width=width)
         if found.peers < 2:
@@ -57,8 +59,9 @@ def rank_heatmap(
                 f"No rank holds the same part of {one} as another, so there is nothing to compare "
                 "it with; `scalar_lines` draws it, with `ranks=True` on each rank."
             )
-        limits = colours.limits(found.grid.usual(), diverging=True)
+        limits = colours.ratio_limits(found.grid.shade, least=FAR, most=FURTHEST)
         title = f"{words.shorten(one, 60)}: {statistic} of each rank against its peers"
         plots.append(picture(found.grid, limits, unit="log2 ratio", title=title, across=across))
+        ends = found.grid.left, found.grid.right
     plot = look.facets(plots, columns=columns, shared=True, width=across)
-    return alongside(plot, source, training, steps=steps, width=across)
+    return alongside(plot, source, training, steps=steps, width=across, ends=ends)

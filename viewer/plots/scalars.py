@@ -19,7 +19,7 @@ from . import look
 from .exponents import MOST, chosen
 from .opening import source_of
 from .source import Data, Many, Source, Training, one_kind, run_of
-from .training import STEP, alongside, nearest, ranks_drawn
+from .training import STEP, alongside, ranks_drawn
 
 Style = Literal["line", "points", "both"]
 Facet = Literal["site", "kind", "statistic", ""]
@@ -27,6 +27,8 @@ MOST_LINES = 40
 """In one plot."""
 POINTS = 2000
 """Of one line; of more steps the extremes are kept."""
+OTHER_RANKS = tuple(colour for colour in look.CYCLE if colour != colours.WORST)
+"""Colours of ranks beside that to look at."""
 ROW_HEIGHT = 16
 """Pixels of a site's row, where there is room."""
 STATES = {
@@ -78,8 +80,9 @@ def scalar_lines(
         name: only sites in whose name this regular expression is found.
         steps: first and last step; all by default.
         view: `merged`; `min`, `max` over ranks; a rank; or coordinates as "tp=1".
-        ranks: a line for each rank that is kept, the one that differs most at the last step in
-            vermilion; of one statistic.
+        ranks: a line for each rank that is kept, up to eight in colours of their own; in vermilion
+            the one that was not finite last, else that differs most at the last step. Of one
+            statistic.
         facet: a plot for each site, kind or statistic; empty: all in one.
         style: a line, points, or both.
         scale: `log2` or `linear` axis; empty chooses by statistic.
@@ -184,12 +187,12 @@ def _line(
         parts.append(look.dots(line.steps, drawn, label, colour=colour, dims=dims))
     zero = line.steps[line.values == 0] if logarithmic else []
     if len(zero):
-        heights = [nearest(line.steps, drawn, int(at)) for at in zero]
+        heights = [series.level(line.steps, drawn, int(at), otherwise=1.0) for at in zero]
         parts.append(
             look.marks(zero, heights, "zero", colour=colours.LIGHT.muted, dims=dims, hollow=True)
         )
     if len(line.bad):
-        heights = [nearest(line.steps, drawn, int(at)) for at in line.bad]
+        heights = [series.level(line.steps, drawn, int(at), otherwise=1.0) for at in line.bad]
         parts.append(
             look.marks(line.bad, heights, "non-finite", colour=colours.LIGHT.nonfinite, dims=dims)
         )
@@ -207,19 +210,34 @@ def _rank_lines(
     if len(statistics) != 1:
         raise SettingError(f"`ranks` draws one statistic, got {', '.join(statistics)}.")
     run, statistic = run_of(data, "`ranks`"), statistics[0]
-    last = run.ranks(statistic, site=site, steps=None if steps is None else slice(*steps))["step"]
-    step = int(last.values[-1]) if last.size else None
-    found = series.at_step(run, series.load_ranks(run, statistic, site=site), site=site, step=step)
+    found = series.load_ranks(run, statistic, site=site)
     kept = np.ones(len(found.steps), bool)
     if steps is not None:
         kept = (found.steps >= steps[0]) & (found.steps <= steps[1])
+    step = _step_to_judge(found, found.steps[kept])
+    found = series.at_step(run, found, site=site, step=step)
     value = hv.Dimension(statistic)
-    parts = ranks_drawn(found, kept, value)
+    # More than there are colours are told apart by nothing but the worst.
+    few = len(found.drawn) <= len(OTHER_RANKS) + 1
+    parts = ranks_drawn(found, kept, value, quiet=OTHER_RANKS if few else (colours.RANK,))
     title = f"{site}: {found.why}" if found.why else site
     return look.sized(
         hv.Overlay([*parts]), title=title, xlabel="step", ylabel=statistic, logy=logarithmic,
         entries=min(len(parts), 8),
     )  # fmt: skip
+
+
+def _step_to_judge(lines: series.Lines, steps: NDArray[np.int64]) -> int | None:
+    """The last of the steps in which a rank is not finite, else that has a number at all.
+
+    The very last record may have none: that after training has the weights alone.
+    """
+    seen = lines.steps[np.isfinite(lines.high)]
+    for some in ([at for at, _ in lines.bad], seen):
+        there = np.intersect1d(some, steps)
+        if there.size:
+            return int(there[-1])
+    return None
 
 
 def scalar_heatmap(
@@ -260,6 +278,7 @@ def scalar_heatmap(
     source = source_of(data)
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
+    ends = None
     for one in _kinds(source, kind, name):
         found = source.grid(
             statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
@@ -269,8 +288,9 @@ def scalar_heatmap(
         limits = colours.limits(found.usual(), diverging=found.signed)
         unit = f"log2 {statistic}" if found.logarithmic else statistic
         plots.append(picture(found, limits, unit=unit, title=title, across=across))
+        ends = found.left, found.right
     plot = look.facets(plots, columns=columns, shared=True, width=across)
-    return alongside(plot, source, training, steps=steps, width=across)
+    return alongside(plot, source, training, steps=steps, width=across, ends=ends)
 
 
 def _kinds(source: Source, kind: Many, name: str) -> list[str]:
@@ -299,6 +319,7 @@ def picture(
     shades = look.styled(
         hv.Image(cells.shade, bounds=bounds, kdims=[STEP, row], vdims=[shade]),
         bokeh={"tools": [tips]},
+        mpl={"hooks": [look.bar_beside]},
         cmap=limits.palette,
         colorbar=True,
         clabel=unit,

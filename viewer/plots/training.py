@@ -30,6 +30,7 @@ def alongside(
     step: int | None = None,
     steps: tuple[int, int] | None = None,
     width: int = look.WIDTH,
+    ends: tuple[float, float] | None = None,
 ) -> look.Plot:
     """The plot, and training statistics after it, over the same steps.
 
@@ -40,6 +41,7 @@ def alongside(
         step: where a line marks the step.
         steps: the first and last that are drawn.
         width: pixels.
+        ends: between which steps the plot is drawn; where it has the steps on its axis at all.
 
     Raises:
         SettingError: there is none of that name.
@@ -49,7 +51,7 @@ def alongside(
         return plot
     parts = [*plot] if isinstance(plot, hv.Layout) else [plot]
     columns: int = plot._max_cols if isinstance(plot, hv.Layout) else 1  # pyright: ignore[reportPrivateUsage]
-    curves = [_training(one, step=step, steps=steps, width=width) for one in found]
+    curves = [_training(one, step=step, steps=steps, width=width, ends=ends) for one in found]
     filled = [hv.Empty()] * (-len(parts) % columns)  # a row of its own
     return look.facets([*parts, *filled, *curves], columns=columns, shared=True, width=width)
 
@@ -80,7 +82,12 @@ def _given(numbers: pd.Series, name: str) -> series.Lines:
 
 
 def _training(
-    lines: series.Lines, *, step: int | None, steps: tuple[int, int] | None, width: int
+    lines: series.Lines,
+    *,
+    step: int | None,
+    steps: tuple[int, int] | None,
+    width: int,
+    ends: tuple[float, float] | None,
 ) -> look.Plot:
     kept = np.ones(len(lines.steps), bool)
     if steps is not None:
@@ -91,14 +98,36 @@ def _training(
         parts.append(look.upright(step))
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
-        xlabel="step",
+        xlabel="step", xlim=(None, None) if ends is None else ends,
+        ylim=_around(lines.low[kept], lines.high[kept]),
     )  # fmt: skip
 
 
+def _around(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
+    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2."""
+    known = np.concatenate([low, high])
+    known = known[np.isfinite(known)]
+    if not known.size or known.min() < known.max() or known[0] == 0:
+        return None, None
+    half = abs(float(known[0])) / 2
+    return float(known[0]) - half, float(known[0]) + half
+
+
 def ranks_drawn(
-    lines: series.Lines, kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], value: hv.Dimension
+    lines: series.Lines,
+    kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    value: hv.Dimension,
+    *,
+    quiet: Sequence[str] = (colours.RANK,),
 ) -> Sequence[look.Plot]:
-    """A quiet line for each rank, a loud one for that to look at; of many ranks what they span."""
+    """A quiet line for each rank, a loud one for that to look at; of many ranks what they span.
+
+    Args:
+        lines: of the ranks.
+        kept: bool [steps]: which to draw.
+        value: what they are of.
+        quiet: colours of the ranks that are not to be looked at, one after the other.
+    """
     steps = lines.steps[kept]
     parts: list[look.Plot] = []
     if len(lines.drawn) < len(lines.values):
@@ -107,28 +136,21 @@ def ranks_drawn(
             vdims=[value, hv.Dimension(f"{value.name}, greatest")], label="all ranks",
         )  # fmt: skip
         parts.append(look.styled(band, color=colours.RANK, alpha=0.3))
-    for rank in lines.drawn:
+    for place, rank in enumerate(lines.drawn):
         worst = rank == lines.worst
-        colour = colours.WORST if worst else colours.RANK
+        colour = colours.WORST if worst else quiet[place % len(quiet)]
         parts.append(
             look.line(steps, lines.values[rank][kept], f"rank {rank}", colour=colour,
                       dims=(STEP, value), heavy=worst)
         )  # fmt: skip
     bad = [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]
     if bad:
-        heights = [nearest(steps, lines.values.get(rank, lines.high)[kept], at) for at, rank in bad]
+        heights = [
+            series.level(steps, lines.values.get(rank, lines.high)[kept], at, otherwise=1.0)
+            for at, rank in bad
+        ]
         parts.append(
             look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.LIGHT.nonfinite,
                        dims=(STEP, value))
         )  # fmt: skip
     return parts
-
-
-def nearest(
-    steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
-    line: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    at: int,
-) -> float:
-    """The number of a line that is nearest to a step; 1 where it has none."""
-    finite = np.flatnonzero(np.isfinite(line))
-    return float(line[finite[np.abs(steps[finite] - at).argmin()]]) if finite.size else 1.0

@@ -69,6 +69,7 @@ def compare_view(page: Compare) -> pn.FlexBox:
                 _difference(page, visible=maps.rx() == ""),
                 _each(page, visible=maps.rx() == "each"),
                 column(
+                    text(told.param.site, margin=(8, 0, 0, 0)),
                     figure(page.site.figure),
                     twin(page.twins, "compare_site"),
                     visible=session.choice.param.site.rx.bool(),
@@ -77,7 +78,12 @@ def compare_view(page: Compare) -> pn.FlexBox:
             ),
             flex="4 1 640px",
         ),
-        card(text(told.param.sites), flex="1 1 460px", min_width=400),
+        card(
+            text(told.param.sites),
+            flex="1 1 460px",
+            min_width=400,
+            visible=told.param.sites.rx.bool(),
+        ),
     )
 
 

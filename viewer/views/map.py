@@ -28,6 +28,7 @@ def _left(page: Map) -> pn.Column:
             text(told.param.legend, sizing_mode=None, width=490),
             margin=(10, 0, 2, 0),
             sizing_mode="stretch_width",
+            visible=told.param.drawn,
         ),
         text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
         pn.Row(
@@ -35,9 +36,10 @@ def _left(page: Map) -> pn.Column:
             figure(page.heatmap.figure),
             sizing_mode="stretch_width",
             margin=0,
+            visible=told.param.drawn,
         ),
-        text(told.param.heatmap_summary),
-        twin(page.twins, "heatmap"),
+        text(told.param.heatmap_summary, visible=told.param.drawn),
+        twin(page.twins, "heatmap", visible=told.param.drawn),
         ranks_view(page.selection, page.twins),
         flex="4 1 640px",
     )
@@ -49,7 +51,7 @@ def _controls(page: Map) -> pn.FlexBox:
     options = session.options.param
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
-        select(session, "kind", options.kinds, label="Kind", width=130, words=markup.kind_name),
+        select(session, "kind", options.kinds, label="Kind", width=160, words=markup.kind_name),
         select(session, "statistic", session.statistics, label="Statistic", width=105),
         select(session, "view", options.views, label="View", width=185, words=words.view_name),
         select(session, "scale", scales, label="Shading", width=125),

@@ -42,7 +42,7 @@ def exponents_view(selection: Selection, twins: Twins) -> pn.Column:
         twin(twins, selection.exponents.figure.name),
         menu,
         text(told.param.fit, margin=(6, 0, 0, 0)),
-        visible=selection.session.choice.param.site.rx.bool(),
+        visible=told.param.there,
     )
 
 
@@ -53,5 +53,5 @@ def ranks_view(selection: Selection, twins: Twins) -> pn.Column:
         figure(selection.ranks.figure),
         text(selection.told.param.ranks_summary, margin=(4, 0, 0, 0)),
         twin(twins, selection.ranks.figure.name),
-        visible=selection.session.choice.param.site.rx.bool(),
+        visible=selection.told.param.ranks.rx.bool(),
     )

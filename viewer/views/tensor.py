@@ -22,8 +22,7 @@ COLUMNS = 4
 
 def tensor_view(page: Tensor) -> pn.FlexBox:
     """Everything over steps, one axis below the other; beside it the selected step."""
-    session, told = page.session, page.told
-    chosen = session.choice.param.site.rx.bool()
+    told = page.told
     # All in one box: figures of two boxes on one page are never laid out (bokeh 3.9.2).
     return cards(
         card(
@@ -36,7 +35,7 @@ def tensor_view(page: Tensor) -> pn.FlexBox:
                 figure(page.life.figure),
                 text(told.param.life_summary),
                 twin(page.twins, "life"),
-                visible=chosen,
+                visible=page.selection.told.param.there,
             ),
             ranks_view(page.selection, page.twins),
             _curves(page),
@@ -75,7 +74,7 @@ def _scalars(page: Tensor) -> pn.Column:
     return card(
         button(label, switch, margin=0),
         place,
-        visible=choice.param.site.rx.bool(),
+        visible=page.selection.told.param.there,
     )
 
 
@@ -136,7 +135,7 @@ def _beside(page: Tensor) -> pn.Column:
         text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
         text(told.param.legend),
         text(told.param.summary),
-        visible=page.session.choice.param.site.rx.bool(),
+        visible=page.selection.told.param.there,
         margin=(0, 0, 6, 0),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 import panel as pn
 
@@ -12,7 +13,8 @@ from .widgets import column, text
 SAVES = ("csv", "png", "svg")
 
 
-def twin(twins: Twins, name: str) -> pn.Column:
+# `visible`: what Panel takes in the place of a bool.
+def twin(twins: Twins, name: str, *, visible: Any = True) -> pn.Column:
     """Buttons that unfold the table of the plot of that name and save it, and the table."""
     plot = escape(name)
     saves = "".join(
@@ -28,4 +30,5 @@ def twin(twins: Twins, name: str) -> pn.Column:
             html.rx.pipe(lambda tables: tables.get(name, "")),
             visible=html.rx.pipe(lambda tables: name in tables),
         ),
+        visible=visible,
     )

@@ -24,7 +24,7 @@ def two_jobs(new_job: Callable) -> tuple[Path, Path]:
 
 
 def plain(html: str) -> str:
-    return " ".join(re.sub("<[^>]*>", " ", html).split())
+    return " ".join(re.sub("<[^>]*>", " ", html.replace("<wbr>", "")).split())
 
 
 def test_it_says_in_which_step_and_where_they_part(
@@ -159,8 +159,46 @@ def test_alone_it_says_how_to_see_others(new_job: Callable, open_page: Callable)
     job.commit(range(3))
     page: Compare = open_page(job.path, page="compare")
 
-    assert "`rankscope view rankscope-runs`" in page.told.problem
+    assert "This run alone is open. " in page.told.problem
+    assert "rankscope view rankscope-runs," in page.told.problem
     assert page.told.answer == ""
+
+
+def test_a_run_that_is_alone_in_its_folder_is_told_as_that(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3))
+    page: Compare = open_page(job.path, beside=job.path, page="compare")
+
+    assert page.told.problem.startswith("This folder holds this run alone; ")
+
+
+def test_a_run_that_there_is_not_is_told_with_near_names(
+    two_jobs: tuple[Path, Path], open_pages: Callable
+) -> None:
+    pages = open_pages(two_jobs[0], beside=two_jobs[1], page="compare", other="othr")
+    page: Compare = pages.page
+
+    assert page.told.problem == "There is no run “othr” in this folder; near are other."
+    assert page.told.sites == ""
+    pages.session.choice.other = "nosuch"
+    assert page.told.problem == "There is no run “nosuch” in this folder; there are other."
+    pages.session.choice.other = "one"
+    assert page.told.problem.startswith("“one” is this run itself; ")
+
+    pages.session.choice.other = "other"
+
+    assert page.told.problem == ""
+    assert plain(page.told.runs) == "one other"
+
+
+def test_the_lines_of_the_selected_site_have_its_name(
+    two_jobs: tuple[Path, Path], open_page: Callable
+) -> None:
+    page: Compare = open_page(two_jobs[0], beside=two_jobs[1], page="compare", site=SITE)
+
+    assert plain(page.told.site) == "blocks.1.mlp.up activation, rms in each run"
 
 
 def test_what_is_drawn_is_there_in_tables(two_jobs: tuple[Path, Path], open_page: Callable) -> None:

@@ -31,7 +31,7 @@ def open_formats(open_page: Callable[..., Any]) -> Callable[..., Formats]:
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def body(html: str) -> list[str]:

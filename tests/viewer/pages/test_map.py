@@ -41,7 +41,7 @@ def column(source: Any, name: str) -> list[Any]:
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def test_an_empty_run_opens_and_fills(new_job: Callable, open_pages: Callable) -> None:
@@ -561,3 +561,23 @@ def test_new_steps_are_patched_into_folded_rows(new_job: Callable, open_pages: C
     assert pages.page.heatmap.cells.data["shade"][0] is image, "patched in place, not replaced"
     assert np.isfinite(image[:4, :21]).all()
     assert pages.page.folds.told.beside == beside
+
+
+def test_a_heatmap_without_anything_to_show_is_not_there(
+    broken_job: Path, open_pages: Callable
+) -> None:
+    pages = open_pages(broken_job, page="map", kind="activation", pattern="(", site=ORIGIN)
+    page: Map = pages.page
+
+    assert page.told.problem.startswith("The name filter is no regular expression: ")
+    assert not page.told.drawn
+    pages.session.choice.pattern = "mlp"
+    assert page.told.drawn
+    pages.session.choice.statistic = "nosuch"
+    assert not page.told.drawn
+    assert page.selection.told.ranks == ""
+
+    pages.session.choice.statistic = "rms"
+
+    assert page.told.drawn
+    assert "rms on each rank" in page.selection.told.ranks

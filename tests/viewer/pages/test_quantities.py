@@ -27,7 +27,7 @@ def open_quantities(open_page: Callable[..., Any]) -> Callable[..., Quantities]:
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def test_a_number_is_a_line_for_each_module_and_part(

@@ -15,7 +15,7 @@ ORIGIN = "activation:blocks.2.mlp.act"
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def test_the_finding_is_selected_when_the_address_asks_for_nothing(

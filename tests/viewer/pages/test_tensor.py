@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from bokeh.events import Tap
 
 from rankscope.store import open_run
+from rankscope.viewer.choosing import Choosing
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def test_the_slider_has_a_place_for_each_recorded_step(
@@ -306,3 +308,35 @@ def test_what_is_often_put_beside_is_suggested(broken_job: Path, open_page: Call
     ]
     page.session.put_beside(GRADIENT)
     assert page.sites.told.suggested.count('aria-pressed="true"') == 1
+
+
+def test_parameters_of_one_module_are_told_apart() -> None:
+    labels = ["activation:up", "weight:up.weight", "weight:up.bias", "weight_gradient:up.bias"]
+    sites = pd.DataFrame(
+        [(*label.split(":"), "", 0) for label in labels],
+        columns=["kind", "name", "slot", "occurrence"],
+        index=labels,
+    )
+
+    suggested = Choosing(sites).suggestions(labels[0])
+
+    told = [one.why for one in suggested if one.site in labels[1:]]
+    assert told == ["its weight (weight)", "its weight (bias)", "its weight gradient"]
+
+
+def test_a_site_that_there_is_not_draws_nothing(broken_job: Path, open_pages: Callable) -> None:
+    pages = open_pages(broken_job, page="tensor", site="activation:nosuch")
+
+    assert "This run has no site activation:nosuch." in plain(pages.page.selection.told.cell)
+    assert not pages.page.selection.told.there
+    pages.session.choice.site = ORIGIN
+    assert pages.page.selection.told.there
+
+
+def test_where_a_site_was_not_observed_the_nearest_step_is_named(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=2900)
+
+    told = plain(page.selection.told.exponents_summary)
+    assert re.fullmatch(r"Not observed at step 2900\. The nearest is at step \d+\.", told)

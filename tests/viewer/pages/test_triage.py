@@ -32,7 +32,7 @@ HOSTILE = Alert(
 
 
 def plain(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html)).strip()
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", html.replace("<wbr>", ""))).strip()
 
 
 def test_a_finding_says_what_where_when_on_which_rank_and_what_to_try(

@@ -1,0 +1,76 @@
+"""Lines over steps as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
+import numpy as np
+from bokeh.models import DataRange1d
+
+from rankscope.store import open_run
+from rankscope.viewer import series
+from rankscope.viewer.figures import look
+
+
+def test_steps_without_a_finite_number_are_told(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {
+        "loss": 2.0,
+        "gradient_norm": nan if 4 <= step < 7 else 1.0,
+        "never_again": nan if step >= 6 else 1.0,
+    }
+    job.commit(range(12))
+    run = open_run(job.path)
+
+    lost, gone = (series.load_training(run, name) for name in ("gradient_norm", "never_again"))
+
+    assert lost.lost.tolist() == [4, 5, 6]
+    assert "no finite number in 3 steps from step 4 to 6: NaN, or not given" in (
+        series.describe(lost)
+    )
+    assert "no finite number in 6 steps from step 6: NaN, or not given" in series.describe(gone)
+
+
+def test_what_is_given_now_and_then_lacks_nothing(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {"loss": 2.0, "validation": nan if step % 4 else 1.0}
+    job.commit(range(12))
+    run = open_run(job.path)
+
+    for name in ("loss", "validation"):
+        assert not series.load_training(run, name).lost.size
+
+
+def test_a_stretch_without_a_number_is_at_one_level() -> None:
+    steps, line = np.arange(5), np.array([nan, 3.0, nan, nan, 1.0])
+
+    levels = [series.level(steps, line, at, otherwise=0.0) for at in range(5)]
+
+    assert levels == [3.0, 3.0, 3.0, 3.0, 1.0]
+    assert series.level(steps, np.full(5, nan), 2, otherwise=7.0) == 7.0
+
+
+def test_where_all_ranks_have_one_number_none_stands_out(new_job: Callable[..., Any]) -> None:
+    alone, equal = new_job("alone", ranks=1, bad_step=None), new_job("equal", bad_step=None)
+    numbers = equal.table(0, 0, {})
+    equal.table = lambda step, rank, spike: numbers
+    for job in (alone, equal):
+        job.commit(range(3))
+        run, site = open_run(job.path), job.sites[0].label
+
+        lines = series.load_ranks(run, "abs_max", site=site)
+        shown = series.at_step(run, lines, site=site, step=2)
+
+        assert (shown.worst, shown.why) == (None, "")
+
+
+def test_a_constant_has_an_axis_of_its_own_size() -> None:
+    fig = look.plot("constant", y_range=DataRange1d())
+    rates = np.array([0.01, nan, 0.01])
+
+    look.fit_constant(fig, rates, logarithmic=False)
+    assert fig.y_range.default_span == 0.01
+    look.fit_constant(fig, rates, logarithmic=True)
+    assert fig.y_range.default_span == 2.0
