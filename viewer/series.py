@@ -140,7 +140,8 @@ def load_training(run: Run, name: str) -> Lines:
     if name == "loss":
         bad += _lost(run, steps, by_rank)
     low, high = envelope(values)
-    given = np.isfinite(found.transpose("name", "rank", "step").values).any(axis=0)[heard]
+    finite = np.isfinite(found.transpose("rank", "step", "name").values[heard])
+    given = np.asarray(finite.any(axis=2))
     if bad:  # told already
         rows = {rank: row for row, rank in enumerate(ranks)}
         at = np.searchsorted(steps, [step for step, _ in bad])
