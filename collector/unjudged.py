@@ -21,7 +21,7 @@ GRADIENT = "weight_gradient"
 UNMATCHED = (
     "Whether gradients were reduced rightly is not judged in steps without an update of their own: "
     "where a step was skipped (a gradient scaler met an overflow), where gradients are added up "
-    "over several steps, or where one step holds several updates."
+    "over several steps or thrown away, or where one step holds several updates."
 )
 FEW = (
     f"Sums of gradients are not judged: fewer than {LEAST} have the ranks' own beside them, of "

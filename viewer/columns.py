@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 NUMBER, ZERO, UNDEFINED, NONFINITE, MISSING, EMPTY = range(6)
 """States of a cell. A number is painted by its shade; missing is left open to the hatch below; of
 a bin that no element is in, empty looks like the page."""
+NO_STEP = slice(-(2**63), -(2**63))
+"""For a question about none: no job counts from there."""
 
 
 def between(steps: NDArray[np.int64], limits: tuple[float, float] | None) -> NDArray[np.int64]:
@@ -22,7 +24,7 @@ def between(steps: NDArray[np.int64], limits: tuple[float, float] | None) -> NDA
 def span_of(steps: NDArray[np.int64]) -> slice:
     """First and last of the steps that are visible, for a question to the store."""
     # Between two records: there is nothing, and the store says so with the right rows.
-    return slice(int(steps[0]), int(steps[-1])) if len(steps) else slice(0, -1)
+    return slice(int(steps[0]), int(steps[-1])) if len(steps) else NO_STEP
 
 
 def lay_out(

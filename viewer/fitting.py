@@ -16,7 +16,7 @@ from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS
 from ..store.query import NARROW_FORMATS
 from ..store.sketched import fullest_step, sketched_steps
 from . import words
-from .columns import between, span_of
+from .columns import NO_STEP, between, span_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def load_fitting(
     recorded, fullest = sketched_steps(records), fullest_step(records)
     if fullest is None:
         return None
-    width, span = None, slice(0, -1)
+    width, span = None, NO_STEP
     if over_steps:
         inside = between(recorded, steps)
         if not len(inside):

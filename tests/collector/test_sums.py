@@ -254,7 +254,7 @@ def test_a_loss_scale_that_is_told_is_taken_out() -> None:
     ("infos", "more", "reason"),
     [
         (MIXED, {}, None),
-        (INFOS, {"unmatched": True}, "Sums and copies of reduced gradients are not judged"),
+        (INFOS, {"unmatched": True}, "Whether gradients were reduced rightly is not judged"),
         (FEWER, {}, "Sums of gradients are not judged: fewer than 3 have the ranks' own"),
         (IN_FP8, {}, "The sum of weight_gradient:a (and 4 more) is not judged: what rounding does"),
     ],

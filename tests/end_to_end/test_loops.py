@@ -48,8 +48,8 @@ def test_what_is_not_judged_is_told_once_with_its_reason(runs: dict[str, Run], n
         return
     [[kind, rank, text]] = told
     assert (kind, rank, found) == ("not-judged", -1, [text])
-    assert text.startswith("Sums and copies of reduced gradients are not judged in this step")
-    assert "updates several times in one, or throws gradients away." in text
+    assert text.startswith("Whether gradients were reduced rightly is not judged in steps")
+    assert "several steps or thrown away, or where one step holds several updates." in text
     assert "conservation" not in runs[name].judged()
 
 

@@ -51,7 +51,7 @@ def test_all_steps_between_the_limits_are_asked_for_at_once() -> None:
     recorded = np.arange(0, 100, 10)
 
     assert columns.span_of(columns.between(recorded, (19.6, 60.2))) == slice(20, 60)
-    assert columns.span_of(columns.between(recorded, (61.5, 63.5))) == slice(0, -1)
+    assert columns.span_of(columns.between(recorded, (61.5, 63.5))) == columns.NO_STEP
 
 
 def test_states_are_told_apart() -> None:
