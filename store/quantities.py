@@ -16,7 +16,7 @@ from ..sketch.quantities import SKETCHED
 from .pack import was_told
 from .reader import Reader
 from .record import QuantityInfo
-from .selection import Chosen, compiled
+from .selection import Chosen, compiled, near_names
 
 COLUMNS = ["step", "attempt", "of", "part", "index", "value"]
 
@@ -68,9 +68,11 @@ def _of_sketches(reader: Reader, name: str, of: str | None, chosen: Chosen) -> p
     kind, statistic = SKETCHED[name]
     found = _sites(reader, kind, of)
     if not found:
+        names = {one.name for one in reader.meta.sites if one.kind == kind}
+        near = f"; {near_names(of, names)}" if names else ""
         raise SettingError(
             f"The run has no {kind} of {repr(of) if of else 'any module'}, of which {name} is the "
-            f"{statistic}{_near(reader, kind, of)}."
+            f"{statistic}{near}."
         )
     places = np.array([place for _, place in found])
     values = reader.read("scalars", chosen.records, places, MAIN.index(statistic))
@@ -106,13 +108,6 @@ def _sites(reader: Reader, kind: str, of: str | None) -> list[tuple[str, int]]:
         for place, one in enumerate(reader.meta.sites)
         if one.kind == kind and (pattern is None or pattern.search(one.name))
     ]
-
-
-def _near(reader: Reader, kind: str, of: str | None) -> str:
-    """Names of this kind that are like one that there is not, as the end of a sentence."""
-    known = sorted({one.name for one in reader.meta.sites if one.kind == kind})
-    near = get_close_matches(of or "", known, n=3, cutoff=0.3) or known[:3]
-    return f"; near are {', '.join(near)}" if near else ""
 
 
 def _unknown(reader: Reader, name: str, of: str | None) -> str:

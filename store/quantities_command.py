@@ -40,12 +40,13 @@ def quantities(
             raise click.UsageError("Steps and --csv are of one quantity: name it after the run.")
         click.echo("\n".join(_listed(opened.quantities(of))))
         return
-    found = opened.quantity(quantity, of=of, steps=steps_from(step, steps))
+    wanted = steps_from(step, steps)
+    found = opened.quantity(quantity, of=of, steps=wanted)
     if csv is not None:
         with writing(csv):
             found.to_csv(csv, index=False)
     if not len(found):
-        click.echo(_nothing(quantity, steps_from(step, steps), opened.quantity(quantity, of=of)))
+        click.echo(_nothing(quantity, wanted, opened.quantity(quantity, of=of)))
         return
     console = Console() if Console().is_terminal else Console(width=120)
     console.print(_table(found))

@@ -286,9 +286,14 @@ def nothing_matches(known: Sequence[SiteInfo], kinds: set[str] | None, name: str
         asked, known_kinds = " or ".join(sorted(kinds)), ", ".join(sorted(there))
         return f"No site is of kind {asked}; there are {known_kinds}."
     names = {site.name for site in known if kinds is None or site.kind in kinds}
-    near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
     among = "" if kinds is None else f" among those of kind {' or '.join(sorted(kinds))}"
-    return f"No site's name matches {name!r}{among}; near are {', '.join(near)}."
+    return f"No site's name matches {name!r}{among}; {near_names(name, names)}."
+
+
+def near_names(name: str | None, names: Collection[str]) -> str:
+    """Which of some names are like one that is not among them, as the end of a sentence."""
+    near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
+    return f"near are {', '.join(near)}"
 
 
 def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, slice]]:

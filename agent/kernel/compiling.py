@@ -178,6 +178,20 @@ def _doubles_at_once():
 
 LINE = 16
 """Numbers of float32 in a cache line."""
+CONTRACT = ("contract",)
+"""A product and a sum may be rounded once."""
+
+
+def _terms(builder, x, turn, magnitude):
+    """What `sums_of_lines` adds up, of a vector of numbers and one of their signs."""
+
+    def product(one, other):
+        return builder.fmul(one, other, flags=CONTRACT)
+
+    square = product(x, x)
+    fourth = product(square, square)
+    size = builder.call(magnitude, [x])
+    return x, square, product(square, x), fourth, size, product(fourth, fourth), product(x, turn)
 
 
 @intrinsic
@@ -200,7 +214,7 @@ def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
         values, signs, lines, ahead, stride = arguments
         single, double, word = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
         narrow, wide = ir.VectorType(single, lanes), ir.VectorType(double, lanes)
-        none, flags = ir.Constant(wide, [0.0] * lanes), ("contract",)
+        none = ir.Constant(wide, [0.0] * lanes)
         magnitude = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(wide, (wide,)), f"llvm.fabs.v{lanes}f64"
         )
@@ -212,9 +226,6 @@ def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
         found = [cgutils.alloca_once_value(builder, none) for _ in range(7)]
         numbers, turns = (builder.inttoptr(one, narrow.as_pointer()) for one in (values, signs))
 
-        def product(one, other):
-            return builder.fmul(one, other, flags=flags)
-
         with cgutils.for_range(builder, lines) as loop:
             _prefetch(builder, builder.add(ahead, builder.mul(loop.index, stride)))
             for part in range(LINE // lanes):
@@ -224,14 +235,9 @@ def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
                     builder.fpext(builder.load(builder.gep(one, place), align=4), wide)
                     for one in (numbers, turns)
                 )
-                square = product(x, x)
-                fourth = product(square, square)
-                terms = (
-                    *(x, square, product(square, x), fourth),
-                    *(builder.call(magnitude, [x]), product(fourth, fourth), product(x, turn)),
-                )
+                terms = _terms(builder, x, turn, magnitude)
                 for term, total in zip(terms, found, strict=True):
-                    builder.store(builder.fadd(builder.load(total), term, flags=flags), total)
+                    builder.store(builder.fadd(builder.load(total), term, flags=CONTRACT), total)
         sums = [
             builder.call(add_up, [double(0.0), builder.load(total)], fastmath=("reassoc",))
             for total in found

@@ -263,7 +263,7 @@ class Scope(Block):
     ) -> None:
         super().__init__(run, directory, start, to)
         self._model, self._optimizers = names.whole, optimizers
-        self._to, self._keys = to, keys
+        self._keys = keys
         self._timetable, self._budget = timetable, budget
         self._ring, self._alarm = ring, alarm
         self._selection, self._counting, self._modules = selection, counting, modules
@@ -370,7 +370,7 @@ class Scope(Block):
         check_axes(self._model, self._job)
         check_layers(self._model, self._job.axes)
         self._placing.check([axis.name for axis in self._job.axes])
-        address, keys, launch = self._to, self._keys, named_launch(self._run)
+        address, keys, launch = self._destination, self._keys, named_launch(self._run)
         if address is None or not launch:
             share = Rendezvous(identity).share
             launch = launch or share("launch", launch_token)
