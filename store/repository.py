@@ -14,6 +14,7 @@ from zarr.abc.store import Store
 from zarr.storage import StorePath
 
 from ..sketch.errors import NotARunError, StoreError
+from .interpreter_exit import let_native_threads_leave
 from .layout import AXES, FORMAT
 from .objects import settings, storage_at, why
 from .place import ObjectUrl, Place
@@ -23,6 +24,7 @@ BRANCH = "main"
 
 # Icechunk warns on every local store that two committers lose commits; our writer takes a lock.
 icechunk.set_logs_filter("error")
+let_native_threads_leave()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
