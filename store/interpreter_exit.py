@@ -27,5 +27,6 @@ def _wait() -> None:
     while time.monotonic() < end:
         time.sleep(0.001)  # whoever waits for the GIL takes it
         ours = {thread.ident for thread in threading.enumerate()}
-        if set(sys._current_frames()) <= ours:
+        running = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        if running.keys() <= ours:
             return
