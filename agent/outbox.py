@@ -217,6 +217,17 @@ class Outbox:
         self._alerts.clear()
         return taken
 
+    def take_leave(self, now: float) -> bool:
+        """Send all, then say goodbye, as far as that can be done now; never blocks.
+
+        Returns:
+            Whether nothing is left to wait for: goodbye was answered, or nobody will answer.
+        """
+        if self._is_inert():
+            return True
+        self.poll(now)
+        return self._stopped or self._sender.take_leave(self._connection.put, self._goodbye)
+
     def close(self, *, timeout_s: float) -> bool:
         """Say goodbye, and wait at most `timeout_s` for all frames to be durable.
 
@@ -226,7 +237,7 @@ class Outbox:
         if self._is_inert():
             return False
         deadline = time.monotonic() + timeout_s
-        done = self._take_leave(deadline)
+        done = self._wait_for_leave(deadline)
         self._stopped = True
         self._connection.close(FLUSH_MS if self._sender.welcome and timeout_s > 0 else 0)
         self._sender.disconnect()
@@ -339,18 +350,13 @@ class Outbox:
             self._tell(reject.reason)
         self._drop(now, max(reject.retry_s, 0.05) * random.uniform(1.0, 1.3))
 
-    def _take_leave(self, deadline: float) -> bool:
-        """Send all, say goodbye, wait for the answer; whether all is durable."""
-        while True:
-            now = time.monotonic()
-            self.poll(now)
-            if self._stopped:
-                return False
-            if self._sender.take_leave(self._connection.put, self._goodbye):
-                return not self._window.in_doubt
+    def _wait_for_leave(self, deadline: float) -> bool:
+        """`take_leave` until it is done; whether all is durable."""
+        while not self.take_leave(now := time.monotonic()):
             if now >= deadline:
                 return False
             self._connection.wait(min(deadline - now, 0.05))
+        return not self._stopped and not self._window.in_doubt
 
     def _goodbye(self) -> Goodbye:
         """It takes a number of its own if it has to tell of losses, so that these count once."""

@@ -10,8 +10,6 @@ from ...wire.messages import Alerts, Gap
 from ..outbox import Outbox, OutboxStatistics
 from .meshes import Ranks
 
-DRAIN_SHARE = 0.8
-"""Of the time that `close` may take all streams wait together for so much."""
 LOOK_S = 0.01
 
 
@@ -54,8 +52,10 @@ class Streams:
     def close(self, *, timeout_s: float) -> bool:
         """Say goodbye for all, and wait at most so long for all frames to be durable."""
         deadline = time.monotonic() + timeout_s
-        self._drain(deadline - (1 - DRAIN_SHARE) * timeout_s)
-        left = [outbox.close(timeout_s=_until(deadline)) for outbox in self.outboxes]
+        # All together: what a rank has sent may wait for the others, and so does its goodbye.
+        while not self._take_leave(now := time.monotonic()) and now < deadline:
+            time.sleep(LOOK_S)
+        left = [outbox.close(timeout_s=0.0) for outbox in self.outboxes]
         return all(left)
 
     def statistics(self) -> OutboxStatistics:
@@ -74,14 +74,7 @@ class Streams:
             rejected=next((one.rejected for one in each if one.rejected), ""),
         )
 
-    def _drain(self, deadline: float) -> None:
-        """A record is durable when all ranks have spoken: one alone would wait for the others."""
-        while (now := time.monotonic()) < deadline:
-            self.poll(now)
-            if all(not outbox.statistics().pending_frames for outbox in self.outboxes):
-                return
-            time.sleep(LOOK_S)
-
-
-def _until(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
+    def _take_leave(self, now: float) -> bool:
+        """`Outbox.take_leave` of all."""
+        left = [outbox.take_leave(now) for outbox in self.outboxes]
+        return all(left)
