@@ -5,39 +5,23 @@ A frame is acknowledged as durable only after the commit that holds its record.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
-from ..merge.placement import (
-    CountedAt,
-    DerivedAt,
-    Layout,
-    ReadingAt,
-    cell_of,
-    groups_of,
-    lay_out,
-    part_of,
-)
+from ..merge.placement import Layout, groups_of
 from ..sinks.fanout import Sinks, Stored
 from ..sketch.errors import StoreError
-from ..sketch.exact_counts import MAX_NUMBERS, exact_count_named
-from ..sketch.spectra import width_of
-from ..store.incidents import IncidentLog
 from ..store.layout import CHUNK
-from ..store.record import Alert, Event, QuantityInfo, RankInfo, Record, SiteInfo
+from ..store.record import Alert, Event, Record
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
 from ..wire.messages import (
-    LEAST_BUDGET,
-    MAX_READ,
     Alerts,
     Control,
     FrameHeader,
@@ -47,31 +31,22 @@ from ..wire.messages import (
     JoinedHeader,
     JoinedMember,
     Schema,
-    Site,
     State,
 )
-from .budget import Budget
+from .attempt import Attempt
 from .commits import Commits
 from .cursor import Cursor
 from .joiner import UNREADABLE, Batch, Joiner, Place
-from .response import Response
 from .room import Names
+from .schemas import Schemas
 from .settings import CollectorSettings
-from .stream import Known, Stream
-
-logger = logging.getLogger(__name__)
+from .stream import Stream
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
 
-NOTICE_STEPS = 8
-"""Agents hear some steps before of a change, so that most ranks begin it in the same."""
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
 made, but for those of one commit."""
-RECALLED, RECALLED_ROWS = 64, 1 << 15
-"""Records that rules are shown again when an attempt goes on after a restart, and rows of these."""
-LAYOUT_BYTES = 64
-"""What a site takes of each stream's memory, beside the schema."""
 
 
 class Run:
@@ -113,25 +88,11 @@ class Run:
         """Attempt and step of the newest record."""
         self._wall_ns = wall_ns
         self._sinks = sinks or Sinks()
-        self._joiners: dict[int, Joiner] = {}
-        self._budgets: dict[int, Budget] = {}
-        self._relief: dict[int, Control] = {}
-        """By attempt: what an overloaded collector asks for."""
-        self._responses: dict[int, Response] = {}
-        self._started: dict[int, float] = {}
-        self._incidents: dict[int, IncidentLog] = {}
-        self._ranks: dict[int, dict[int, RankInfo]] = {}
-        self._meshes: dict[int, dict[str, int]] = {}
+        self._attempts: dict[int, Attempt] = {}
+        """Those that have ranks which are heard of, or whose records are not all stored."""
+        self._schemas = Schemas(name, writer.catalog, settings)
         self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
-        self._shared: WeakValueDictionary[bytes, Schema] = WeakValueDictionary()
-        """Schemas by hash: ranks that have the same one share it."""
-        self._schema_bytes = self._site_bytes = 0
-        self._refused: defaultdict[int, set[tuple[int, str]]] = defaultdict(set)
-        """By attempt: exact counts for which the run has no room, of which an event told."""
-        self._cramped: set[int] = set()
-        """Attempts with quantities for which the run has no room, of which an event told."""
-        self._unwritten: set[int] = set()
         self._is_sealed = False
         self._gathered_at = float("-inf")
         self._everyone_left = False
@@ -150,21 +111,20 @@ class Run:
         """
         launches = [attempt.launch for attempt in self._catalog.meta.attempts]
         is_new = hello.launch not in launches
-        attempt = len(launches) if is_new else launches.index(hello.launch)
+        number = len(launches) if is_new else launches.index(hello.launch)
         mesh = {axis.name: axis.size for axis in hello.mesh}
-        refusal = self._refusal(hello, attempt, mesh, now, user)
+        refusal = self._refusal(hello, number, mesh, now, user)
         if refusal:
             return refusal
         self._catalog.attempt_of(hello.launch)
-        if attempt not in self._joiners:
-            self._begin(attempt, hello.world_size, mesh, now)
+        attempt = self._attempts.get(number) or self._begin(number, hello.world_size, mesh, now)
         stream = self.streams.get(hello.stream)
         if stream is None:
             stream = self.streams[hello.stream] = Stream(
                 name=hello.stream,
                 run=self.name,
                 settings=self.settings,
-                attempt=attempt,
+                attempt=number,
                 rank=hello.rank,
                 mesh=hello.mesh,
                 groups=groups_of(hello.mesh, hello.host),
@@ -175,12 +135,8 @@ class Run:
         stream.told_received = stream.told_committed = -2
         stream.told_control = None
         stream.is_leaving = stream.is_leave_gathered = False
-        self._leave(attempt, back={hello.rank})
-        if hello.budget >= LEAST_BUDGET:
-            self._budgets.setdefault(attempt, Budget(hello.budget))
-        self._responses[attempt].is_of_use |= hello.keeps_back
-        self._joiners[attempt].hear(hello.rank, now)
-        self._introduce(attempt, hello)
+        self._leave(number, back={hello.rank})
+        attempt.introduce(hello, now)
         return stream
 
     def peer_of(self, name: str) -> bytes:
@@ -197,40 +153,20 @@ class Run:
         Raises:
             StoreError: there is no room for it, or for its sites.
         """
-        infos = [_info(site, stream.attempt) for site in schema.sites]
-        if len({info.label for info in infos}) < len(infos):
-            return "A schema names a site twice."
-        self._forget(stream.schemas.pop(schema.hash, None))
-        shared = self._shared.get(schema.hash)
-        charge = LAYOUT_BYTES * len(infos) + (size_bytes if shared is None else 0)
-        self._check_room(infos, size_bytes, charge)
-        indices = self._catalog.add_sites(infos)
-        schema = self._shared.setdefault(schema.hash, schema)
-        counted = self._count_at(stream, schema, indices)
-        derived = self._derive_at(stream, schema)
-        layout = lay_out(schema.sites, indices, stream.mesh, counted, stream.groups, derived)
-        layout = replace(layout, schema=schema)
-        stream.schemas[schema.hash] = Known(schema, layout, charge)
-        self._schema_bytes += charge
-        stream.needs_schema = False
-        while len(stream.schemas) > self.settings.max_schemas:
-            self._forget(stream.schemas.popitem(last=False)[1])
-        return ""
+        return self._schemas.learn(stream, self._attempts[stream.attempt], schema, size_bytes)
 
     def feed(self, stream: Stream, frame: PackedFrame, layout: Layout, now: float) -> bool:
         """Take in a frame; False if it had come before."""
         frame = self._with_known_names(stream, frame)
         header = frame.header
         missing = stream.cursor.receive(header.sequence, frame.size_bytes)
-        joiner = self._joiners[stream.attempt]
+        attempt = self._attempts[stream.attempt]
         if missing is None:
-            joiner.hear(stream.rank, now)
+            attempt.joiner.hear(stream.rank, now)
             return False
         lost = _lost(header.gaps, missing, header.step)
-        joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
-        budget = self._budgets.get(stream.attempt)
-        if budget is not None and stream.attempt not in self._relief:
-            budget.hear(stream.rank, header.step, header.health)
+        attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
+        attempt.hear_health(stream.rank, header.step, header.health)
         return True
 
     def feed_joined(
@@ -239,6 +175,7 @@ class Run:
         """Take in a joined frame of these streams, of which none of its frames had come before."""
         frame = self._with_members_known_names(streams, frame)
         header, first = frame.header, streams[0]
+        attempt = self._attempts[first.attempt]
         names = tuple(stream.name for stream in streams)
         of_all = first.layouts.get((header.schema, names))
         if of_all is None:
@@ -251,14 +188,12 @@ class Run:
             share = frame.size_bytes // len(streams)
             missing = stream.cursor.receive(member.sequence, share) or 0
             lost[stream.rank] = _lost(member.gaps, missing, header.step)
-            budget = self._budgets.get(stream.attempt)
-            if budget is not None and stream.attempt not in self._relief:
-                budget.hear(stream.rank, header.step, member.health)
-        self._joiners[first.attempt].feed_joined(list(lost), frame, of_all, now, lost)
+            attempt.hear_health(stream.rank, header.step, member.health)
+        attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
     def refuses(self, streams: Sequence[Stream], header: FrameHeader | JoinedHeader) -> bool:
         """Whether a frame, and so all later ones of its streams, is left to the next collector."""
-        joiner, final = self._joiners[streams[0].attempt], header.final
+        joiner, final = self._joiner_of(streams[0]), header.final
         kept = isinstance(header, FrameHeader) and header.kept
         if self._is_sealed and any(
             one.is_held_off or joiner.begins(one.rank, header.step, final=final, kept=kept)
@@ -276,7 +211,7 @@ class Run:
     @property
     def is_awaiting(self) -> bool:
         """Whether an open record waits for a rank."""
-        return any(joiner.is_awaiting for joiner in self._joiners.values())
+        return any(one.joiner.is_awaiting for one in self._attempts.values())
 
     def skip(
         self, stream: Stream, sequence: int, step: int, gaps: Sequence[Gap], reason: str
@@ -287,58 +222,46 @@ class Run:
             cause = f"{UNREADABLE}: {reason.rstrip('.')}"
             own = Gap(first_step=step, last_step=step, frames=1, cause=cause)
             lost = [*_lost(gaps, missing, step), own]
-            self._joiners[stream.attempt].lose(stream.rank, stream.name, sequence, lost)
+            self._joiner_of(stream).lose(stream.rank, stream.name, sequence, lost)
 
     def hear(self, stream: Stream, state: State, now: float) -> None:
         """A sign of life."""
         place = Place(state.step, state.tensors, state.site)
-        self._joiners[stream.attempt].hear(stream.rank, now, place)
+        self._joiner_of(stream).hear(stream.rank, now, place)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable, this too."""
         missing = stream.cursor.receive(goodbye.last, 0)
         if missing is not None:  # it has a number of its own, or frames before it never came
-            step = self._joiners[stream.attempt].newest_step()
+            step = self._joiner_of(stream).newest_step()
             stream.farewell = _lost(goodbye.gaps, missing + (not goodbye.gaps), step)
         stream.ended = stream.is_leaving = True
         stream.told_committed = -2
-        joiner = self._joiners[stream.attempt]
+        joiner = self._joiner_of(stream)
         joiner.leave(stream.rank, goodbye.reason)
         self._everyone_left = self._everyone_left or joiner.is_deserted
 
     def steer(self) -> Iterator[tuple[Stream, Control | Alerts]]:
         """Which streams are to be told how to go on, if some do not know it."""
-        told = {attempt: response.take() for attempt, response in self._responses.items()}
-        for attempt, budget in self._budgets.items():
-            joiner = self._joiners[attempt]
-            change = budget.decide(joiner.present())
-            if change is not None:
-                joiner.tell("budget", change.rank, change.step, change.text)
+        steered = {number: attempt.steer() for number, attempt in self._attempts.items()}
         for stream in self.streams.values():
-            budget = self._budgets.get(stream.attempt)
-            asked = (budget and budget.control, self._relief.get(stream.attempt))
-            control = max((one for one in asked if one), key=_stretch, default=None)
             if stream.ended:
                 continue
-            yield from ((stream, alerts) for alerts in told[stream.attempt])
+            alerts, control = steered[stream.attempt]
+            yield from ((stream, one) for one in alerts)
             if control is not None and control != stream.told_control:
                 stream.told_control = control
                 yield stream, control
 
     def relieve(self, stretch: int) -> None:
         """Have all agents measure so many times as rarely: the collector does not keep up."""
-        for attempt, joiner in self._joiners.items():
-            step = joiner.newest_step() + NOTICE_STEPS
-            self._relief[attempt] = Control(stretch=stretch, from_step=step)
-            often = f"{stretch} times as rarely as asked for" if stretch > 1 else "as asked for"
-            why = "does not keep up" if stretch > 1 else "keeps up again"
-            text = f"The collector {why}: from step {step} on each site is sketched {often}."
-            joiner.tell("overload", -1, step, text)
+        for attempt in self._attempts.values():
+            attempt.relieve(stretch)
 
     def lose_absent(self, why: str) -> None:
         """Tell all ranks as lost that have not said goodbye; see `Joiner.lose_absent`."""
-        for joiner in self._joiners.values():
-            joiner.lose_absent(why)
+        for attempt in self._attempts.values():
+            attempt.joiner.lose_absent(why)
 
     # Commits -------------------------------------------------------------------------------------
 
@@ -380,16 +303,16 @@ class Run:
 
     def world_size(self, attempt: int) -> int:
         """How many ranks an attempt has."""
-        return self._joiners[attempt].world_size
+        return self._attempts[attempt].world_size
 
     @property
     def open_records(self) -> int:
         """How many records still wait for ranks."""
-        return sum(joiner.open_records for joiner in self._joiners.values())
+        return sum(one.joiner.open_records for one in self._attempts.values())
 
     def held_bytes(self) -> int:
         """What frames, and records that are not durable yet, take of memory."""
-        return self._record_bytes() + sum(one.held_bytes for one in self._joiners.values())
+        return self._record_bytes() + sum(one.joiner.held_bytes for one in self._attempts.values())
 
     @property
     def is_awaited(self) -> bool:
@@ -401,37 +324,23 @@ class Run:
         return (
             self._ready is None
             and self._commits.is_free
-            and all(
-                joiner.open_records == 0 and joiner.everyone_is_gone(now, self._started[attempt])
-                for attempt, joiner in self._joiners.items()
-            )
+            and all(attempt.is_over(now) for attempt in self._attempts.values())
         )
 
     def prune(self, now: float) -> Iterator[Stream]:
         """Forget the streams that have ended and are wholly durable, and attempts without any."""
         for stream in list(self.streams.values()):
-            joiner = self._joiners[stream.attempt]
-            gone = joiner.last_seen(stream.rank) is None
+            gone = self._joiner_of(stream).last_seen(stream.rank) is None
             answered = stream.told_committed >= stream.cursor.committed or not stream.ended
             if gone and answered and not stream.cursor.waiting:
-                for known in stream.schemas.values():
-                    self._forget(known)
+                self._schemas.forget(stream)
                 del self.streams[stream.name]
                 yield stream
         used = {stream.attempt for stream in self.streams.values()}
-        for attempt, joiner in list(self._joiners.items()):
-            old = attempt not in used and attempt != max(self._joiners)
-            if (
-                old
-                and not joiner.open_records
-                and joiner.everyone_is_gone(now, self._started[attempt])
-            ):
-                del self._joiners[attempt], self._started[attempt], self._ranks[attempt]
-                self._budgets.pop(attempt, None)
-                self._relief.pop(attempt, None)
-                self._responses.pop(attempt, None)
-                self._refused.pop(attempt, None)
-                self._incidents.pop(attempt, None)
+        latest = max(self._attempts, default=0)
+        for number, attempt in list(self._attempts.items()):
+            if number not in used and number != latest and attempt.is_over(now):
+                del self._attempts[number]
 
     def close(self, now: float) -> None:
         """Commit all there is, mark the run as finished and let its store go.
@@ -462,32 +371,32 @@ class Run:
     # Inside --------------------------------------------------------------------------------------
 
     def _refusal(
-        self, hello: Hello, attempt: int, mesh: Mapping[str, int], now: float, user: str
+        self, hello: Hello, number: int, mesh: Mapping[str, int], now: float, user: str
     ) -> str:
-        joiner, stream = self._joiners.get(attempt), self.streams.get(hello.stream)
-        if stream is not None and (stream.attempt, stream.rank) != (attempt, hello.rank):
+        attempt, stream = self._attempts.get(number), self.streams.get(hello.stream)
+        if stream is not None and (stream.attempt, stream.rank) != (number, hello.rank):
             return f"Stream {hello.stream} belongs to rank {stream.rank} already."
         if stream is not None and stream.user != user and not stream.ended:
             return f"Stream {hello.stream} belongs to an agent with another key."
-        if attempt >= self.settings.max_attempts:
+        if number >= self.settings.max_attempts:
             return (
                 f"Run {self.name!r} was started {self.settings.max_attempts} times: take another."
             )
         if stream is None and len(self._commits.stored) >= self.settings.max_stored_streams:
             return f"Run {self.name!r} has had {len(self._commits.stored)} streams: take another."
-        if joiner is None:
+        if attempt is None:
             return ""
-        if (joiner.world_size, self._meshes[attempt]) != (hello.world_size, mesh):
+        if (attempt.world_size, attempt.mesh) != (hello.world_size, mesh):
             return (
-                f"This start of run {self.name!r} has {joiner.world_size} ranks on mesh "
-                f"{self._meshes[attempt]}, got {hello.world_size} on {dict(mesh)}."
+                f"This start of run {self.name!r} has {attempt.world_size} ranks on mesh "
+                f"{attempt.mesh}, got {hello.world_size} on {dict(mesh)}."
             )
-        seen = joiner.last_seen(hello.rank)
+        seen = attempt.joiner.last_seen(hello.rank)
         others = (
             [
                 other
                 for other in self.streams.values()
-                if (other.attempt, other.rank) == (attempt, hello.rank)
+                if (other.attempt, other.rank) == (number, hello.rank)
                 and other.name != hello.stream
                 and not other.ended
             ]
@@ -500,22 +409,6 @@ class Run:
                 "give each job its own run."
             )
         return ""
-
-    def _check_room(self, infos: Sequence[SiteInfo], size_bytes: int, charge: int) -> None:
-        """Refuse a schema that takes the run's memory, or makes what it stores of sites endless."""
-        if self._schema_bytes + charge > self.settings.schema_bytes:
-            raise StoreError(
-                f"The schemas of run {self.name!r} would take more than "
-                f"{self.settings.schema_bytes >> 20} MiB."
-            )
-        if not self._catalog.knows(infos):
-            if self._site_bytes + size_bytes > self.settings.site_bytes:
-                raise StoreError(f"Run {self.name!r} was told of new sites too often.")
-            self._site_bytes += size_bytes
-
-    def _forget(self, known: Known | None) -> None:
-        if known is not None:
-            self._schema_bytes -= known.size_bytes
 
     def _with_known_names(self, stream: Stream, frame: PackedFrame) -> PackedFrame:
         """The frame without the numbers for whose names the run has no room, which is told."""
@@ -531,7 +424,7 @@ class Run:
         return replace(frame, header=msgspec.structs.replace(frame.header, members=members))
 
     def _known(self, stream: Stream, said: Said) -> Said:
-        world_size = self._joiners[stream.attempt].world_size
+        world_size = self.world_size(stream.attempt)
         training = self._training.fit(said.training, world_size)
         health = self._health.fit(said.health, world_size)
         if training is None and health is None:
@@ -539,132 +432,28 @@ class Run:
         if not self._told_of_names:
             self._told_of_names = True
             text = "Numbers with new names are not stored: the run has no room for more of them."
-            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
+            self._joiner_of(stream).tell("no-room", stream.rank, -1, text)
         return msgspec.structs.replace(
             said,
             training=said.training if training is None else training,
             health=said.health if health is None else health,
         )
 
-    def _begin(self, attempt: int, world_size: int, mesh: dict[str, int], now: float) -> None:
-        self._joiners[attempt] = Joiner(
-            attempt,
+    def _begin(self, number: int, world_size: int, mesh: dict[str, int], now: float) -> Attempt:
+        newest = self._newest
+        attempt = self._attempts[number] = Attempt(
+            number,
             world_size,
-            site=lambda index: self._catalog.meta.site(index, attempt),
+            mesh,
+            now,
+            writer=self._writer,
             settings=self.settings.joiner,
+            last_step=newest[1] if newest and newest[0] == number else None,
         )
-        place = {site.label: index for index, site in enumerate(self._catalog.meta.sites)}
-        last_step = self._newest[1] if self._newest and self._newest[0] == attempt else None
-        if self._catalog.meta.attempts[attempt].ranks:
-            self._recall_lost(attempt)
-        self._joiners[attempt].recall_left(self._catalog.meta.attempts[attempt].left)
-        if last_step is not None:
-            self._recall(attempt, world_size)
-        self._joiners[attempt].watch.resume(
-            self._writer.alerts(attempt), place.__getitem__, last_step
-        )
-        self._incidents[attempt] = IncidentLog(
-            self._writer.alerts(attempt), self._catalog.meta.sites
-        )
-        self._responses[attempt] = Response(self.settings.joiner.rules.closer)
-        self._started[attempt] = now
-        self._meshes[attempt] = mesh
-        self._catalog.set_attempt(attempt, world_size, mesh, ())
-        self._ranks[attempt] = {}
+        return attempt
 
-    def _recall(self, attempt: int, world_size: int) -> None:
-        """Let rules remember the last records of an attempt that an earlier collector began."""
-        most = min(RECALLED, RECALLED_ROWS // max(len(self._catalog.meta.sites), 1))
-        try:
-            records = self._writer.replay(attempt, most)
-            self._joiners[attempt].watch.recall(records, world_size=world_size)
-        except Exception as error:  # whatever the store's engine raises: no frame waits for it
-            text = "Rules remember nothing of run %r from before: %r"
-            logger.warning(text, self.name, error)
-
-    def _recall_lost(self, attempt: int) -> None:
-        """Which ranks of an attempt that an earlier collector began are told as lost."""
-        try:
-            self._joiners[attempt].recall_lost(self._writer.lost(attempt))
-        except Exception as error:  # whatever the store's engine raises: no frame waits for it
-            text = "Who was lost of run %r before is not known: %r"
-            logger.warning(text, self.name, error)
-
-    def _introduce(self, attempt: int, hello: Hello) -> None:
-        self._ranks[attempt][hello.rank] = RankInfo(
-            rank=hello.rank,
-            host=hello.host,
-            process=hello.process,
-            device=hello.device,
-            coordinates={axis.name: axis.coordinate for axis in hello.mesh},
-            facts=hello.facts,
-        )
-        self._unwritten.add(attempt)
-
-    def _count_at(self, stream: Stream, schema: Schema, indices: Sequence[int]) -> list[CountedAt]:
-        """Where the run keeps a schema's exact counts; what it has no room for is told."""
-        asked = [(indices[one.site], one.name) for one in schema.exact_counts]
-        places = self._catalog.add_exact_counts(asked)
-        refused = {one for one, place in zip(asked, places, strict=True) if place is None}
-        new = sorted(refused - self._refused[stream.attempt])
-        if new:
-            self._refused[stream.attempt].update(new)
-            site, name = new[0]
-            label = self._catalog.meta.sites[site].label
-            text = (
-                f"{len(new)} exact counts are not stored, {name} of {label} the first: "
-                f"a run has room for {MAX_NUMBERS} counts."
-            )
-            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
-        return [
-            CountedAt(one.site, place, exact_count_named(one.name).shape)
-            for one, place in zip(schema.exact_counts, places, strict=True)
-        ]
-
-    def _derive_at(self, stream: Stream, schema: Schema) -> list[DerivedAt]:
-        """Where the run keeps what is read off a schema's series; what has no room is told."""
-        infos = [
-            QuantityInfo(
-                name=reading.quantity,
-                of=one.of,
-                part=part_of(one.axes, stream.mesh),
-                width=width_of(reading.statistic, one.size),
-                is_vector=reading.statistic in ("values", "spectrum") and one.size > 1,
-                start=0,
-            )
-            for one in schema.series
-            for reading in one.readings
-        ]
-        places = iter(pairs := list(zip(infos, self._catalog.add_quantities(infos), strict=True)))
-        refused = [info.label for info, place in pairs if place is None]
-        if refused and stream.attempt not in self._cramped:
-            self._cramped.add(stream.attempt)
-            text = (
-                f"{len(refused)} quantities are not stored, {refused[0]} the first: "
-                f"a run has room for {MAX_READ} numbers of them."
-            )
-            self._joiners[stream.attempt].tell("no-room", stream.rank, -1, text)
-        return [
-            DerivedAt(
-                one.form,
-                one.size,
-                one.merge,
-                cell_of(one.axes, stream.mesh),
-                tuple(
-                    ReadingAt(reading.statistic, reading.bound, place)
-                    for reading, (_, place) in zip(one.readings, places, strict=False)
-                    if place is not None
-                ),
-            )
-            for one in schema.series
-        ]
-
-    def _write_attempts(self) -> None:
-        for attempt in sorted(self._unwritten & self._joiners.keys()):
-            ranks = [info for _, info in sorted(self._ranks[attempt].items())]
-            world_size = self._joiners[attempt].world_size
-            self._catalog.set_attempt(attempt, world_size, self._meshes[attempt], ranks)
-        self._unwritten.clear()
+    def _joiner_of(self, stream: Stream) -> Joiner:
+        return self._attempts[stream.attempt].joiner
 
     def _due(self, now: float) -> int:
         """How many records are to be gathered now, at most; 0: it is not time yet."""
@@ -677,7 +466,7 @@ class Run:
             return _up_to_a_chunk(self._next_record, most)
         # One chunk of the store at a time: messages are answered in between.
         some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
-        ready = sum(joiner.ready(some) for joiner in self._joiners.values())
+        ready = sum(one.joiner.ready(some) for one in self._attempts.values())
         return some if ready >= some <= most - len(waiting) else 0
 
     def _record_bytes(self) -> int:
@@ -694,15 +483,13 @@ class Run:
         self._gathered_at = now
         self._take_farewells()
         self._ready = gathered = self._ready or Batch()
-        for attempt in sorted(self._joiners):
-            batch = self._joiners[attempt].tick(
-                now, self._next_record, most=most, everything=everything
-            )
+        for number, attempt in sorted(self._attempts.items()):
+            batch = attempt.joiner.tick(now, self._next_record, most=most, everything=everything)
             for record in batch.records:
                 if record.index == self._next_record:
-                    self._next_record, self._newest = record.index + 1, (attempt, record.step)
+                    self._next_record, self._newest = record.index + 1, (number, record.step)
                 self._usual_bytes = record.size_bytes
-            self._responses[attempt].pace(batch.records)
+            attempt.pace(batch.records)
             self._alarm(attempt, batch.alerts)
             batch.events = list(map(self._dated, batch.events))
             gathered.add(batch)
@@ -714,34 +501,24 @@ class Run:
         """What is found in records that are durable is stored with the next."""
         meta = self._catalog.meta
         for record in records:
-            joiner = self._joiners.get(record.attempt)
-            if joiner is not None and record.derived.numbers().values:
-                alerts = joiner.judge_quantities(record, meta.quantities, meta.sites)
-                self._alarm(record.attempt, alerts)
+            attempt = self._attempts.get(record.attempt)
+            if attempt is not None and record.derived.numbers().values:
+                alerts = attempt.joiner.judge_quantities(record, meta.quantities, meta.sites)
+                self._alarm(attempt, alerts)
                 if alerts:
                     self._ready = self._ready or Batch()
                     self._ready.alerts += alerts
 
-    def _alarm(self, attempt: int, alerts: Sequence[Alert]) -> None:
+    def _alarm(self, attempt: Attempt, alerts: Sequence[Alert]) -> None:
         """Agents and sinks hear at once of what was found, stored or not."""
-        self._respond(attempt, alerts)
+        attempt.respond(alerts)
         if not (alerts and self._sinks.are_there):
             return
-        launch, sites = self._launch(attempt), self._catalog.meta.sites
+        launch, sites = self._launch(attempt.number), self._catalog.meta.sites
         for alert in alerts:
             self._sinks.alarm(self.name, launch, alert)
-        for incident in self._incidents[attempt].add(alerts, sites):
+        for incident in attempt.incidents.add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
-
-    def _respond(self, attempt: int, alerts: Sequence[Alert]) -> None:
-        """Agents look closer where it is worth that."""
-        response, joiner = self._responses[attempt], self._joiners[attempt]
-        begun = [alert for alert in alerts if alert.last_step is None]
-        step = joiner.newest_step()
-        free = attempt not in self._budgets and attempt not in self._relief
-        asked = response.add(begun, step, may_detail=free)
-        if asked:
-            joiner.tell("closer-look", -1, step, asked)
 
     def _begin_commit(self, batch: Batch) -> bool:
         """Have it stored; False if there is nothing to store."""
@@ -751,7 +528,8 @@ class Run:
         if not (batch.records or batch.events or batch.alerts or cursors or batch.left):
             self._release(batch)
             return False
-        self._write_attempts()
+        for _, attempt in sorted(self._attempts.items()):
+            attempt.write()
         self._commits.begin(batch, cursors)
         return True
 
@@ -799,7 +577,7 @@ class Run:
         for stream in self.streams.values():
             if stream.farewell and len(stream.cursor.waiting) == 1:
                 [last] = stream.cursor.waiting
-                self._joiners[stream.attempt].lose(stream.rank, stream.name, last, stream.farewell)
+                self._joiner_of(stream).lose(stream.rank, stream.name, last, stream.farewell)
                 stream.farewell = ()
 
     def _leavers(self, released: Mapping[str, Sequence[int]]) -> list[str]:
@@ -860,27 +638,3 @@ def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     for name, pairs in groupby(released, key=lambda pair: pair[0]):
         grouped[name] += [sequence for _, sequence in pairs]
     return grouped
-
-
-def _info(site: Site, attempt: int) -> SiteInfo:
-    return SiteInfo(
-        kind=site.kind,
-        name=site.name,
-        slot=site.slot,
-        occurrence=site.occurrence,
-        dtype=site.dtype,
-        shape=tuple(site.shape),
-        module=site.module,
-        order=site.order,
-        placement=dict(site.placement),
-        aliases=tuple(site.aliases),
-        checked=site.checked,
-        whole=tuple(site.whole),
-        cuts=tuple(site.cuts),
-        group=site.group,
-        attempt=attempt,
-    )
-
-
-def _stretch(control: Control) -> int:
-    return control.stretch
