@@ -5,7 +5,8 @@ The one rule of this room: what is acknowledged is durable, and what is durable 
 
 from .command import collect
 from .health import Health
-from .joiner import Batch, Joiner, JoinerSettings, Place
+from .joiner import Batch, Joiner, JoinerSettings
+from .ranks import Place
 from .service import Service
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings

@@ -77,7 +77,7 @@ class Attempt:
         if hello.budget >= LEAST_BUDGET and self._budget is None:
             self._budget = Budget(hello.budget)
         self._response.is_of_use |= hello.keeps_back
-        self.joiner.hear(hello.rank, now)
+        self.joiner.ranks.hear(hello.rank, now)
         self._ranks[hello.rank] = RankInfo(
             rank=hello.rank,
             host=hello.host,
@@ -98,7 +98,7 @@ class Attempt:
     def is_over(self, now: float) -> bool:
         """Whether no rank is there, none is expected, and no record waits for any."""
         joiner = self.joiner
-        return not joiner.open_records and joiner.everyone_is_gone(now, self.started)
+        return not joiner.open_records and joiner.ranks.everyone_is_gone(now, self.started)
 
     # What agents are asked -----------------------------------------------------------------------
 
@@ -110,21 +110,21 @@ class Attempt:
     def steer(self) -> tuple[list[Alerts], Control | None]:
         """What is to be told now to all its agents, and how they are to go on."""
         if self._budget is not None:
-            change = self._budget.decide(self.joiner.present())
+            change = self._budget.decide(self.joiner.ranks.present())
             if change is not None:
-                self.joiner.tell("budget", change.rank, change.step, change.text)
+                self.joiner.telling.tell("budget", change.rank, change.step, change.text)
         asked = (self._budget and self._budget.control, self._relief)
         control = max((one for one in asked if one), key=_stretch, default=None)
         return self._response.take(), control
 
     def relieve(self, stretch: int) -> None:
         """Have its agents measure so many times as rarely: the collector does not keep up."""
-        step = self.joiner.newest_step() + NOTICE_STEPS
+        step = self.joiner.ranks.newest_step() + NOTICE_STEPS
         self._relief = Control(stretch=stretch, from_step=step)
         often = f"{stretch} times as rarely as asked for" if stretch > 1 else "as asked for"
         why = "does not keep up" if stretch > 1 else "keeps up again"
         text = f"The collector {why}: from step {step} on each site is sketched {often}."
-        self.joiner.tell("overload", -1, step, text)
+        self.joiner.telling.tell("overload", -1, step, text)
 
     def pace(self, records: Sequence[Record]) -> None:
         """Learn from new records how long a step takes."""
@@ -133,11 +133,11 @@ class Attempt:
     def respond(self, alerts: Sequence[Alert]) -> None:
         """Have agents look closer where it is worth that."""
         begun = [alert for alert in alerts if alert.last_step is None]
-        step = self.joiner.newest_step()
+        step = self.joiner.ranks.newest_step()
         free = self._budget is None and self._relief is None
         asked = self._response.add(begun, step, may_detail=free)
         if asked:
-            self.joiner.tell("closer-look", -1, step, asked)
+            self.joiner.telling.tell("closer-look", -1, step, asked)
 
     # What was before -----------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Attempt:
         before = meta.attempts[self.number]
         if before.ranks:
             self._recall_lost()
-        joiner.recall_left(before.left)
+        joiner.ranks.recall(left=before.left)
         if last_step is not None:
             self._recall_records()
         place = {site.label: index for index, site in enumerate(meta.sites)}
@@ -166,7 +166,7 @@ class Attempt:
     def _recall_lost(self) -> None:
         """Which ranks are told as lost."""
         try:
-            self.joiner.recall_lost(self._writer.lost(self.number))
+            self.joiner.ranks.recall(lost=self._writer.lost(self.number))
         except Exception as error:  # whatever the store's engine raises: no frame waits for it
             text = "Who was lost of run %r before is not known: %r"
             logger.warning(text, self._writer.run, error)

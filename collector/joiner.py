@@ -9,10 +9,9 @@ it for a while; what comes after that is dropped, and told as a gap.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..merge.joining import KEPT_RANKS
 from ..merge.merging import Merged, merge_contributions
@@ -21,7 +20,6 @@ from ..merge.plan import Contribution, Plans
 from ..merge.series import Derived
 from ..rules.book import RuleBook
 from ..rules.watch import Watch
-from ..sketch.labels import rank_words
 from ..store.record import Alert, Event, QuantityInfo, RankFrames, Record, SiteInfo
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
@@ -29,13 +27,11 @@ from ..wire.messages import Gap
 from .exact import Exact
 from .held import Held, Key
 from .keeper import Keeper, PerRank, keeps
+from .ranks import Rank, Ranks
+from .telling import Telling
 
 RECORD_BYTES, RANK_BYTES = 1024, 64
 """What an open record takes of memory, and each rank that it waits for."""
-MAX_EVENTS = 4096
-"""Of one batch; what more there was is counted."""
-MAX_PLACES = 32
-"""Places at which ranks stand that are told of a job that hangs."""
 LATE = "it came after the record had been closed for good"
 UNREADABLE = "its frame could not be read"
 UNMERGED = "the record could not be merged"
@@ -96,37 +92,6 @@ class Batch:
         self.size_bytes += other.size_bytes
 
 
-class Place(NamedTuple):
-    """Where a rank stands in its training."""
-
-    step: int = 0
-    tensors: int = 0
-    """How many of the step it has come to."""
-    site: str = ""
-    """The last of them."""
-
-    def words(self) -> str:
-        """It as a part of a sentence."""
-        at = f", last at {self.site}" if self.site else ""
-        return f"in step {self.step}{at}" + (f", its tensor {self.tensors:,}" if at else "")
-
-
-@dataclass(slots=True)
-class _Rank:
-    """What is known of one rank."""
-
-    seen: float
-    position: Key | None = None
-    """The record that its last frame went to."""
-    unfinished: bool = False
-    """Whether that frame was partial, so that a full one may replace it."""
-    gone: bool = False
-    """Said goodbye, or was silent for too long."""
-    place: Place = field(default_factory=Place)
-    moved: float = 0.0
-    """When it was last heard to be at another place."""
-
-
 @dataclass(slots=True)
 class _Late:
     """Frames of one rank that came too late."""
@@ -155,28 +120,25 @@ class Joiner:
     ) -> None:
         self.attempt = attempt
         self.world_size = world_size
-        self.settings = settings or JoinerSettings()
-        self._ranks: dict[int, _Rank] = {}
-        self._here = 0
-        """How many of them are not gone."""
-        self._lost_before = set[int]()
-        """Ranks that were told as lost, and have not been heard of since it began."""
-        self._left_before = set[int]()
-        """Ranks that said goodbye then, and have not come back."""
+        self.settings = settings = settings or JoinerSettings()
+        self.telling = Telling(attempt)
+        """What the next batch tells beside records."""
+        self.ranks = Ranks(
+            world_size,
+            self.telling,
+            lost_after_s=settings.lost_after_s,
+            stalled_after_s=settings.stalled_after_s,
+            begins_within_s=settings.begins_within_s,
+        )
         self._order: list[Key] = []
         self._open: dict[Key, Held] = {}
         self._closed: OrderedDict[Key, Held] = OrderedDict()
         self._forgotten: OrderedDict[Key, None] = OrderedDict()
         self._late: dict[int, _Late] = {}
-        self._events: list[Event] = []
-        self._untold = 0
-        """Events for which a batch had no room."""
         self._skipped: list[tuple[str, int]] = []
-        self._stalled = False
-        """Whether it was told that no rank moves."""
         self._plans = Plans()
-        self._keeper = Keeper(self.settings.per_rank, world_size)
-        self.watch = Watch(attempt, site, self.settings.rules)
+        self._keeper = Keeper(settings.per_rank, world_size)
+        self.watch = Watch(attempt, site, settings.rules)
         """What its records are judged by."""
         self._exact = Exact(site)
         self._open_bytes = 0
@@ -207,7 +169,7 @@ class Joiner:
 
     def begins(self, rank: int, step: int, *, final: bool, kept: bool) -> bool:
         """Whether a frame of `rank` would begin a record."""
-        state = self._ranks.get(rank)
+        state = self.ranks.known.get(rank)
         key = self._key(state, step, final, kept=kept) if state else None
         return key not in self._open and key not in self._closed
 
@@ -222,58 +184,14 @@ class Joiner:
         Args:
             why: the middle of a sentence, from the verb on.
         """
-        for rank in self.present():
-            self._lose(rank, self._ranks[rank], why)
-
-    def recall_lost(self, ranks: Iterable[int]) -> None:
-        """An earlier collector told these as lost: should one come it is back."""
-        self._lost_before.update(ranks)
-
-    def recall_left(self, ranks: Iterable[int]) -> None:
-        """These have said goodbye to an earlier collector: none of them is awaited."""
-        self._left_before.update(ranks)
-
-    def present(self) -> list[int]:
-        """The ranks that are there: heard of, not gone."""
-        return [rank for rank, state in self._ranks.items() if not state.gone]
-
-    @property
-    def is_deserted(self) -> bool:
-        """Whether no rank is there that was heard of."""
-        return not self._here
-
-    def newest_step(self) -> int:
-        """The furthest that a rank has come, as far as is known."""
-        return max((state.place.step for state in self._ranks.values()), default=0)
-
-    def last_seen(self, rank: int) -> float | None:
-        """When the rank was last heard; None if never, or if it is gone."""
-        state = self._ranks.get(rank)
-        return None if state is None or state.gone else state.seen
-
-    def hear(self, rank: int, now: float, place: Place | None = None) -> None:
-        """The rank is alive, and at this place."""
-        self._left_before.discard(rank)
-        state = self._ranks.get(rank)
-        if state is None:
-            state = self._ranks[rank] = _Rank(seen=now, moved=now, gone=rank in self._lost_before)
-            self._here += not state.gone
-        if state.gone:
-            state.gone = False
-            self._here += 1
-            self._tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
-        state.seen = max(state.seen, now)
-        if place is not None and place != state.place:
-            state.place, state.moved = place, now
+        for rank in self.ranks.present():
+            self._lose(rank, why)
 
     def leave(self, rank: int, reason: str = "") -> None:
         """The rank ended its stream: nothing waits for it any more."""
-        state = self._ranks.get(rank)
-        if state is None or state.gone:
-            return
-        if reason:
-            self._tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
-        self._let_go(rank, state)
+        text = f"Rank {rank} left: {reason}" if reason else ""
+        if self.ranks.leave(rank, "rank-left", text):
+            self.pass_over(rank)
 
     def feed(
         self,
@@ -290,13 +208,13 @@ class Joiner:
             lost: what was lost since the frame before, told with the record that this goes to.
         """
         header = frame.header
-        state = self._arrive(rank, header.step, now, kept=header.kept)
+        state = self.ranks.arrive(rank, header.step, now, kept=header.kept)
         told = [
             *(
-                self._event("report", rank, header.step, said, header.time_ns)
+                self.telling.event("report", rank, header.step, said, header.time_ns)
                 for said in header.reports
             ),
-            *(self._gap(rank, gap) for gap in lost),
+            *(self.telling.gap(rank, gap) for gap in lost),
         ]
         key = self._key(state, header.step, header.final, kept=header.kept)
         if state.position is None or key > state.position or not header.kept:
@@ -319,14 +237,14 @@ class Joiner:
             lost: by rank what was lost since the frame before.
         """
         header = frame.header
-        states = [self._arrive(rank, header.step, now, kept=False) for rank in ranks]
+        states = [self.ranks.arrive(rank, header.step, now, kept=False) for rank in ranks]
         # They may have been rewound, all or some; one record has them all.
         key = max(self._key(state, header.step, header.final, kept=False) for state in states)
         for rank, state in zip(ranks, states, strict=True):
             self._move(rank, state, key)
             state.unfinished = False
         sent = [(member.stream, member.sequence) for member in header.members]
-        told = [self._gap(rank, gap) for rank, gaps in lost.items() for gap in gaps]
+        told = [self.telling.gap(rank, gap) for rank, gaps in lost.items() for gap in gaps]
         part, frames = (
             Contribution(frame, layout, tuple(ranks)),
             dict(zip(ranks, sent, strict=True)),
@@ -339,11 +257,7 @@ class Joiner:
         It counts as dealt with once these gaps are durable.
         """
         self._skipped.append((stream, sequence))
-        self._events += [self._gap(rank, gap) for gap in lost]
-
-    def tell(self, kind: str, rank: int, step: int, text: str) -> None:
-        """Have an event in the next batch."""
-        self._tell(kind, rank, step, text)
+        self.telling.add(*(self.telling.gap(rank, gap) for gap in lost))
 
     def tick(
         self, now: float, next_index: int, *, most: int | None = None, everything: bool = False
@@ -357,8 +271,9 @@ class Joiner:
                 the next call.
             everything: close what is open, too: the collector ends.
         """
-        self._find_lost(now)
-        self._find_stall(now)
+        for rank in self.ranks.silent(now):
+            self._lose(rank, f"was silent for {self.settings.lost_after_s:g} s")
+        self.ranks.find_stall(now)
         batch = Batch()
         due = len(self._order) if everything else self._due(now, most)
         for key in self._order[:due]:
@@ -367,36 +282,15 @@ class Joiner:
         self._patch(batch)
         self._forget(now)
         self._tell_late(batch)
-        batch.events = self._bounded([*batch.events, *self._events])
-        self._events, self._untold = [], 0
+        batch.events = self.telling.take(batch.events)
         batch.released += self._skipped
         self._skipped = []
         batch.judged, self.watch.judged = self.watch.judged, Counter[str]()
         return batch
 
-    def everyone_is_gone(self, now: float, started: float) -> bool:
-        """Whether no rank of the attempt is there, and none is expected.
-
-        A rank that was never heard of is expected for `lost_after_s` after `started`.
-        """
-        if not self.is_deserted:
-            return False
-        heard = max((state.seen for state in self._ranks.values()), default=started)
-        everyone = len(self._ranks) + len(self._left_before) >= self.world_size
-        return everyone or now - max(heard, started) > self.settings.lost_after_s
-
     # Ranks ---------------------------------------------------------------------------------------
 
-    def _arrive(self, rank: int, step: int, now: float, *, kept: bool) -> _Rank:
-        self.hear(rank, now)
-        state = self._ranks[rank]
-        state.moved = now
-        may_go_back = not kept and not state.unfinished  # then it is a rewind
-        if step > state.place.step or may_go_back:
-            state.place = state.place._replace(step=step)
-        return state
-
-    def _key(self, state: _Rank, step: int, final: bool, *, kept: bool) -> Key:
+    def _key(self, state: Rank, step: int, final: bool, *, kept: bool) -> Key:
         position = state.position
         if position is None:
             return self._meet(0, step, final) or (self._lowest_epoch(), step, final)
@@ -412,49 +306,19 @@ class Joiner:
         return next(known, None)
 
     def _lowest_epoch(self) -> int:
-        places = [state.position for state in self._ranks.values() if not state.gone]
+        places = [state.position for state in self.ranks.known.values() if not state.gone]
         return min((place[0] for place in places if place is not None), default=0)
 
-    def _move(self, rank: int, state: _Rank, key: Key) -> None:
+    def _move(self, rank: int, state: Rank, key: Key) -> None:
         """The rank has come to `key`: no record before it waits for the rank."""
         begin = 0 if state.position is None else bisect_left(self._order, state.position)
         for earlier in self._order[begin : bisect_left(self._order, key)]:
             self._open[earlier].waiting.discard(rank)
         state.position = key
 
-    def _let_go(self, rank: int, state: _Rank) -> None:
-        state.gone = True
-        self._here -= 1
-        self.pass_over(rank)
-
-    def _find_lost(self, now: float) -> None:
-        for rank, state in self._ranks.items():
-            if not state.gone and now - state.seen > self.settings.lost_after_s:
-                self._lose(rank, state, f"was silent for {self.settings.lost_after_s:g} s")
-
-    def _lose(self, rank: int, state: _Rank, why: str) -> None:
-        text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
-        self._tell("rank-lost", rank, state.place.step, text)
-        self._let_go(rank, state)
-
-    def _find_stall(self, now: float) -> None:
-        moved = max((one.moved for one in self._ranks.values() if not one.gone), default=now)
-        begun = any(one.place != Place() for one in self._ranks.values())
-        limit_s = self.settings.stalled_after_s if begun else self.settings.begins_within_s
-        stalled = now - moved > limit_s
-        if stalled and not self._stalled:
-            at = defaultdict[Place, list[int]](list)
-            for rank in sorted(self.present()):
-                at[self._ranks[rank].place].append(rank)
-            # Those that are fewest, or behind, are most likely the ones that the others wait for.
-            places = sorted(at.items(), key=lambda item: (len(item[1]), item[0]))
-            text = "; ".join(
-                f"{rank_words(ranks)} {place.words()}" for place, ranks in places[:MAX_PLACES]
-            )
-            since = f"No rank has moved for {limit_s:g} s: "
-            place, [rank, *_] = places[0]
-            self._tell("stalled", rank, place.step, f"{since}{text}.")
-        self._stalled = stalled
+    def _lose(self, rank: int, why: str) -> None:
+        if self.ranks.lose(rank, why):
+            self.pass_over(rank)
 
     # Records -------------------------------------------------------------------------------------
 
@@ -470,8 +334,8 @@ class Joiner:
 
     def _awaited(self, key: Key, kept: bool) -> set[int]:
         """Ranks that have not come to a record yet; what they have kept back comes, or does not."""
-        awaited = set(range(self.world_size)) - self._left_before
-        for rank, state in self._ranks.items():
+        awaited = set(range(self.world_size)) - self.ranks.left_before
+        for rank, state in self.ranks.known.items():
             at = state.position
             if state.gone or (at is not None and (at > key or (kept and at == key))):
                 awaited.discard(rank)
@@ -544,7 +408,7 @@ class Joiner:
         except Exception as error:  # what peers have sent never ends what serves all
             cause = f"{UNMERGED}: {error!r}"
             gap = Gap(first_step=step, last_step=step, frames=frames, cause=cause)
-            batch.events.append(self._gap(-1, gap))
+            batch.events.append(self.telling.gap(-1, gap))
             return False
         said = held.said()
         is_small, kept = self.world_size <= self.settings.keep_ranks, self.settings.per_rank
@@ -587,13 +451,14 @@ class Joiner:
             given = self._exact.judge(merged, watch.firing, record.training, whole=whole)
             alerts = watch.judge(record, given, world_size=self.world_size, patched=patched)
         except Exception as error:  # what peers have sent never costs the record
-            self._tell("rule-failed", -1, record.step, f"A record was not judged: {error!r}.")
+            text = f"A record was not judged: {error!r}."
+            self.telling.tell("rule-failed", -1, record.step, text)
             return []
         for text in self._exact.unjudged.take():
-            self._tell("not-judged", -1, record.step, text)
+            self.telling.tell("not-judged", -1, record.step, text)
         for name, why in list(watch.broken.items())[broken:]:
             text = f"Rule {name} has failed, and judges no more: {why.rstrip('.')}."
-            self._tell("rule-failed", -1, record.step, text)
+            self.telling.tell("rule-failed", -1, record.step, text)
         return alerts
 
     def judge_quantities(
@@ -604,7 +469,7 @@ class Joiner:
             return self.watch.judge_quantities(record, quantities, sites)
         except Exception as error:  # what peers have sent never costs the record
             text = f"The quantities of a record were not judged: {error!r}."
-            self._tell("rule-failed", -1, record.step, text)
+            self.telling.tell("rule-failed", -1, record.step, text)
             return []
 
     def _may_change(self, held: Held) -> bool:
@@ -612,7 +477,7 @@ class Joiner:
         if held.kept:
             return len(held.ranks) < self.world_size
         for rank in range(self.world_size):
-            state = self._ranks.get(rank)
+            state = self.ranks.known.get(rank)
             if rank not in held.ranks:
                 if state is None or state.position is None or state.position < held.key:
                     return True
@@ -655,41 +520,6 @@ class Joiner:
         while len(self._forgotten) > 16 * self.settings.retain_records:
             self._forgotten.popitem(last=False)
 
-    # Events --------------------------------------------------------------------------------------
-
-    def _tell(self, kind: str, rank: int, step: int, text: str) -> None:
-        if len(self._events) >= MAX_EVENTS:
-            self._untold += 1
-            return
-        self._events.append(self._event(kind, rank, step, text))
-
-    def _bounded(self, events: list[Event]) -> list[Event]:
-        """As many as a batch may tell, gaps before all others, and how many more there were."""
-        untold = self._untold + max(len(events) - MAX_EVENTS, 0)
-        if not untold:
-            return events
-        events = sorted(events, key=lambda event: event.kind != "gap")[:MAX_EVENTS]
-        text = f"{untold} more events came at once, and were left out."
-        return [*events, self._event("events-lost", -1, -1, text)]
-
-    def _event(self, kind: str, rank: int, step: int, text: str, time_ns: int = 0) -> Event:
-        return Event(
-            kind=kind, attempt=self.attempt, rank=rank, step=step, text=text, time_ns=time_ns
-        )
-
-    def _gap(self, rank: int, gap: Gap) -> Event:
-        first, last = gap.first_step, gap.last_step
-        who = "A record" if rank < 0 else f"Rank {rank}"
-        steps = f"step {first}" if first == last else f"steps {first} to {last}"
-        frames = "1 frame" if gap.frames == 1 else f"{gap.frames} frames"
-        text = f"{who} lost {frames} of {steps}: {gap.cause}."
-        return replace(
-            self._event("gap", rank, gap.first_step, text),
-            last_step=gap.last_step,
-            frames=gap.frames,
-            cause=gap.cause,
-        )
-
     def _tell_late(self, batch: Batch) -> None:
         for rank, late in self._late.items():
             gap = Gap(
@@ -698,7 +528,7 @@ class Joiner:
                 frames=len(late.steps),
                 cause=LATE,
             )
-            batch.events.append(self._gap(rank, gap))
+            batch.events.append(self.telling.gap(rank, gap))
             batch.released += late.released
             batch.events += late.told
         self._late = {}

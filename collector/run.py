@@ -36,7 +36,8 @@ from ..wire.messages import (
 from .attempt import Attempt
 from .commits import Commits
 from .cursor import Cursor
-from .joiner import UNREADABLE, Batch, Joiner, Place
+from .joiner import UNREADABLE, Batch, Joiner
+from .ranks import Place
 from .room import Names
 from .schemas import Schemas
 from .settings import CollectorSettings
@@ -162,7 +163,7 @@ class Run:
         missing = stream.cursor.receive(header.sequence, frame.size_bytes)
         attempt = self._attempts[stream.attempt]
         if missing is None:
-            attempt.joiner.hear(stream.rank, now)
+            attempt.joiner.ranks.hear(stream.rank, now)
             return False
         lost = _lost(header.gaps, missing, header.step)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
@@ -227,19 +228,19 @@ class Run:
     def hear(self, stream: Stream, state: State, now: float) -> None:
         """A sign of life."""
         place = Place(state.step, state.tensors, state.site)
-        self._joiner_of(stream).hear(stream.rank, now, place)
+        self._joiner_of(stream).ranks.hear(stream.rank, now, place)
 
     def leave(self, stream: Stream, goodbye: Goodbye) -> None:
         """The stream has ended; it gets an answer once all of it is durable, this too."""
         missing = stream.cursor.receive(goodbye.last, 0)
         if missing is not None:  # it has a number of its own, or frames before it never came
-            step = self._joiner_of(stream).newest_step()
+            step = self._joiner_of(stream).ranks.newest_step()
             stream.farewell = _lost(goodbye.gaps, missing + (not goodbye.gaps), step)
         stream.ended = stream.is_leaving = True
         stream.told_committed = -2
         joiner = self._joiner_of(stream)
         joiner.leave(stream.rank, goodbye.reason)
-        self._everyone_left = self._everyone_left or joiner.is_deserted
+        self._everyone_left = self._everyone_left or joiner.ranks.is_deserted
 
     def steer(self) -> Iterator[tuple[Stream, Control | Alerts]]:
         """Which streams are to be told how to go on, if some do not know it."""
@@ -330,7 +331,7 @@ class Run:
     def prune(self, now: float) -> Iterator[Stream]:
         """Forget the streams that have ended and are wholly durable, and attempts without any."""
         for stream in list(self.streams.values()):
-            gone = self._joiner_of(stream).last_seen(stream.rank) is None
+            gone = self._joiner_of(stream).ranks.last_seen(stream.rank) is None
             answered = stream.told_committed >= stream.cursor.committed or not stream.ended
             if gone and answered and not stream.cursor.waiting:
                 self._schemas.forget(stream)
@@ -391,7 +392,7 @@ class Run:
                 f"This start of run {self.name!r} has {attempt.world_size} ranks on mesh "
                 f"{attempt.mesh}, got {hello.world_size} on {dict(mesh)}."
             )
-        seen = attempt.joiner.last_seen(hello.rank)
+        seen = attempt.joiner.ranks.last_seen(hello.rank)
         others = (
             [
                 other
@@ -432,7 +433,7 @@ class Run:
         if not self._told_of_names:
             self._told_of_names = True
             text = "Numbers with new names are not stored: the run has no room for more of them."
-            self._joiner_of(stream).tell("no-room", stream.rank, -1, text)
+            self._joiner_of(stream).telling.tell("no-room", stream.rank, -1, text)
         return msgspec.structs.replace(
             said,
             training=said.training if training is None else training,

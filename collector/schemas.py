@@ -115,7 +115,7 @@ class Schemas:
                 f"{len(new)} exact counts are not stored, {name} of {label} the first: "
                 f"a run has room for {MAX_NUMBERS} counts."
             )
-            attempt.joiner.tell("no-room", rank, -1, text)
+            attempt.joiner.telling.tell("no-room", rank, -1, text)
         return [
             CountedAt(one.site, place, exact_count_named(one.name).shape)
             for one, place in zip(schema.exact_counts, places, strict=True)
@@ -143,7 +143,7 @@ class Schemas:
                 f"{len(refused)} quantities are not stored, {refused[0]} the first: "
                 f"a run has room for {MAX_READ} numbers of them."
             )
-            attempt.joiner.tell("no-room", stream.rank, -1, text)
+            attempt.joiner.telling.tell("no-room", stream.rank, -1, text)
         return [
             DerivedAt(
                 one.form,

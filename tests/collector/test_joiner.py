@@ -219,7 +219,7 @@ def test_a_deadline_closes_what_comes_before_it(ranks: Ranks) -> None:
 
 def test_a_lost_rank_is_named_and_no_longer_awaited(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2, settings=JoinerSettings(lost_after_s=3.0)), ranks(2)
-    joiner.hear(1, 0.0, Place(6, 3, "layers.2"))
+    joiner.ranks.hear(1, 0.0, Place(6, 3, "layers.2"))
     feed(joiner, zero, 6, 1.0)
     batch = joiner.tick(3.5, 0)
 
@@ -244,7 +244,7 @@ def test_who_has_not_left_when_the_collector_makes_way_is_lost_and_told_once(
     feed(joiner, zero, 6)
     feed(joiner, one, 6)
     joiner.leave(0)
-    joiner.hear(1, 0.1, Place(7, 2, "layers.0"))
+    joiner.ranks.hear(1, 0.1, Place(7, 2, "layers.0"))
     for _ in range(2):
         joiner.lose_absent("had not said goodbye")
     batch = joiner.tick(60.0, 0, everything=True)
@@ -257,13 +257,13 @@ def test_who_has_not_left_when_the_collector_makes_way_is_lost_and_told_once(
 
 def test_a_rank_that_an_earlier_collector_told_as_lost_is_back(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2), ranks(2)
-    joiner.recall_lost([1])
+    joiner.ranks.recall(lost=[1])
     feed(joiner, zero, 6)
     assert kinds(joiner.tick(0.1, 0)) == []
     feed(joiner, one, 6)
     feed(joiner, one, 7)
     assert kinds(joiner.tick(0.2, 0)) == ["rank-joined"]
-    assert joiner.present() == [0, 1]
+    assert joiner.ranks.present() == [0, 1]
 
 
 def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
@@ -274,9 +274,9 @@ def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:
     joiner.leave(1)
 
     assert steps(joiner.tick(0.1, 0)) == [(0, 1, (0, 1), True), (1, 2, (0,), False)]
-    assert not joiner.everyone_is_gone(0.1, 0.0)
+    assert not joiner.ranks.everyone_is_gone(0.1, 0.0)
     joiner.leave(0, "KeyboardInterrupt")
-    assert joiner.everyone_is_gone(0.1, 0.0)
+    assert joiner.ranks.everyone_is_gone(0.1, 0.0)
     assert kinds(joiner.tick(0.2, 2)) == ["rank-left"]
 
 
@@ -285,8 +285,8 @@ def test_a_rank_that_never_came_is_expected_for_a_while(ranks: Ranks) -> None:
     feed(joiner, zero, 1)
     joiner.leave(0)
 
-    assert not joiner.everyone_is_gone(2.0, 0.0)
-    assert joiner.everyone_is_gone(3.1, 0.0)
+    assert not joiner.ranks.everyone_is_gone(2.0, 0.0)
+    assert joiner.ranks.everyone_is_gone(3.1, 0.0)
 
 
 def test_a_run_that_was_rewound_gets_new_records(ranks: Ranks) -> None:
@@ -379,12 +379,12 @@ def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> 
     zero, one, two = ranks(3)
     for rank in (zero, one, two):
         feed(joiner, rank, 1)
-        joiner.hear(rank.rank, 1.0, Place(2, 7, "activation:fc"))
-    joiner.hear(1, 2.0, Place(2, 6, "activation:up"))
+        joiner.ranks.hear(rank.rank, 1.0, Place(2, 7, "activation:fc"))
+    joiner.ranks.hear(1, 2.0, Place(2, 6, "activation:up"))
     assert joiner.tick(6.5, 0).events == []
     for now in (3.0, 8.0):
         for rank, site in enumerate(("activation:fc", "activation:up", "activation:fc")):
-            joiner.hear(rank, now, Place(2, 6 if rank == 1 else 7, site))
+            joiner.ranks.hear(rank, now, Place(2, 6 if rank == 1 else 7, site))
     [event] = joiner.tick(8.0, 1).events
     assert (event.kind, event.rank, event.step) == ("stalled", 1, 2)
     assert event.text == (
@@ -392,7 +392,7 @@ def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> 
         "ranks 0, 2 in step 2, last at activation:fc, its tensor 7."
     )
     assert joiner.tick(9.0, 1).events == []
-    joiner.hear(1, 10.0, Place(3, 1, "activation:up"))
+    joiner.ranks.hear(1, 10.0, Place(3, 1, "activation:up"))
     assert joiner.tick(11.0, 1).events == []
     assert [event.kind for event in joiner.tick(15.5, 1).events] == ["stalled"]
 
@@ -401,7 +401,7 @@ def test_before_the_first_tensor_a_job_may_take_its_time() -> None:
     settings = JoinerSettings(stalled_after_s=5.0, begins_within_s=60.0, lost_after_s=1e3)
     joiner = new_joiner(0, 2, settings=settings)
     for rank in range(2):
-        joiner.hear(rank, 0.0)
+        joiner.ranks.hear(rank, 0.0)
     assert joiner.tick(50.0, 0).events == []
     [event] = joiner.tick(61.0, 0).events
     assert event.text == "No rank has moved for 60 s: ranks 0, 1 in step 0."
