@@ -19,6 +19,7 @@ from ...wire.messages import Kind
 from ..modes import Mode
 from ..printing import PrintOptions
 from .functions import RULES
+from .objects import Objects
 from .shards import names_of
 from .walking import Found, Samples, Walk
 
@@ -94,6 +95,7 @@ def collect(
 
     Args:
         fn: of any pytrees; what is no array in them is taken as constant. It is traced once a call.
+            What it changes in modules of nnx that it is given is changed.
         within: a context in which it is traced, as that of `linen.outputs`.
         samples: how samples lie on the mesh, as `NamedSharding(mesh, P("dp"))`, where its axes are
             automatic. Then no collective is added: what has not a row a sample is not seen, and
@@ -110,14 +112,16 @@ def collect(
 
     @wraps(fn)
     def collected(*args: Arguments.args, **kwargs: Arguments.kwargs) -> tuple[Result, Taps]:
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        objects = Objects((args, kwargs))
+        leaves, tree = jax.tree.flatten(objects.split())
         arrays, rest = _parted(leaves)
         given_back: list[Any] = []
 
         def flat(*arrays: jax.Array) -> Sequence[Any]:
-            args, kwargs = jax.tree.unflatten(tree, _joined(arrays, rest))
+            args, kwargs = objects.merged(*jax.tree.unflatten(tree, _joined(arrays, rest)))
             with _traced_within(within_key), within():
-                leaves, out_tree = jax.tree.flatten(call(*args, **kwargs))
+                made = call(*args, **kwargs)
+            leaves, out_tree = jax.tree.flatten((made, objects.state()))
             out, constants = _parted(leaves)
             given_back[:] = constants, out_tree
             return out
@@ -126,7 +130,9 @@ def collect(
         walk = Walk(RULES, samples=how)
         out = walk.run(traced.jaxpr, traced.consts, arrays)
         constants, out_tree = given_back
-        return jax.tree.unflatten(out_tree, _joined(out, constants)), _taps(walk)
+        result, state = jax.tree.unflatten(out_tree, _joined(out, constants))
+        objects.update(state)
+        return result, _taps(walk)
 
     return collected
 

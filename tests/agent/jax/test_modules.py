@@ -113,6 +113,38 @@ def test_nnx_whose_modules_are_made_anew_in_the_step() -> None:
     assert np.array_equal(root_of(taps).counts, sketch_array(np.asarray(model(X))).counts)
 
 
+class Stateful(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Linear(8, 8, rngs=rngs)
+        self.again = self.first
+        self.norm, self.dropout = nnx.BatchNorm(8, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.again(self.dropout(self.norm(self.first(x))))
+
+
+def test_an_nnx_module_that_is_an_argument_is_trained_as_without_the_agent() -> None:
+    def loss_of(model: Any, x: jax.Array) -> jax.Array:
+        return jnp.square(model(x)).mean()
+
+    graded: Any = nnx.value_and_grad(loss_of)
+    plain, watched = Stateful(nnx.Rngs(0)), Stateful(nnx.Rngs(0))
+    collected = collect(graded, within=lambda: nnx_taps.outputs(watched))
+    step, collecting = nnx.jit(lambda model, x: graded(model, x)), nnx.jit(collected)
+
+    for x in (X, X + 1):
+        expected, (made, taps) = step(plain, x), collecting(watched, x)
+        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(made), strict=True):
+            assert np.allclose(one, other, rtol=1e-4)
+
+    outputs = dict.fromkeys(["again", "norm", "dropout", "again#1", "(root)"], 32)
+    assert elements(taps, "activation") == outputs
+    assert np.asarray(plain.norm.mean[...]).any()
+    for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(watched), strict=True):
+        is_key = jnp.issubdtype(one.dtype, jax.dtypes.prng_key)
+        assert one == other if is_key else np.allclose(one, other, rtol=1e-4)
+
+
 class Encoder(eqx.Module):
     layers: list[eqx.nn.Linear]
 
