@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -109,6 +109,7 @@ class Outbox:
         keys: for a collector that asks for them.
         window_bytes: how much is kept until it is durable, at most.
         window_frames: and how many frames.
+        warn: told why there is no connection; it is logged.
 
     Raises:
         AddressError: the address cannot be understood.
@@ -123,13 +124,14 @@ class Outbox:
         keys: AgentKeys | None = None,
         window_bytes: int = WINDOW_BYTES,
         window_frames: int = 256,
+        warn: Callable[[str], object] = logger.warning,
     ) -> None:
         if window_bytes < 1 or window_frames < 1:
             raise SettingError(
                 "`window_bytes` and `window_frames` must be positive, "
                 f"got {window_bytes} and {window_frames}."
             )
-        self._connection = Connection(address, keys=keys)
+        self._connection, self._warn = Connection(address, keys=keys), warn
         self._hello = hello
         self._window = Window(window_bytes, window_frames)
         self._process = os.getpid()
@@ -286,18 +288,17 @@ class Outbox:
         """Keep why there is no connection, and log it once."""
         if problem and problem != self._rejected:
             self._rejected = problem
-            logger.warning("%s", problem)
+            self._warn(problem)
 
     def _count_alone(self, now: float) -> None:
         """Log once that nobody has answered for long, if it is not told why."""
         before, waited_s = self._alone_s, min(now - self._polled, LOOK_S) if self._polled else 0.0
         self._polled, self._alone_s = now, before + waited_s
         if before <= ALONE_S < self._alone_s and not self._rejected:
-            logger.warning(
-                "No collector has answered at %s for %.0f s. Training goes on, and what has no "
-                "room to wait is lost: start one there, or look at `to` and RANKSCOPE_TO.",
-                self._connection.address,
-                ALONE_S,
+            self._warn(
+                f"No collector has answered at {self._connection.address} for {ALONE_S:.0f} s. "
+                "Training goes on, and what has no room to wait is lost: start one there, or look "
+                "at `to` and RANKSCOPE_TO."
             )
 
     def _is_silent(self, now: float) -> bool:

@@ -352,7 +352,7 @@ class Scope(Block):
             device=str(ranks.devices[rank]),
             facts=facts(in_program=self._in_program),
         )
-        return Outbox(self._to, hello, keys=self._keys)
+        return Outbox(self._to, hello, keys=self._keys, warn=self._streams.warn)
 
     def _idle(self, now: float) -> None:
         self._delivery.attend()

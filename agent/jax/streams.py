@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -10,7 +11,11 @@ from ...wire.messages import Alerts, Gap
 from ..outbox import Outbox, OutboxStatistics
 from .meshes import Ranks
 
+logger = logging.getLogger(__name__)
+
 LOOK_S = 0.01
+AGAIN_S = 60.0
+"""What several devices have to say is logged once in so long."""
 
 
 class Streams:
@@ -24,10 +29,19 @@ class Streams:
         self._make = make
         self.outboxes: list[Outbox] = []
         """By device of this process."""
+        self._said = dict[str, float]()
+        """When a warning was logged."""
 
     def open(self, ranks: Ranks) -> None:
         """Have each device of this process say who it is."""
         self.outboxes = [self._make(ranks, rank) for rank, _ in ranks.local()]
+
+    def warn(self, text: str) -> None:
+        """Log what a device's outbox warns of, for all that warn of the same."""
+        now = time.monotonic()
+        if now - self._said.get(text, -AGAIN_S) >= AGAIN_S:
+            self._said = {text: now}
+            logger.warning("%s", text)
 
     def poll(self, now: float) -> None:
         """`Outbox.poll` of all."""

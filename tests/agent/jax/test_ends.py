@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from rankscope.agent import RankscopeWarning
 from rankscope.agent.jax import AlertSummary, observe
@@ -85,6 +86,23 @@ def test_nobody_to_send_to_costs_a_warning_and_no_more(monkeypatch: pytest.Monke
         ) as told:
             scope.__exit__(None, None, None)
     assert told[0].filename == __file__
+
+
+def test_that_nobody_answers_is_logged_once_for_all_devices(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 1.0)
+    monkeypatch.setattr("rankscope.agent.outbox.ALONE_S", 0.2)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        mesh = Mesh(np.array(jax.devices()), ("dp",))
+        with observe(run="alone", to=address, mesh=mesh):
+            deadline = time.monotonic() + 20
+            while not caplog.messages and time.monotonic() < deadline:
+                time.sleep(0.05)
+    told = [text for text in caplog.messages if text.startswith("No collector has answered")]
+    assert len(told) == 1
 
 
 def test_alerts_are_told_to_the_training(watch: Watch) -> None:
