@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from ...sketch.labels import site_label
 from ...wire.messages import Site, SiteExactCount
 from ..printing import Printout
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
 from ..telling import Telling
 from .host import HostBatch, Piece
-from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts
+from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts, wholes_of
 from .printouts import printouts
 from .telemetry import NamedSite, SketchedSite, Telemetry
 
@@ -66,6 +67,8 @@ class Layout:
         self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
         """How sites lie on the devices, as far as they were told of."""
+        self._said = dict[Key, tuple[Spread, Spread]]()
+        """By site how its array lies, and what that is as the user says."""
         self._unseen, self._uncounted = set[str](), set[str]()
         self._has_told_strays = False
         self._version, self._known = (0, 0), Sites([], [])
@@ -124,7 +127,7 @@ class Layout:
 
     def _pieces(self, telemetry: Telemetry, spreads: Spreads) -> Iterator[Piece]:
         for site, array in zip(telemetry.plan.arrays, telemetry.arrays, strict=True):
-            spread = spreads.of(array.sharding, array.shape)
+            spread = self._as_said(site, spreads.of(array.sharding, array.shape))
             row = self._row(site, array.dtype.name, array.shape, spread)
             for shard in array.addressable_shards if row != UNMEASURED else ():
                 place = self._places.get(shard.device)
@@ -135,9 +138,19 @@ class Layout:
                         array=shard.data,
                         bounds=spread.held[shard.device],
                         regions=spread.regions[shard.device],
-                        whole=array.shape,
+                        whole=array.shape if spread.placement else spread.piece,
                         counted=self._book.counted.get(row, ()),
                     )
+
+    def _as_said(self, site: NamedSite, spread: Spread) -> Spread:
+        """What is stacked over devices, as by `pmap`, where the user says that each has a whole."""
+        known = self._said.get(site.key)
+        if known is None or known[0] is not spread:
+            said = self._book.says(site_label(site.kind, site.name, site.slot, site.occurrence))
+            is_cut = not spread.placement or "shard" in (spread.placement | said).values()
+            known = spread, spread if is_cut else wholes_of(spread)
+            self._said[site.key] = known
+        return known[1]
 
     def _rows_of(
         self, sites: Sequence[SketchedSite], array: jax.Array, spreads: Spreads

@@ -118,6 +118,13 @@ def spread_of_parts(axes: Iterable[str], piece: tuple[int, ...]) -> Spread:
     return Spread(dict.fromkeys(axes, "shard"), [], piece, {}, {})
 
 
+def wholes_of(spread: Spread) -> Spread:
+    """The same where what each device holds is a whole of its own."""
+    held = dict.fromkeys(spread.held, _whole(spread.piece))
+    regions = {device: regions_in(bounds, spread.piece) for device, bounds in held.items()}
+    return Spread({}, [], spread.piece, held, regions)
+
+
 def check_axes(mesh: Mesh | None, axes: Mapping[str, str]) -> None:
     """Refuse what is no mesh, and names of axes that it has not, or that would be the same.
 

@@ -233,6 +233,23 @@ def test_pmap_is_a_mesh_of_one_axis(watch: Watch, observed: Observed) -> None:
     assert_loss(run, float(samples.mean()))
 
 
+@pytest.mark.parametrize("in_program", [False, True])
+def test_copies_that_pmap_stacks_are_one_weight_where_placements_say_so(
+    watch: Watch, observed: Observed, in_program: bool
+) -> None:
+    weights = normal(0, (3, 5))
+    stacked = jnp.broadcast_to(weights, (8, 3, 5))
+    placements = {"^weight:": {"dp": "replicate"}}
+    with watch(placements=placements, in_program=in_program) as scope:
+        step = jax.pmap(lambda w: scope.sketch(weights={"w": w}), axis_name="dp")
+        scope.step(step(stacked))
+        scope.step(step(stacked.at[5].add(1.0)))
+    run = open_run(observed.path)
+    assert_same(observed.sketches(0)["weight:w"], np.asarray(weights), "w")
+    assert placement_of("weight:w", run) == {"dp": "replicate"}
+    assert run.alerts()[["first_step", "ranks"]].values.tolist() == [[1, (5,)]]
+
+
 def assert_loss(run: Run, expected: float) -> None:
     """It is among the numbers of step 0."""
     told = run.training().sel(name="loss", step=0)
