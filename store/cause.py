@@ -131,7 +131,7 @@ class Case:
         if phase == FORWARD and not self.before():
             why = (
                 "The weights were good: it made it, or it came in with the model's input, of which "
-                '`kinds=` with "input" would tell.'
+                '`kinds=` with "input" would tell, or a tap of it under JAX.'
             )
             return self._now("forward", why)
         if phase == FORWARD:

@@ -132,7 +132,7 @@ def test_what_the_first_module_gave_may_have_come_in(told: Told) -> None:
     assert found.cause == "forward"
     assert found.text.endswith(
         "it made it, or it came in with the model's input, of which "
-        '`kinds=` with "input" would tell.'
+        '`kinds=` with "input" would tell, or a tap of it under JAX.'
     )
 
 
