@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -50,6 +51,12 @@ TAKE_OVER_S = 30.0
     is_flag=True,
     help="End when every rank has left or is gone. With --run it waits for a collector of the run "
     "that is about to end.",
+)
+@click.option(
+    "--while-input",
+    is_flag=True,
+    help="Serve while the input is open, then as with --until-done: for a process that starts this "
+    "one, and may be killed.",
 )
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
@@ -116,6 +123,7 @@ def collect(
     store: str,
     run: tuple[str, ...],
     until_done: bool,
+    while_input: bool,
     announce: bool,
     keys: str | None,
     insecure: bool,
@@ -173,7 +181,9 @@ def collect(
         logging.getLogger(__name__).info(
             "Listening on %s, %s, storing in %s.", service.address, guard, store
         )
-        service.run(stop, until_done=until_done)
+        if while_input:
+            service.run(lambda: stop() or _input_has_ended(), until_done=until_done)
+        service.run(stop, until_done=until_done or while_input)
     leave()
 
 
@@ -185,6 +195,11 @@ def _told_by(metrics: Metrics, service: Service) -> Callable[[str], tuple[str, b
         return metrics.render(accept, pipeline_of(health, time.monotonic()), health.sinks)
 
     return tell
+
+
+def _input_has_ended() -> bool:
+    """Whether nobody holds its other end any more; nothing comes through it."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def _keys(given: str | None) -> CollectorKeys | None:

@@ -134,31 +134,37 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 @contextmanager
 def _collector(directory: str) -> Generator[str]:
-    """The address of a collector that ends, with all stored, when the block is left."""
+    """The address of a collector that ends, with all stored, when the block is left.
+
+    If we are killed it ends when the ranks have.
+    """
     with TemporaryFile() as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", directory),
-                *("--bind", "tcp://127.0.0.1:*", "--keys", ""),
+                *("--bind", "tcp://127.0.0.1:*", "--keys", "", "--while-input"),
             ],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,  # Ctrl-C is for the command
         )
+        assert process.stdin is not None
         assert process.stdout is not None
         with process.stdout:
             line = process.stdout.readline()
-        try:
-            if not line:
-                process.wait()
-                log.seek(0)
-                said = log.read().decode(errors="replace").strip().splitlines()
-                sentence = said[-1].removeprefix("Error: ") if said else ""
-                raise RankscopeError(sentence or "The collector did not start.")
-            yield str(json.loads(line)["address"])
-        finally:
-            process.terminate()
-            process.wait(STOP_S)
+        with process.stdin:
+            try:
+                if not line:
+                    process.wait()
+                    log.seek(0)
+                    said = log.read().decode(errors="replace").strip().splitlines()
+                    sentence = said[-1].removeprefix("Error: ") if said else ""
+                    raise RankscopeError(sentence or "The collector did not start.")
+                yield str(json.loads(line)["address"])
+            finally:
+                process.terminate()
+                process.wait(STOP_S)
 
 
 def _stored(directory: str, name: str) -> str:

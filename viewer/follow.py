@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 """Seconds between two looks at a run."""
+PATIENCE_S = 10.0
+"""How long `stop` waits for a look that is under way; a store that is away may take longer."""
 
 
 class Follower:
@@ -47,6 +49,7 @@ class Follower:
         self._listeners: list[Callable[[], None]] = []
         self._change = Lock()
         self._stop: Event | None = None
+        self._poller: Thread | None = None
 
     def listen(self, told: Callable[[], None]) -> Callable[[], None]:
         """Call `told` after every look, on the poller's thread; returns what ends it."""
@@ -54,9 +57,10 @@ class Follower:
             self._listeners.append(told)
             if self._stop is None:
                 self._stop = Event()
-                Thread(
+                self._poller = Thread(
                     target=self._poll, args=(self._stop,), name="rankscope-follow", daemon=True
-                ).start()
+                )
+                self._poller.start()
 
         def leave() -> None:
             with self._change:
@@ -136,10 +140,13 @@ class Follower:
             told()
 
     def stop(self) -> None:
-        """Forget all listeners and end the poller."""
+        """Forget all listeners and end the poller, with the look that it is at."""
         with self._change:
             self._listeners.clear()
             self._end()
+            poller = self._poller
+        if poller is not None:
+            poller.join(PATIENCE_S)
 
     def _end(self) -> None:
         if self._stop is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
 import socket
 import time
@@ -98,6 +99,8 @@ class Server:
         self._server = self._bound.result()
         self.address = f"http://{access.host}:{self._server.port}{access.prefix}/"
         """Where to point a browser."""
+        # A thread that is in Icechunk when the interpreter is taken apart aborts the process.
+        atexit.register(self.stop)
 
     def _serve(self, forget_s: float) -> None:
         serving = asyncio.new_event_loop()
@@ -159,6 +162,7 @@ class Server:
 
     def stop(self) -> None:
         """Close all sessions and free the port."""
+        atexit.unregister(self.stop)
         self.runs.stop()
         loop = self._server.io_loop
 

@@ -90,6 +90,18 @@ def ranks() -> None:
     dist.destroy_process_group()
 
 
+def in_halves() -> None:
+    """The second is trained when the input has ended."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(4):
+        if step == 2:
+            print("half", flush=True)
+            sys.stdin.read()
+        model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+
+
 def nothing() -> None:
     small()(torch.randn(2, 4))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -98,6 +99,30 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
     ran(tmp_path, "raises", code=1)
     events = run_of(tmp_path, "raises").events()
     assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
+
+
+def test_when_it_is_killed_the_command_is_observed_to_its_end_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rankscope", "run", "--run", "in_halves"),
+            *("--", sys.executable, str(JOB), "in_halves"),
+        ],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"half\n"
+    started = psutil.Process(process.pid).children()
+
+    process.kill()
+    process.communicate()
+
+    assert len(started) == 2
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+    assert run_of(tmp_path, "in_halves").records()["step"].tolist() == [*range(5)]
 
 
 def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:

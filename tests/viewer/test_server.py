@@ -173,6 +173,32 @@ def test_the_viewer_loads_no_socket_library_and_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+SCRIPT = """
+import sys, threading, time
+from rankscope.viewer import serve
+
+server, begun = serve(sys.argv[1], interval_s=0.001), threading.Event()
+
+def told():
+    begun.set()
+    time.sleep(0.5)
+    print("looked")
+
+server.runs.only.listen(told)
+begun.wait()
+"""
+
+
+def test_a_script_that_does_not_stop_its_server_ends_after_the_look_that_is_under_way(
+    broken_job: Path,
+) -> None:
+    """A thread that still looks when the interpreter is taken apart has aborted the process."""
+    command = [sys.executable, "-c", SCRIPT, str(broken_job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "looked\n", "")
+
+
 def test_a_page_that_is_left_is_no_failure_and_any_other_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
