@@ -189,8 +189,7 @@ class Joiner:
 
     def leave(self, rank: int, reason: str = "") -> None:
         """The rank ended its stream: nothing waits for it any more."""
-        text = f"Rank {rank} left: {reason}" if reason else ""
-        if self.ranks.leave(rank, "rank-left", text):
+        if self.ranks.leave(rank, reason):
             self.pass_over(rank)
 
     def feed(
@@ -317,8 +316,8 @@ class Joiner:
         state.position = key
 
     def _lose(self, rank: int, why: str) -> None:
-        if self.ranks.lose(rank, why):
-            self.pass_over(rank)
+        self.ranks.lose(rank, why)
+        self.pass_over(rank)
 
     # Records -------------------------------------------------------------------------------------
 

@@ -136,21 +136,26 @@ class Ranks:
             state.place = state.place._replace(step=step)
         return state
 
-    def leave(self, rank: int, kind: str, text: str) -> bool:
-        """The rank is gone: it is told where there is a text; False if it was not here."""
+    def leave(self, rank: int, reason: str) -> bool:
+        """The rank ended its stream, which is told if it has a reason; False if it was not here."""
         state = self.known.get(rank)
         if state is None or state.gone:
             return False
-        if text:
-            self._telling.tell(kind, rank, state.place.step, text)
-        state.gone = True
-        self._here -= 1
+        if reason:
+            self._telling.tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
+        self._let_go(state)
         return True
 
-    def lose(self, rank: int, why: str) -> bool:
-        """The rank is told as lost; `why` is the middle of a sentence, from the verb on."""
-        place = self.known[rank].place.words()
-        return self.leave(rank, "rank-lost", f"Rank {rank} {why}; it was last seen {place}.")
+    def lose(self, rank: int, why: str) -> None:
+        """A rank that is here is told as lost; `why` is a sentence from the verb on."""
+        state = self.known[rank]
+        text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
+        self._telling.tell("rank-lost", rank, state.place.step, text)
+        self._let_go(state)
+
+    def _let_go(self, state: Rank) -> None:
+        state.gone = True
+        self._here -= 1
 
     def silent(self, now: float) -> list[int]:
         """Those that are there, and were not heard for too long."""

@@ -2,8 +2,8 @@
 
 They wake whoever awaits a result by a call into Python. A thread that is in the middle of it when
 the main thread ends is stopped by Python before 3.14 when it next asks for the GIL, by unwinding
-its stack, which Rust answers with SIGABRT: of 1,000 scripts that did nothing but open a run, eight
-or ten at a time on two cores, 13 ended so.
+its stack, which Rust answers with SIGABRT. On a busy machine scripts that only opened a run
+ended so.
 """
 
 from __future__ import annotations

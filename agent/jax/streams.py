@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
+from ...wire.complaints import Complaints
 from ...wire.messages import Alerts, Gap
 from ..outbox import Outbox, OutboxStatistics
 from .meshes import Ranks
@@ -29,8 +30,7 @@ class Streams:
         self._make = make
         self.outboxes: list[Outbox] = []
         """By device of this process."""
-        self._said = dict[str, float]()
-        """When a warning was logged."""
+        self._complaints = Complaints(logger, every_s=AGAIN_S)
 
     def open(self, ranks: Ranks) -> None:
         """Have each device of this process say who it is."""
@@ -38,10 +38,7 @@ class Streams:
 
     def warn(self, text: str) -> None:
         """Log what a device's outbox warns of, for all that warn of the same."""
-        now = time.monotonic()
-        if now - self._said.get(text, -AGAIN_S) >= AGAIN_S:
-            self._said = {text: now}
-            logger.warning("%s", text)
+        self._complaints.say(text, text, time.monotonic())
 
     def poll(self, now: float) -> None:
         """`Outbox.poll` of all."""
