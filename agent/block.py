@@ -53,6 +53,8 @@ class Block(ABC):
         self._state = "new"
         self._callbacks = AlertCallbacks()
         self._statistics: OutboxStatistics | None = None
+        self.ends_with_process = False
+        """Where the process ends the block does, too, well or by an error; nobody leaves it."""
 
     @property
     def path(self) -> Path:
@@ -88,7 +90,8 @@ class Block(ABC):
             self._detach()
         if self._state != "open":
             return
-        self._close(f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else "")
+        self._let_go(self._how_it_ended(error))
+        self._wait()
         if error is None:
             self._warn_of_settings()
 
@@ -112,13 +115,21 @@ class Block(ABC):
             self._forget()
             self._state = "forked"
 
-    def leave_at_exit(self) -> None:
+    def let_go_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
-        self._close(
-            f"{PROCESS_ENDED}{self._step}, in the middle of the block"
-            + _words_of(getattr(sys, "last_value", None))  # set where an error ends the process
-        )
+        error = getattr(sys, "last_value", None)  # set where an error ends the process
+        if self.ends_with_process:
+            self._let_go(self._how_it_ended(error))
+        else:
+            words = f"{PROCESS_ENDED}{self._step}, in the middle of the block{_words_of(error)}"
+            self._let_go(words)
         self._state = "over"
+
+    def wait_at_exit(self) -> None:
+        """After `let_go_at_exit`: wait for all to be stored."""
+        self._wait()
+        if self.ends_with_process and getattr(sys, "last_value", None) is None:
+            self._warn_of_settings()
 
     def _end_step_by(self, end: Callable[[], object]) -> None:
         """Close the step that is open, as `end` does it, and begin the next.
@@ -145,8 +156,11 @@ class Block(ABC):
                 self._begin()
         self._callbacks.tell(self._report)
 
-    def _close(self, why: str) -> None:
-        """End the record that is open, and wait for all to be stored.
+    def _how_it_ended(self, error: BaseException | None) -> str:
+        return f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else ""
+
+    def _let_go(self, why: str) -> None:
+        """End the record that is open, and let the agent's thread say goodbye.
 
         Args:
             why: what is told of training that did not end well.
@@ -161,6 +175,9 @@ class Block(ABC):
             self._worker.submit(lambda: self._finish(CLOSE_S / 3))
         finally:
             self._worker.dismiss(timeout_s=CLOSE_S)
+
+    def _wait(self) -> None:
+        """After `_let_go`: wait for all to be stored."""
         self._worker.join()
         self._statistics = self._transport()
         _warn_of_losses(self._statistics, self._never_made())

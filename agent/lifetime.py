@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -12,7 +13,8 @@ class Leavable(Protocol):
     """An observation, which is a `with` block."""
 
     def silence(self) -> None: ...
-    def leave_at_exit(self) -> None: ...
+    def let_go_at_exit(self) -> None: ...
+    def wait_at_exit(self) -> None: ...
 
 
 B = TypeVar("B", bound=Leavable)
@@ -36,6 +38,9 @@ class OpenBlocks(Generic[B]):
         """The block that was opened last, of those that are open."""
         return self._open[-1] if self._open else None
 
+    def __iter__(self) -> Iterator[B]:
+        return iter(self._open.copy())
+
     def opened(self, block: B) -> None:
         """A block was entered."""
         self._open.append(block)
@@ -52,5 +57,8 @@ class OpenBlocks(Generic[B]):
         self._open.clear()
 
     def _leave(self) -> None:
-        for block in reversed(self._open.copy()):
-            block.leave_at_exit()
+        left = self._open[::-1]
+        for block in left:
+            block.let_go_at_exit()
+        for block in left:  # where no collector is there all wait for it at the same time
+            block.wait_at_exit()

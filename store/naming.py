@@ -26,9 +26,7 @@ def repositories_in(folder: Place) -> list[Place]:
 
 def is_there(place: Place) -> bool:
     """Whether it can hold something: an object store has no folders that are not there."""
-    if isinstance(place, ObjectUrl):
-        return bool(names_in(place))
-    return place.is_dir()
+    return isinstance(place, ObjectUrl) or place.is_dir()
 
 
 def is_vacant(place: Place) -> bool:

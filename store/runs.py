@@ -37,6 +37,8 @@ class RunSummary:
 def list_runs(directory: str | Place) -> list[RunSummary]:
     """The runs directly inside a folder, the latest first; of a run's own folder that run.
 
+    An object store has no folders: a URL under which nothing lies has no runs yet.
+
     Raises:
         NotARunError: there is no such folder.
         StoreError: it cannot be read.

@@ -29,7 +29,7 @@ from .head import Head
 from .incidents import by_identity
 from .lease import Lease
 from .lock import WriterLock
-from .naming import holds_repository, is_there, is_vacant, what_is_at
+from .naming import holds_repository, is_vacant, what_is_at
 from .pack import consecutive, dims_for
 from .place import ObjectUrl, Place, place_of
 from .rank_frames import SCHEMAS, read_schemas
@@ -456,7 +456,7 @@ def check_vacant(url: ObjectUrl) -> None:
         NotARunError: something does.
         StoreError: it cannot be asked.
     """
-    if is_there(url) and not holds_repository(url):
+    if not is_vacant(url) and not holds_repository(url):
         raise NotARunError(f"{url} {what_is_at(url)}; choose a URL that is new or a run.")
 
 

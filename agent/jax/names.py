@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import GetAttrKey, KeyPath, keystr, tree_leaves_with_path
 
 Parts = tuple[str, ...]
@@ -18,13 +20,17 @@ COLLECTION = "params"
 Leaf = tuple[Parts, jax.Array]
 
 
-def named_leaves(tree: Any) -> list[Leaf]:
-    """The leaves of a pytree that are arrays, and their names.
+def named_leaves(tree: Any, *, numbers: bool = False) -> list[Leaf]:
+    """The leaves of a pytree that are arrays, as JAX would take them, and their names.
 
     Left out of names is what says nothing: the collection of linen, unless another leaf is called
     so without it; and the attribute `value` of nnx's variables.
+
+    Args:
+        numbers: take Python's own numbers, too; in a module they are options, as a rate of dropout.
     """
-    found = [(path, leaf) for path, leaf in tree_leaves_with_path(tree) if is_array(leaf)]
+    leaves = [(path, _as_array(leaf, numbers)) for path, leaf in tree_leaves_with_path(tree)]
+    found = [(path, leaf) for path, leaf in leaves if leaf is not None]
     is_nnx = all(_ends_in_value(path) for path, _ in found)
     names = [_parts(path[:-1] if is_nnx else path) for path, _ in found]
     short = [name[1:] if name[0:1] == (COLLECTION,) and name[1:] else name for name in names]
@@ -48,9 +54,12 @@ def owner_of(parts: Parts, owners: Collection[Parts]) -> tuple[Parts, Parts] | N
     return None
 
 
-def is_array(leaf: object) -> bool:
-    """Whether a leaf is an array of JAX's, traced or not."""
-    return isinstance(leaf, jax.Array)
+def _as_array(leaf: object, numbers: bool) -> jax.Array | None:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic):  # of a checkpoint that was read, say
+        return jnp.asarray(leaf) if jnp.issubdtype(leaf.dtype, np.number) else None
+    return jnp.asarray(leaf) if numbers and isinstance(leaf, int | float) else None
 
 
 def _parts(path: KeyPath) -> Parts:

@@ -262,7 +262,9 @@ class Scope(Block):
         training_only: bool,
     ) -> None:
         super().__init__(run, directory, start, to)
-        self._model, self._optimizers = names.whole, optimizers
+        self.model = names.whole
+        """What is observed."""
+        self._optimizers = optimizers
         self._keys = keys
         self._timetable, self._budget = timetable, budget
         self._ring, self._alarm = ring, alarm
@@ -365,10 +367,10 @@ class Scope(Block):
         return health_of(self._recorder)
 
     def _enter(self) -> None:
-        identity = identify(self._model, self._mesh)
+        identity = identify(self.model, self._mesh)
         self._job = identity.job
-        check_axes(self._model, self._job)
-        check_layers(self._model, self._job.axes)
+        check_axes(self.model, self._job)
+        check_layers(self.model, self._job.axes)
         self._placing.check([axis.name for axis in self._job.axes])
         address, keys, launch = self._destination, self._keys, named_launch(self._run)
         if address is None or not launch:
@@ -388,7 +390,7 @@ class Scope(Block):
             mesh=list(self._job.axes),
             host=identity.host,
             process=os.getpid(),
-            device=str(next(self._model.parameters()).device),
+            device=str(next(self.model.parameters()).device),
             facts=facts(self._names.roots[0]),
             budget=self._budget or 0.0,
             keeps_back=self._timetable.leaves_out,
@@ -495,7 +497,7 @@ class Scope(Block):
             self._names, mesh, self._optimizers, self._recorder, self._ledger
         )
         self._parallel_hooks = ParallelHooks(self._names, mesh, self._recorder, self._ledger)
-        placements = ModulePlacements(self._model, mesh)
+        placements = ModulePlacements(self.model, mesh)
         self._hooks = ModuleHooks(
             self._names,
             self._modules,
@@ -512,7 +514,7 @@ class Scope(Block):
             stopwatch=self._stopwatch,
         )
         self._worker.start()  # it says hello while kernels are compiled
-        for device in devices_of(self._model):
+        for device in devices_of(self.model):
             self._recorder.prepare(device)
 
     def _end_step(self, training: Mapping[str, float | torch.Tensor]) -> None:
@@ -577,6 +579,13 @@ class Scope(Block):
             self._delivery.send_kept()
         untold = self._callbacks.hear(told.alerts, told.more)
         self._recorder.counters["alerts_untold"] += untold
+
+
+def is_observed(model: torch.nn.Module) -> bool:
+    """Whether the script itself observes the model, or one that it is a part of."""
+    own = set(map(id, model.parameters()))
+    theirs = (scope for scope in _scopes if not scope.ends_with_process)
+    return any(id(one) in own for scope in theirs for one in scope.model.parameters())
 
 
 def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -65,7 +63,7 @@ class Training:
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             scope = observe(model, optimizers, run=name, scaler=scaler, **options)
         scope.__enter__()
-        atexit.register(_leave, scope)
+        scope.ends_with_process = True
         training = cls(scope, len(optimizers))
         for one in optimizers:
             one.register_step_pre_hook(training._updates)
@@ -94,12 +92,6 @@ class Training:
         self._has_ended = True
         self._scope.step()
         self.steps += 1
-
-
-def _leave(scope: Scope) -> None:
-    """The process ends, well or by an error."""
-    error = getattr(sys, "last_value", None)
-    scope.__exit__(type(error) if error else None, error, None)
 
 
 def _call_after(owner: object, name: str, call: Callable[[], None]) -> None:

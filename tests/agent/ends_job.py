@@ -455,6 +455,15 @@ def never_leave_with_an_error() -> None:
     MODEL(torch.ones(2, 4))
 
 
+def never_leave_several() -> None:
+    """Blocks wait for a collector that is not there: all at once, not one after the other."""
+    SCOPE.__enter__()
+    for number in range(3):
+        if REQUEST.observed:
+            scope = observe(nn.Linear(4, 1), run=f"{REQUEST.name}-{number}", to=REQUEST.to)
+            scope.__enter__().step()
+
+
 def train_at_exit() -> None:
     """What is called at the very end trains once more, before and after the agent has ended."""
     atexit.register(lambda: train(scope))
@@ -535,6 +544,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "left twice": leave_twice,
     "never left": never_leave,
     "never left, an error": never_leave_with_an_error,
+    "never left, several, nobody to send to": never_leave_several,
     "never left, train at exit": train_at_exit,
     "dropped": forget_it,
     "wait for children": after_them(wait_for_children),

@@ -94,6 +94,7 @@ WAYS = {
         code=1,
         said="in step 4, in the middle of the block: ValueError: of the user's own.",
     ),
+    "never left, several, nobody to send to": Way(kept="nothing", to="nobody"),
     "never left, train at exit": replace(
         NEVER_LEFT, said="The process ended in step 5, in the middle of the block."
     ),

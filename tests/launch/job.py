@@ -102,6 +102,17 @@ def in_halves() -> None:
         optimizer.step()
 
 
+def observed() -> None:
+    """The script observes one of its models itself."""
+    from rankscope.agent.torch import observe
+
+    model = small()
+    with observe(model, run="its-own") as scope:
+        train(model)
+        scope.step()
+    train(nn.Linear(4, 1))
+
+
 def nothing() -> None:
     small()(torch.randn(2, 4))
 

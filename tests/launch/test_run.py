@@ -76,6 +76,16 @@ def test_each_model_of_several_is_a_run(tmp_path: Path) -> None:
     assert second.records()["step"].tolist() == [0, 1, 2, 3]
 
 
+def test_what_the_script_observes_itself_is_not_observed_twice(tmp_path: Path) -> None:
+    said = ran(tmp_path, "observed")
+    assert "rankscope: Sequential is not observed twice" in said
+    assert len(run_of(tmp_path, "its-own").sites(kind="weight")) == 4
+    assert set(run_of(tmp_path, "observed").sites(kind="weight").index) == {
+        "weight:weight",
+        "weight:bias",
+    }
+
+
 def test_a_step_whose_update_a_scaler_leaves_out_is_a_step(tmp_path: Path) -> None:
     ran(tmp_path, "scaled")
     run = run_of(tmp_path, "scaled")

@@ -21,6 +21,7 @@ from rankscope.store import Record, RunWriter, list_runs, open_run
 from rankscope.viewer import serve
 
 from ..collector.serving import outbox, send, serving
+from .conftest import open_writer
 
 if TYPE_CHECKING:
     from rankscope.agent import Outbox
@@ -70,8 +71,24 @@ def test_runs_in_a_bucket_are_listed(writer: RunWriter, record: Make, bucket: Bu
     assert [one.name for one in list_runs(f"{folder}/gpt/")] == ["gpt"]
     with pytest.raises(NotARunError, match="team is a folder of runs: gpt"):
         open_run(folder)
-    with pytest.raises(NotARunError, match="elsewhere holds nothing; give a folder of runs"):
-        list_runs(f"{bucket.url}/elsewhere")
+
+
+def test_where_no_run_lies_yet_there_is_none_and_the_viewer_waits_for_one(
+    bucket: Bucket, record: Make
+) -> None:
+    folder = f"{bucket.url}/team"
+
+    assert list_runs(folder) == []
+    with pytest.raises(NotARunError, match="team holds nothing; give a run"):
+        open_run(folder)
+    server = serve(folder)
+    try:
+        assert server.runs.names() == []
+        with open_writer(f"{folder}/gpt") as writer:
+            writer.commit([record(0, step=3)], streams={})
+        assert server.runs.names() == ["gpt"]
+    finally:
+        server.stop()
 
 
 def test_a_place_that_holds_something_else_is_left_alone(bucket: Bucket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def build_record(
     return Record(**facts | changes)
 
 
+@cache
 def default_tensors(index: int) -> Tensors:
     return {
         site: np.random.default_rng([index, site]).normal(size=40).astype(np.float32)
@@ -92,14 +94,15 @@ def table_of(
 
 
 def spread_of(numbers: Mapping[int, NDArray[np.float32]], rows: int) -> NDArray[np.float32]:
-    spread = np.full((rows, len(MAIN), len(SPREAD)), np.nan, np.float32)
-    ranks = sorted(numbers)
-    stacked = np.stack([numbers[rank] for rank in ranks])
-    for row, column in zip(*np.nonzero(~np.isnan(stacked).all(axis=0)), strict=True):
-        values = stacked[:, row, column]
-        low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
-        spread[row, column] = values[low], values[high], ranks[low], ranks[high]
-    return spread
+    ranks = np.array(sorted(numbers), np.float32)
+    stacked = np.stack([numbers[rank] for rank in sorted(numbers)])
+    unknown = np.isnan(stacked).all(axis=0)
+    told = np.where(unknown, 0, stacked)
+    ends = np.stack([np.nanargmin(told, axis=0), np.nanargmax(told, axis=0)])
+    values = np.take_along_axis(told, ends, axis=0)
+    spread = np.stack([*values, *ranks[ends]], axis=-1)
+    spread[unknown] = np.nan
+    return spread.reshape(rows, len(MAIN), len(SPREAD))
 
 
 def distribution_of(

@@ -127,10 +127,11 @@ def expected_heatmap(
     nonfinite, observed = np.zeros(shape, bool), np.zeros(shape, bool)
     assert all(found.column_first[1:] > found.column_last[:-1])
     worst = np.fmax if pool == "max" else np.fmin
+    rows = [full.get_index("site").get_indexer(labels) for labels in found.row_sites]
     for column in range(shape[1]):
         inside = (steps >= found.column_first[column]) & (steps <= found.column_last[column])
-        for place, labels in enumerate(found.row_sites):
-            cell = np.ix_(inside, full.get_index("site").get_indexer(labels))
+        for place, row in enumerate(rows):
+            cell = np.ix_(inside, row)
             numbers[place, column] = worst.reduce(values[cell], axis=None)
             nonfinite[place, column] = (bad[cell] > 0).any()
             seen = ~np.isnan(bad[cell])

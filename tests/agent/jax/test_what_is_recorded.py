@@ -141,6 +141,20 @@ def test_what_is_not_finite_is_counted(watch: Watch, observed: Observed) -> None
     assert_same(observed.sketches(0)["weight:odd"], odd, "odd")
 
 
+def test_arrays_of_numpy_and_plain_numbers_are_taken_as_jax_takes_them(
+    watch: Watch, observed: Observed
+) -> None:
+    kernel = np.linspace(-1, 1, 7, dtype=np.float32)
+    weights = {"kernel": kernel, "ids": np.arange(3), "rate": 0.1, "name": np.array("head")}
+    with watch() as scope:
+        scope.step(scope.sketch(weights=weights, aux={"hidden": kernel * 2, "tokens": 512}))
+    assert set(observed.labels()) == {"weight:kernel", "tap:hidden"}
+    assert_same(observed.sketches(0)["weight:kernel"], kernel, "kernel")
+    told = open_run(observed.path).training().squeeze()
+    assert (told["name"].item(), told.item()) == ("tokens", 512.0)
+    assert scope.health()["tensors_unsupported"] == 1, "ids"
+
+
 def test_numbers_of_the_step_are_kept(watch: Watch, observed: Observed) -> None:
     optimizer = optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(1.0, 0.0, 10))
     with watch() as scope:
