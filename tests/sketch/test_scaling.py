@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ def tried(table: SketchTable, name: str) -> tuple[int, list[tuple[float, float]]
     return best, list(losses.values())
 
 
+@settings(max_examples=30)
 @given(values, formats)
 def test_the_best_shift_loses_least_without_overflow(x: NDArray[np.float32], name: str) -> None:
     table = sketch_array(x)
