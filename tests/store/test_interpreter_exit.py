@@ -9,8 +9,19 @@ SCRIPT = """
 import _thread, time
 import rankscope.store
 
+begun = _thread.allocate_lock()
+begun.acquire()
+
+
+def call() -> None:
+    begun.release()
+    time.sleep(0.3)
+    print("left", flush=True)
+
+
 # As a native thread that calls into Python: it is not joined when the interpreter ends.
-_thread.start_new_thread(lambda: (time.sleep(0.3), print("left", flush=True)), ())
+_thread.start_new_thread(call, ())
+begun.acquire()
 """
 
 
