@@ -99,7 +99,9 @@ class Finder:
             self._handle.remove()
         agent = sys.modules.get("rankscope.agent.torch.scope")
         if agent is not None and agent.is_observed(root):
-            tell(f"{type(root).__name__} is not observed twice: the script does it, in its own run.")
+            tell(
+                f"{type(root).__name__} is not observed twice: the script does it, in its own run."
+            )
             return
         from ..agent.torch.unmodified import Training
 
