@@ -86,7 +86,10 @@ def add(made: Quantity, *aliases: str) -> None:
     """
     for name in (made.name, *aliases):
         if name in _quantities or name in _aliases:
-            raise SettingError(f"There is a quantity {name!r} already; take another name.")
+            raise SettingError(
+                f"There is a quantity {name!r} already; take another name, or call "
+                f"remove({name!r}) first, as in a cell that runs again."
+            )
     _quantities[made.name] = checked(made)
     _aliases.update(dict.fromkeys(aliases, made.name))
 
