@@ -20,9 +20,9 @@ else:
     class Lock(type(threading.RLock())):
         """A lock that a thread gives back which was interrupted as it took or left it.
 
-        From Python 3.14 on a handler's error may come between the taking of a lock and the block of
-        its `with`, which then never gives it back. No block of ours is in one of the same lock: what
-        a thread owns when it comes to one was left behind. Until then the others wait.
+        From Python 3.14 on a handler's error may come between the taking of a lock and the block
+        of its `with`, which then never gives it back. No block of ours is in one of the same lock:
+        what a thread owns when it comes to one was left behind. Until then the others wait.
         """
 
         def __enter__(self) -> bool:
@@ -33,7 +33,6 @@ else:
         def __exit__(self, *_: object) -> None:
             while self._is_owned():
                 self.release()
-
 
 
 def error_of_a_signal(error: BaseException | None) -> BaseException | None:

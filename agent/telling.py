@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ..sketch.errors import RankscopeError
 from ..wire.gaps import joined
 from ..wire.messages import Gap
