@@ -7,8 +7,32 @@ for the training loop, as `KeyboardInterrupt` is: the agent must not take it for
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 from itertools import pairwise
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or sys.version_info < (3, 14):
+    Lock = threading.RLock
+else:
+
+    class Lock(type(threading.RLock())):
+        """A lock that a thread gives back which was interrupted as it took or left it.
+
+        From Python 3.14 on a handler's error may come between the taking of a lock and the block
+        of its `with`, which then never gives it back. No block of ours is in one of the same lock:
+        what a thread owns when it comes to one was left behind. Until then the others wait.
+        """
+
+        def __enter__(self) -> bool:
+            while self._is_owned():
+                self.release()
+            return self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            while self._is_owned():
+                self.release()
 
 
 def error_of_a_signal(error: BaseException | None) -> BaseException | None:

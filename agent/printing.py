@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.errors import SettingError
+from .interruption import Lock
 
 MOST = 256
 """Tensors that may wait to be printed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from ..sketch.exact_counts import MAX_NUMBERS, ExactCount
 from ..sketch.labels import site_label
 from ..wire.messages import MAX_EXACT_COUNTS, Kind, Placement, Site, SiteExactCount
+from .interruption import Lock
 
 MAX_SITES = 20_000
 """Sites of one rank; what comes beyond is not measured, and counted."""
@@ -54,7 +54,7 @@ class SiteBook:
     first_refused: str = ""
     """The label of the first site that they are of."""
     _numbers: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Lock = field(default_factory=Lock)
     _rows: dict[Key, int] = field(default_factory=dict[Key, int])
     _orders: dict[Key, int] = field(default_factory=dict[Key, int])
     """Places in the order of execution, of sites and of those that are to become one."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from ..sketch.errors import RankscopeError
 from ..wire.gaps import joined
 from ..wire.messages import Gap
-from .interruption import error_of_a_signal
+from .interruption import Lock, error_of_a_signal
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
@@ -19,7 +17,7 @@ class Telling:
     def __init__(self) -> None:
         self._reports: list[str] = []
         self._lost: list[Gap] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.counters = dict.fromkeys(
             (
                 "steps_dropped",

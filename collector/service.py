@@ -37,6 +37,9 @@ STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
 DRAIN_S = 2.0
 """When it is told to end, open records wait so long for their last ranks."""
+AGAIN = "had not said goodbye when the run was started again"
+STOPPED = "had not said goodbye when the collector was stopped, and was not connected"
+"""Why ranks are told as lost."""
 
 
 class Service:
@@ -121,7 +124,7 @@ class Service:
                 deserted = until_done and not self._listener.connections
                 looks = looks + 1 if deserted and self._collector.is_awaited else 0
                 if looks == LOOKS:
-                    self._collector.make_way()
+                    self._collector.lose_absent(AGAIN)
                     break
             if now >= next_trim:
                 next_trim = now + TRIM_S
@@ -144,6 +147,8 @@ class Service:
                 self._take_in()
             self._collector.tick(time.monotonic())
             self._send_out()
+        if not self._listener.connections:
+            self._collector.lose_absent(STOPPED)
         self._collector.close(time.monotonic())
         self._send_out()
         # The last acknowledgements are small; a peer that does not take them is not waited for.

@@ -191,10 +191,14 @@ class Collector:
         """Whether another collector waits for a run of this one, which had its ranks."""
         return self._heard and any(run.is_awaited for run in self._runs.values())
 
-    def make_way(self) -> None:
-        """No agent is connected, and another collector waits: none will come back to this one."""
+    def lose_absent(self, why: str) -> None:
+        """No agent is connected, and this collector waits for none: tell who did not say goodbye.
+
+        Args:
+            why: after the name of a rank.
+        """
         for run in self._runs.values():
-            run.lose_absent("had not said goodbye when the run was started again")
+            run.lose_absent(why)
 
     def seal(self) -> None:
         """Take in only what completes the records that are open: the next collector gets the rest.

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.table import UNSEEN, Ints, SketchTable
+from ..interruption import Lock
 from ..kernel import (
     DTYPES,
     Team,
@@ -239,7 +240,7 @@ class CpuMeter:
         self._awake = False
         """Whether the agent's thread was told to read, and has not run out of batches since."""
         # Entered as it is, and not by the condition, whose own code a signal could interrupt.
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._read_some = threading.Condition(self._lock)
         self._trains = 0
         """The thread that trains."""
@@ -341,9 +342,9 @@ class CpuMeter:
                 self._read(batch)
                 batch.check()  # others may still be waiting before it
         finally:
+            if batch in self._reading:
+                self._reading.remove(batch)
             with self._lock:
-                if batch in self._reading:
-                    self._reading.remove(batch)
                 self._read_some.notify_all()
         self._check()
 
@@ -398,9 +399,9 @@ class CpuMeter:
                 self._reading.append(batch)
             self._read(batch)
         finally:  # here, and not in a function: a second signal could come before its first line
+            if batch in self._reading:
+                self._reading.remove(batch)
             with self._lock:
-                if batch in self._reading:
-                    self._reading.remove(batch)
                 self._read_some.notify_all()
         return True
 

@@ -8,7 +8,6 @@ and the agent's thread asks an event whether it has arrived. The arithmetic is t
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from ...sketch.table import ABS_MIN, MAX, MIN, UNSEEN, SketchTable
+from ..interruption import Lock
 from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
@@ -79,7 +79,7 @@ class DeviceMeter:
         self._counters = Counters(device)
         self._hosts: list[torch.Tensor] = []
         self._dropped = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
         self._is_spoilt = False
         """Whether a step ended in a capture: its rows are emptied before they are used again."""

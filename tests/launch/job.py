@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import torch
@@ -42,6 +43,11 @@ def fails() -> None:
 def raises() -> None:
     train(small())
     raise ValueError("out of data")
+
+
+def killed() -> None:
+    train(small())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_parts() -> None:

@@ -111,6 +111,14 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
     assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
 
 
+def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:
+    ran(tmp_path, "killed", code=137)
+    run = run_of(tmp_path, "killed")
+    assert run.ending.state == "ranks lost"
+    [text] = run.events().query("kind == 'rank-lost'")["text"]
+    assert "Rank 0 had not said goodbye when the collector was stopped" in text
+
+
 def test_when_it_is_killed_the_command_is_observed_to_its_end_and_nothing_is_left(
     tmp_path: Path,
 ) -> None:
