@@ -395,7 +395,7 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
         late.say(hello(budget=0.01, stream="stream-0"))  # the same rank, on a new connection
         assert late.hear(Control) == told
     events = open_run(tmp_path / "demo").events()
-    assert events["kind"].tolist() == ["budget"]
+    assert events["kind"].tolist() == ["budget", "rank-lost"], "it has not said goodbye"
     assert "Rank 0 spent 33.33% of its time in the agent" in events["text"].iloc[0]
 
 
