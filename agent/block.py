@@ -117,7 +117,7 @@ class Block(ABC):
 
     def let_go_at_exit(self) -> None:
         """The interpreter ends, and the block was not left; threads may still train."""
-        error = getattr(sys, "last_value", None)  # set where an error ends the process
+        error = _error_of_process()
         if self.ends_with_process:
             self._let_go(self._how_it_ended(error))
         else:
@@ -128,7 +128,7 @@ class Block(ABC):
     def wait_at_exit(self) -> None:
         """After `let_go_at_exit`: wait for all to be stored."""
         self._wait()
-        if self.ends_with_process and getattr(sys, "last_value", None) is None:
+        if self.ends_with_process and _error_of_process() is None:
             self._warn_of_settings()
 
     def _end_step_by(self, end: Callable[[], object]) -> None:
@@ -229,6 +229,11 @@ class Block(ABC):
     @abstractmethod
     def _warn_of_settings(self) -> None:
         """Warn of what was probably not meant, once training has ended well."""
+
+
+def _error_of_process() -> BaseException | None:
+    """At exit: what ends the process, if an error does."""
+    return getattr(sys, "last_value", None)
 
 
 def _words_of(error: BaseException | None) -> str:

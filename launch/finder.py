@@ -87,12 +87,6 @@ class Finder:
             self._untrained[module] = len(self._optimizers)
             return
         self._known.update(root.modules())
-        agent = sys.modules.get("rankscope.agent.torch.scope")
-        if agent is not None and agent.is_observed(root):
-            tell(
-                f"{type(root).__name__} is not observed twice: the script does it, in its own run."
-            )
-            return
         number = len(self._trainings) + 1
         # It is compiled next, and would be once more were the hook gone later.
         if _is_compiled(root) or number == MOST:

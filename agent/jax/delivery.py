@@ -21,6 +21,7 @@ import numpy as np
 from ...wire.messages import Gap
 from ..alarm import Alarm
 from ..framing import pack_step
+from ..interruption import Lock
 from ..outbox import Outbox
 from ..printing import Printer
 from ..telling import Telling
@@ -71,7 +72,7 @@ class Delivery:
         self._parcels = deque[Parcel]()
         self._alarms = list[Alarm]()
         self._told_sites: Sites | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._unreadable = set[str]()
         """Names of numbers that were told as such."""
         self.lost = 0

@@ -69,8 +69,8 @@ class Trees:
     def all_numbers(self) -> dict[str, Any]:
         """All that is one number, by name: of the optimizer, of `aux`, and what was named."""
         _, told = states_and_numbers(self.optimizer, self.parameters())
-        scalars = [one for one in named_leaves(self.aux, numbers=True) if not one[1].ndim]
-        told += [Number(dotted(name), f"aux.{dotted(name)}", leaf) for name, leaf in scalars]
+        aux = [(dotted(name), leaf) for name, leaf in named_leaves(self.aux, numbers=True)]
+        told += [Number(name, f"aux.{name}", leaf) for name, leaf in aux if not leaf.ndim]
         told += [Number(name, name, value) for name, value in self.numbers.items()]
         times = Counter(one.name for one in told)
         return {one.name if times[one.name] == 1 else one.full: one.value for one in told}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from ...sketch.labels import site_label
 from ...wire.messages import Site, SiteExactCount
+from ..interruption import Lock
 from ..printing import Printout
 from ..sitebook import UNMEASURED, Key, SiteBook
 from ..steptable import StepTable
@@ -63,7 +63,7 @@ class Layout:
         self._axes, self._telling, self._found = axes, telling, found
         self._spreads: Spreads | None = None
         self._places, self._ranks = dict[Device, int](), dict[Device, int]()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._mesh, self._in_program = mesh, in_program
         self._placed = dict[Key, Spread]()
         """How sites lie on the devices, as far as they were told of."""

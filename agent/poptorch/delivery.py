@@ -6,7 +6,6 @@ is lost, and told as a gap.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from ...wire.messages import Gap
 from ..alarm import Alarm
 from ..framing import pack_step
+from ..interruption import Lock
 from ..kernel import absorb
 from ..outbox import Outbox
 from ..sitebook import SiteBook
@@ -67,7 +67,7 @@ class Delivery:
         self._alarm = Alarm(ALARM_STEPS, inf)
         self._told, self._waiting = 0, 0
         self._differing = set[int]()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.lost = 0
         """Steps of which no frame was made."""
 

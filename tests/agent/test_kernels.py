@@ -569,12 +569,13 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
     assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
 
 
-def test_the_cuda_kernels_compile_for_gpus() -> None:
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_the_cuda_kernels_compile_for_gpus(target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     from rankscope.agent.torch.cuda.launch import names
     from rankscope.agent.torch.cuda.nvrtc import compiled
 
-    code = compiled("sm_80")
+    code = compiled(target)
 
     assert all(name.encode() in code for name in names())
 

@@ -36,7 +36,10 @@ names_ = st.lists(st.lists(words_, max_size=4).map(".".join), max_size=30)
 foldings = st.builds(
     Folding,
     depth=st.integers(0, 5),
-    apart=st.lists(st.lists(words_, min_size=1, max_size=3).map(".".join), unique=True).map(tuple),
+    # As many as an address always has room for.
+    apart=st.lists(
+        st.lists(words_, min_size=1, max_size=3).map(".".join), unique=True, max_size=20
+    ).map(tuple),
 )
 
 
@@ -58,9 +61,6 @@ def test_every_site_is_in_one_row_and_no_folding_is_written_too_long(
     assert [label for row in rows for label in row.sites] == root.sites
     assert sorted(root.sites) == sorted(f"activation:{n}#{i}" for i, n in enumerate(names))
     again = Folding.read(folding.write())
-    if again != folding:  # the address has no room for so many apart
-        assert again.apart == folding.apart[len(folding.apart) - len(again.apart) :]
-        return
     assert list(map(len, (row.sites for row in rows_of(root, again)))) == [
         len(row.sites) for row in rows
     ]

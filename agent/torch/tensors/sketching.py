@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -11,6 +10,7 @@ import torch
 
 from ....sketch.elements import Region
 from ....sketch.table import SketchTable
+from ...interruption import Lock
 from ...reading import Reading
 from ...sitebook import SiteBook
 from ...steptable import StepRing, StepTable
@@ -19,7 +19,7 @@ from ..local import READABLE, in_memory_order
 from ..meters import meter_maker
 from ..recorder import Meter
 
-_lock = threading.Lock()
+_lock = Lock()
 """Meters serve one batch at a time."""
 
 
