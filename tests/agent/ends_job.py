@@ -331,8 +331,9 @@ def disturbed() -> None:
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 4e-3))
                 train(scope)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        with suppress(Preempted):
-            time.sleep(0.1)  # another thread may have been given the last signal, and be late
+        with suppress(Preempted):  # of the last signal, which another thread may have been given
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            time.sleep(0.1)
         train(scope, 2)  # the first of these goes on with a step that was interrupted
 
 
