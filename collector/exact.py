@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..merge.merging import Divergence, Merged
-from ..rules.exact import COPIES, NO_FACTOR, SUMS
+from ..rules.exact import COPIES, SUMS
 from ..rules.rule import Rule, Told, Verdict
-from ..sketch.conservation import LEAST
+from ..sketch.conservation import LEAST, NO_FACTOR
 from ..sketch.labels import rank_words
 from ..sketch.table import Floats
 from ..store.record import SiteInfo

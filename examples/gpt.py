@@ -61,7 +61,7 @@ def main(name: str, directory: str, size: str, steps: int, seed: int, fault: boo
             set_rate(optimizer, step, steps)
             loss = ddp(*next(batches))
             norm = update(ddp, optimizer, loss)
-            scope.step(loss=loss, gradient_norm=norm)
+            scope.step(loss=loss, gradient_norm=norm, loss_scale=LOSS_SCALE)
             if report(step, steps, loss, norm, stop):
                 break
     dist.destroy_process_group()

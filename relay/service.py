@@ -187,11 +187,7 @@ class Service:
         except (AddressError, ProtocolError) as error:
             self._drop(now, str(error))
             return
-        mute = (
-            not self._heard
-            and now - upstream.opened > SILENCE_S
-            and self._relay.upstream.has_said_hello
-        )
+        mute = not self._heard and now - upstream.opened > SILENCE_S
         full = self._relay.upstream.needs_new_connection
         if upstream.is_open and (upstream.is_broken() or mute or full):
             lost = f"There is no connection to {upstream.address}: what comes is kept."

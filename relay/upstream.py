@@ -1,12 +1,15 @@
-"""All streams on the one connection upwards: hellos, frames, goodbyes, and whose an answer is."""
+"""All streams on the one connection upwards: hellos, frames, goodbyes, and whose an answer is.
+
+A connection begins with a ping, so that a relay knows that it has one before it has a stream.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from ..sketch.errors import ProtocolError
-from ..wire.codec import decode
-from ..wire.messages import MAX_MEMBERS, Message, Reject
+from ..wire.codec import decode, encode
+from ..wire.messages import MAX_MEMBERS, Message, Ping, Pong, Reject
 from ..wire.sender import Put
 from ..wire.via import unwrap, wrap
 from .gather import Gatherer
@@ -41,6 +44,8 @@ class Upstream:
         self._spool = spool
         self._members = members
         self._touched = touched
+        self._is_asked = False
+        """Whether the present connection has had its ping."""
         self._numbers: dict[int, Member] = {}
         """By number on the present connection."""
         self._next_number = 0
@@ -58,11 +63,6 @@ class Upstream:
         return self._gatherer.joined
 
     @property
-    def has_said_hello(self) -> bool:
-        """Whether an answer is owed on the present connection."""
-        return self._next_number > 0
-
-    @property
     def needs_new_connection(self) -> bool:
         """Whether the present one has no numbers left."""
         return self._next_number >= MAX_MEMBERS
@@ -74,7 +74,7 @@ class Upstream:
     def connect(self, now: float) -> None:
         """There is a new connection: every stream is to say hello on it."""
         self._forget_numbers()
-        self.is_connected = True
+        self.is_connected, self._is_asked = True, False
         for member in self._members.values():
             member.hello_at = now
 
@@ -98,10 +98,11 @@ class Upstream:
         if len(rest) != 1:
             raise ProtocolError(f"A message came in {len(rest)} parts.")
         message = decode(rest[0], "collector")
-        if number is None:
+        if number is None and not isinstance(message, Pong):
             reason = message.reason if isinstance(message, Reject) else "it answers to no stream"
             raise ProtocolError(f"Upstream does not take streams of relays: {reason}.")
-        return self._numbers.get(number), message, rest[0]
+        member = None if number is None else self._numbers.get(number)
+        return member, message, rest[0]
 
     def show(self, member: Member, sign: bytes) -> None:
         """Pass on a sign of life: late it is none, so it goes now or never."""
@@ -110,6 +111,7 @@ class Upstream:
 
     def send(self, now: float, put: Put) -> bool:
         """Hellos, signs of life, frames and goodbyes; False if the network takes no more."""
+        self._is_asked = self._is_asked or put([encode(Ping())])
         signs, self._signs = self._signs, []
         for member, part in signs:
             if member.number != LOST:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from ..sketch.conservation import NO_FACTOR
 from .rule import Rule
-
-NO_FACTOR = 0.05
-"""Where half of all reductions are off by so much, they are none: to round to fp8 is less, and of
-ten tensors that were not reduced half are off by twice as much."""
 
 COPIES = Rule(
     name="replica-divergence",

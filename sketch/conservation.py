@@ -16,7 +16,9 @@ LOSS_SCALE, GRADIENT_SCALE = "loss_scale", "gradient_scale"
 a fused optimizer divides by it itself."""
 LEAST = 3
 """Of fewer tensors a common factor cannot be told from a wrong one."""
-
+NO_FACTOR = 0.05
+"""Where half of all reductions are off by so much, they are none: to round to fp8 is less, and of
+ten tensors that were not reduced half are off by twice as much."""
 LEAST_PROJECTION = 0.05
 """Of the addends' size: from a smaller projection a tensor's own factor is not known."""
 

@@ -17,9 +17,10 @@ from .selection import execution_order
 Identity = tuple[int, str, str, int]
 """Attempt, rule, site and first step: which alert it is."""
 
+COPIES, SUMS = "replica-divergence", "conservation"
 CAUSES = (
-    "replica-divergence",
-    "conservation",
+    COPIES,
+    SUMS,
     "missing-rank",
     "rank-outlier",
     "poor-initialisation",
@@ -43,9 +44,9 @@ CAUSES = (
     "agent-overhead",
 )
 """Rules by how much they say of the cause; those that are not named come last."""
-OF_RANKS = ("replica-divergence", "conservation", "missing-rank", "rank-outlier")
+OF_RANKS = (COPIES, SUMS, "missing-rank", "rank-outlier")
 """What these find follows from nothing but themselves: numbers go bad on all ranks alike."""
-COUNTED = ("replica-divergence", "conservation", "missing-rank", "nonfinite", "loss-nonfinite")
+COUNTED = (COPIES, SUMS, "missing-rank", "nonfinite", "loss-nonfinite")
 """What these find was counted, not inferred from what is usual: their steps are exact."""
 WITHIN = 8
 """Records after its latest alert in which an incident takes up others."""
@@ -261,13 +262,28 @@ def ranked(incidents: Iterable[Incident]) -> list[Incident]:
     )
 
 
+def _cause(early: Sequence[Alert]) -> str:
+    """The rule that says most of the cause.
+
+    Where copies differ and nobody can know which is odd, a reduction that went wrong in the same
+    step is why: gradients that no rank reduced are each rank's own.
+    """
+    rule = min(early, key=lambda one: (weight_of(one.rule), one.first_step, one.rule)).rule
+    if rule != COPIES:
+        return rule
+    odd = [one for one in early if one.rule == COPIES]
+    begin = min(one.first_step for one in odd)
+    sums = any(one.rule == SUMS and one.first_step <= begin for one in early)
+    return SUMS if sums and all(one.undetermined for one in odd) else rule
+
+
 def _incident(number: int, alerts: Sequence[Alert], order: Mapping[str, int]) -> Incident:
     first = min(one.record for one in alerts)
     early = [one for one in alerts if one.record - first <= _lag(one.rule)]
-    most = min(weight_of(one.rule) for one in early)
-    alike = [one for one in early if weight_of(one.rule) == most]
+    rule = _cause(early)
+    alike = [one for one in early if one.rule == rule]
     begin = min(one.first_step for one in alike)
-    within = 0 if alike[0].rule in COUNTED else AT_ONCE
+    within = 0 if rule in COUNTED else AT_ONCE
     at_once = [one for one in alike if one.first_step - begin <= within]
     cause = min(at_once, key=lambda one: (order.get(one.site, -1), one.first_step))
     goes_on = any(one.last_step is None for one in alerts)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..sketch.conservation import GRADIENT_SCALE as GRADIENT
 from ..sketch.conservation import LOSS_SCALE as LOSS
-from ..sketch.conservation import common_factor
+from ..sketch.conservation import NO_FACTOR, common_factor, residual
 from ..sketch.derive import DEGREE, MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
@@ -102,7 +102,8 @@ def divisors(reader: Reader, chosen: Chosen, places: Indices) -> Floats:
     scales = {LOSS: told(reader, LOSS, chosen), GRADIENT: gradient_scale(reader, chosen)}
     if np.isnan(scales[LOSS]).all():
         raise SettingError(
-            "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler)."
+            "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler), or tell "
+            "your own with each step, as scope.step(loss_scale=1024)."
         )
     divisor = np.ones((len(chosen), len(places)))
     for column, site in enumerate(reader.sites(places)):
@@ -173,14 +174,23 @@ def reductions_frame(reader: Reader, chosen: Chosen) -> pd.DataFrame:
     unfit |= other[:, None]
     size = np.where(unfit[:, :count] | unfit[:, count:], np.nan, size.astype(np.float64))
     added, made = projections[:, :count], projections[:, count:]
-    factor = np.array([common_factor(*step) for step in zip(made, added, size, strict=True)])
     ranks = np.array([addends_of(reader, int(addends[0]), attempt) for attempt in chosen.attempts])
+    size *= np.nan_to_num(ranks, nan=1.0)[:, None]  # at most what all addends come to
+    factor = np.array([_factor(*step) for step in zip(made, added, size, strict=True)])
     loss = told(reader, LOSS, chosen)
     scale = np.nan_to_num(loss, nan=1.0) / gradient_scale(reader, chosen)
     return pd.DataFrame(
         {"factor": factor, "ranks": ranks, "loss_scale": loss, "clip": factor * ranks * scale},
         index=pd.Index(chosen.steps, name="step"),
     )
+
+
+def _factor(reduced: Floats, added: Floats, scale: Floats) -> float:
+    """The common factor of a step's reductions; NaN where half of them are none."""
+    factor = common_factor(reduced, added, scale)
+    off = residual(reduced, added, scale, factor, np.ones(len(scale)))
+    known = off[~np.isnan(off)]
+    return factor if len(known) and np.median(known) <= NO_FACTOR else float("nan")
 
 
 def addends_of(reader: Reader, place: int, attempt: int) -> float:

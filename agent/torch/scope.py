@@ -280,7 +280,7 @@ class Scope(Block):
         Args:
             training: numbers to keep with the step, as `loss=loss`; tensors of one element are
                 copied without waiting for their device. None, as of a rank without a loss, is left
-                out.
+                out. Who multiplies the loss without a GradScaler tells by what as `loss_scale`.
 
         Raises:
             SettingError: called outside the `with` block.

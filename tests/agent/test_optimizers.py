@@ -285,6 +285,21 @@ def test_a_step_has_the_learning_rates_of_its_update_and_not_those_of_the_next(
     assert told.sel(name="lr.1").values[1:].tolist() == [0.1, 0.1]
 
 
+def test_a_loss_that_is_scaled_by_hand_is_told_with_the_step(observed: Observed) -> None:
+    model, site = make_model(), "activation_gradient:2"
+    with observed.observe(model, kinds=["activation_gradient"]) as scope:
+        for scale in (1.0, 1024.0):
+            (loss_of(model, 0) * scale).backward()
+            scope.step(loss_scale=scale)
+    run = open_run(observed.path)
+    as_made, true = (
+        run.scalar("l2", sites=site, steps=(0, 1), unscaled=how).squeeze("site").values
+        for how in (False, True)
+    )
+    np.testing.assert_allclose(as_made, true[0] * np.array([1, 1024]))
+    assert true[0] == true[1]
+
+
 def test_without_a_scaler_nothing_is_called_unscaled(observed: Observed) -> None:
     model = make_model()
     with observed.observe(model) as scope:

@@ -70,13 +70,15 @@ class Faults:
         """The all-reduce of DistributedDataParallel, of what may be spoilt before."""
         if self.is_now("lost", 1):
             bucket.gradients()[2].zero_()
-        own = bucket.gradients()[2].clone()
+        parts = bucket.gradients() if self.fault == "apart" else bucket.gradients()[2:3]
+        own = [part.clone() for part in parts]
         reduced = allreduce_hook(dist.group.WORLD, bucket)  # pyright: ignore[reportArgumentType]
-        if not self.is_now("alone", dist.get_rank()):
+        if not any(self.is_now(fault, dist.get_rank()) for fault in ("alone", "apart")):
             return reduced
 
         def keep(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            bucket.gradients()[2].copy_(own)
+            for part, before in zip(parts, own, strict=True):
+                part.copy_(before)
             return done.value()
 
         return reduced.then(keep)

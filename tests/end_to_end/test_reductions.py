@@ -204,3 +204,13 @@ def test_a_gradient_that_no_rank_reduced_is_told_of_all_of_them(tmp_path: Path) 
     assert (alerts["site"][place], alerts["first_step"][place]) == ("weight_gradient:2.bias", 2)
     assert alerts["ranks"][place] == (0, 1, 2)
     assert alerts["text"][place].endswith("hold their own alone: none of them reduced it.")
+
+
+def test_gradients_of_which_none_was_reduced_are_told_as_that(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "ddp", "apart")
+    [found] = run.incidents()
+    assert (found.cause.rule, found.cause.site, found.first_step) == ("conservation", "", 2)
+    assert "replica-divergence" in {one.rule for one in found.alerts}
+    factors = run.reductions()["factor"]
+    assert factors.loc[[0, 1, 3]].notna().all()
+    assert np.isnan(factors.loc[2])

@@ -55,6 +55,24 @@ def test_spool_and_upstream_are_told_over_http(tmp_path: Path) -> None:
     end(process)
 
 
+def test_a_relay_knows_its_connection_before_a_rank_comes(tmp_path: Path) -> None:
+    port = free_port()
+    process, where = start(f"tcp://127.0.0.1:{port}")
+    health, counters = f"{where['health']}/healthz", f"{where['health']}/counters"
+    wait_until(lambda: ask(health)[1]["status"].startswith("There is no connection to"))
+    assert not ask(counters)[1]["is_connected"]
+
+    collector, _ = start_collector(tmp_path / "runs", port=port)
+    wait_until(lambda: ask(health) == (200, {"status": "ok"}))
+    assert ask(counters)[1]["is_connected"]
+
+    collector.send_signal(signal.SIGTERM)
+    end(collector)
+    wait_until(lambda: not ask(counters)[1]["is_connected"])
+    process.send_signal(signal.SIGTERM)
+    end(process)
+
+
 def test_log_lines_are_json_if_wanted_and_else_have_a_time() -> None:
     to = f"tcp://127.0.0.1:{free_port()}"
     process, _ = start(to, "--log-format", "json")

@@ -66,6 +66,21 @@ def test_what_one_rank_does_follows_from_no_tensor_of_all() -> None:
     assert (one.cause.rule, one.ranks) == ("replica-divergence", (2,))
 
 
+def test_a_reduction_that_went_wrong_is_why_copies_differ_of_which_none_is_known_to_be_odd() -> (
+    None
+):
+    whose_own = alert("replica-divergence", "a", value=1.0)
+    sums = alert("conservation", "b", value=0.15)
+
+    [one] = group([whose_own, sums], ORDER)
+    assert (one.cause.rule, one.cause.site, one.first_step) == ("conservation", "b", 0)
+
+    [one] = group([alert("replica-divergence", "a", value=0.25, ranks=(1,)), sums], ORDER)
+    assert (one.cause.rule, one.ranks) == ("replica-divergence", (1,))
+    [one] = group([whose_own, alert("conservation", "b", 1)], ORDER)
+    assert one.cause.rule == "replica-divergence"
+
+
 def test_the_same_found_again_on_the_same_ranks_is_the_same() -> None:
     first = alert("rank-outlier", "a", 0, ranks=(1,), last_step=5, severity="warning")
     again = alert("rank-outlier", "b", 40, ranks=(1,), severity="warning")
