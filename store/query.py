@@ -1008,9 +1008,10 @@ class Run:
         `factor` is what the sums of the ranks' own gradients were multiplied by until the
         optimizer took them, from projections of all parameters; `ranks` is how many there are;
         `loss_scale` what the GradScaler's was, or was told with the step; and `clip` = factor x
-        ranks x loss scale is 1 where gradients are averaged and not clipped. NaN where it is not known: of steps that lack a
-        rank, overflowed, or whose own gradients are not all that one update took; and of those in
-        which half of the gradients are no multiple of the sum: they were not reduced.
+        ranks x loss scale is 1 where gradients are averaged and not clipped. NaN where it is not
+        known: of steps that lack a rank, overflowed, or whose own gradients are not all that one
+        update took; and of those in which half of the gradients are no multiple of the sum: they
+        were not reduced.
 
         Raises:
             SettingError: the run has no gradients from before their reduction, or no such attempt.
