@@ -16,6 +16,8 @@ from rankscope.wire import (
     Goodbye,
     Hello,
     JoinedHeader,
+    Ping,
+    Pong,
     Reject,
     Site,
     Welcome,
@@ -65,6 +67,10 @@ class Peers:
         for parts in sent:
             number, rest = unwrap(parts)
             message = decode(rest[0], "agent")
+            if isinstance(message, Ping):
+                pong = Pong(protocol=PROTOCOL, version="0", time_ns=0)
+                self.relay.answer([encode(pong)], self.now)
+                continue
             assert number is not None
             self.went.append(message)
             if isinstance(message, Hello):
