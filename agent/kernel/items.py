@@ -335,7 +335,7 @@ def absorb(
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from the cache on disk; a minute at first, then a second."""
+    """Compile the kernels, a minute long, or load them from the cache on disk in a second."""
     waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(COMPILING))
     waits.daemon = True
     waits.start()
