@@ -105,7 +105,7 @@ def test_an_update_that_is_all_nan_is_told_as_unknown(observed: Observed) -> Non
         scope.step()
     found = open_run(observed.path).updates()
     assert found["site"].tolist() == [f"update:{name}" for name in PARAMETERS]
-    assert found[["update", "ratio", "unchanged"]].isna().all(axis=None)
+    assert found[["update", "ratio", "unchanged"]].isna().to_numpy().all()
 
 
 def test_what_rounding_swallows_of_bfloat16_is_counted(observed: Observed) -> None:
