@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..sketch.errors import RankscopeError, SettingError
 from .settings import agent_settings
@@ -55,14 +56,7 @@ def start_collector(
         SettingError: `directory` cannot be written.
         RankscopeError: it did not start; the message says what it said.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        log = (directory / f"{run}.log").open("ab")
-    except OSError as error:
-        raise SettingError(
-            f"Runs cannot be written to {directory}: {error.strerror}; "
-            "pass another `directory` to observe(), or set RANKSCOPE_DIR."
-        ) from None
+    log = open_log(run, directory)
     command = [sys.executable, "-m", "rankscope", "collect", "--bind", bind]
     command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
     command += ["--keys", "-" if keys else ""]
@@ -83,8 +77,24 @@ def start_collector(
     process.wait()  # the shell
     if not line:
         said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
-        raise RankscopeError(_last_sentence(said) or "The embedded collector did not start.")
+        raise RankscopeError(last_sentence(said) or "The embedded collector did not start.")
     return str(json.loads(line)["address"])
+
+
+def open_log(run: str, directory: Path) -> BinaryIO:
+    """The file `directory/run.log`, to write on and to read, for a collector that is started here.
+
+    Raises:
+        SettingError: `directory` cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / f"{run}.log").open("a+b")
+    except OSError as error:
+        raise SettingError(
+            f"Runs cannot be written to {directory}: {error.strerror}; "
+            "pass another `directory` to observe(), or set RANKSCOPE_DIR."
+        ) from None
 
 
 def _plain_environment() -> dict[str, str]:
@@ -120,8 +130,8 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
     return said.partition(b"\n")[0]
 
 
-def _last_sentence(said: str) -> str:
-    """Why it did not start; the collector of the job before may write to the same file."""
+def last_sentence(said: str) -> str:
+    """Why a collector did not start; that of the job before may write to the same log."""
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
     return (errors or lines or [""])[-1]

@@ -9,6 +9,8 @@ from .interruption import Lock, error_of_a_signal
 
 MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
+MAX_CHARACTERS = 1000
+"""Of a sentence; it is cut between words."""
 
 
 class Telling:
@@ -41,7 +43,7 @@ class Telling:
             raise meant_for_training
         with self._lock:
             if len(self._reports) < MAX_REPORTS:
-                self._reports.append(f"{sentence}{_words(error)}".rstrip(".")[:999] + ".")
+                self._reports.append(_short(f"{sentence}{_words(error)}".rstrip(".") + "."))
             else:
                 self.counters["reports_dropped"] += 1
 
@@ -74,3 +76,9 @@ def _words(error: BaseException | None) -> str:
     if isinstance(error, RankscopeError):  # a sentence of ours
         return f": {error}"
     return f": {type(error).__name__}" + (f": {error}" if str(error) else "")
+
+
+def _short(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return text[: MAX_CHARACTERS - 2].rsplit(maxsplit=1)[0] + " …"

@@ -130,7 +130,7 @@ def demo(
 def prepare(job: Demo, screen: Screen, port: int | None, stack: ExitStack) -> Viewer | None:
     """Say what is to come, compile the kernels and, beside that, start the viewer."""
     job.introduce(screen)
-    screen.doing("Preparing; the first time, kernels are compiled for about 20 s")
+    screen.doing("Preparing; the first time on a machine kernels are compiled, for about a minute")
     make_folder(job.path.parent)
     with compiling():
         if port is None:

@@ -61,8 +61,10 @@ class Screen:
         self._console.print(text, markup=False)
 
     def doing(self, what: str) -> None:
-        """What goes on now, beside the bar; nobody knows for how long."""
+        """What goes on now, beside the bar or in a line; nobody knows for how long."""
         self._bars.reset(self._task, description=what, total=None, loss="")
+        if not self._console.is_terminal:
+            self.say(f"{what} …")
 
     def show(self, progress: Progress) -> None:
         """How far training has come."""

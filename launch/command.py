@@ -11,11 +11,13 @@ import sys
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import click
 
+from ..agent.embedded import last_sentence, open_log
 from ..agent.settings import AgentSettings, agent_settings
 from ..settings import settings_of
 from ..sketch.errors import RankscopeError, SettingError
@@ -80,7 +82,7 @@ def run(
     if not command:
         raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
     before = "" if to else _stored(directory, run)
-    with nullcontext(to) if to else _collector(directory) as address:
+    with nullcontext(to) if to else _collector(directory, run) as address:
         asked = Observation(
             run=run,
             to=address,
@@ -133,12 +135,13 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 @contextmanager
-def _collector(directory: str) -> Generator[str]:
+def _collector(directory: str, run: str) -> Generator[str]:
     """The address of a collector that ends, with all stored, when the block is left.
 
     If we are killed it ends when the ranks have.
     """
-    with TemporaryFile() as log:
+    with _log(directory, run) as log:
+        begins = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "rankscope", "collect", "--announce", "--store", directory),
@@ -157,14 +160,26 @@ def _collector(directory: str) -> Generator[str]:
             try:
                 if not line:
                     process.wait()
-                    log.seek(0)
-                    said = log.read().decode(errors="replace").strip().splitlines()
-                    sentence = said[-1].removeprefix("Error: ") if said else ""
-                    raise RankscopeError(sentence or "The collector did not start.")
+                    raise RankscopeError(_said(log, begins) or "The collector did not start.")
                 yield str(json.loads(line)["address"])
+                if process.poll() is not None:
+                    said = _said(log, begins)
+                    text = "the collector ended before the command did; it said last: "
+                    click.echo(f"rankscope: {text}{said}", err=True)
             finally:
                 process.terminate()
                 process.wait(STOP_S)
+
+
+def _log(directory: str, run: str) -> IO[bytes]:
+    """Where the collector of a run logs: beside it, if that is a folder."""
+    return TemporaryFile() if "://" in directory else open_log(run, Path(directory))
+
+
+def _said(log: IO[bytes], begins: int) -> str:
+    """What a collector said last, or why it did not start."""
+    log.seek(begins)
+    return last_sentence(log.read().decode(errors="replace"))
 
 
 def _stored(directory: str, name: str) -> str:

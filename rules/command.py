@@ -10,16 +10,18 @@ from textwrap import fill
 
 import click
 
+from ..store.ending import attempt_words
 from ..store.incidents import Incident
 from ..store.query import open_run
 from .again import judge_again
 from .book import rule_book
 from .evidence import Exponents
 from .exact import EXACT
-from .explain import Finding, Why, attempt_words, counted
+from .explain import Finding, Why, counted
 from .explain import why as why_of
 
 WIDTH = 100
+INDENT = "   "
 BARS = "·▁▂▃▄▅▆▇█"
 MOST_BARS = 48
 """Powers of two that are shown, the largest."""
@@ -77,7 +79,7 @@ def lines_of(found: Why) -> Iterator[str]:
     """What is known of a run's health, for a terminal."""
     steps = "no step" if found.first_step is None else _steps(found.first_step, found.last_step)
     records = counted(found.records, "record")
-    yield f"Run {found.run}: {records}, {steps}, {found.ending.text}."
+    yield _wrapped(f"Run {found.run}: {records}, {steps}, {found.ending.text}.")
     match found.state:
         case "healthy" if found.ending.is_bad:
             yield "No rule found anything in what was recorded, but the job did not end well."
@@ -99,9 +101,9 @@ def lines_of(found: Why) -> Iterator[str]:
         yield f"… and {found.left_out} more."
     yield ""
     checked = ", ".join(f"{rule} ({count})" for rule, count in found.checked.items())
-    yield "Checked, with the number of records: " + (checked or "nothing") + "."
+    yield _wrapped(f"Checked, with the number of records: {checked or 'nothing'}.")
     for text in found.not_observed:
-        yield f"Not observed: {text}"
+        yield _wrapped(f"Not observed: {text}")
 
 
 def _finding_lines(number: int, one: Finding, *, several: bool) -> Iterator[str]:
@@ -167,8 +169,20 @@ def _bars(found: Exponents) -> str:
     return f"{head}2^{shown[0]} {bars}{end}{beside}."
 
 
+def _wrapped(text: str, indent: str = "") -> str:
+    """A text as lines that end between words; what lines it has of its own does not count."""
+    return fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _indented(text: str) -> str:
-    return fill(text, WIDTH, initial_indent="   ", subsequent_indent="   ", break_on_hyphens=False)
+    return _wrapped(text, INDENT)
 
 
 def _line_of(incident: Incident) -> str:

@@ -176,11 +176,6 @@ def _is_again(later: Incident, earlier: Incident) -> bool:
     return later.attempt > earlier.attempt and causes[0] == causes[1]
 
 
-def attempt_words(numbers: Sequence[int]) -> str:
-    """Attempts by number, as "attempts 0, 1"."""
-    return f"attempt{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
 def counted(number: int, noun: str) -> str:
     """A number of things, as "1 record" or "2 records"."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -99,10 +99,14 @@ class Columns:
 
     @cached_property
     def whole(self) -> Floats:
-        """How many times as many elements there are as the sums are over: 1 unless of a sample."""
+        """How many times as many elements there are as the sums are over: 1 unless of a sample.
+
+        NaN where there are elements and the sums are over none of them, or not over all.
+        """
         seen = self.count(COUNT)
-        times = np.where(seen > 0, (seen + self.count(UNSEEN)) / np.maximum(seen, 1.0), 1.0)
-        return np.where(np.isnan(self.finite), np.nan, times)
+        every = seen + self.count(UNSEEN)
+        known = (self.finite > 0) | (every == 0)
+        return np.where(known, np.maximum(every, 1.0) / np.maximum(seen, 1.0), np.nan)
 
     @cached_property
     def magnitude(self) -> Floats:
@@ -142,7 +146,7 @@ def total(columns: Columns) -> Floats:
 
 
 def l2(columns: Columns) -> Floats:
-    """Euclidean norm; 0 where there is no element; estimated from a sample."""
+    """Euclidean norm; 0 of an empty tensor; estimated from a sample."""
     return np.sqrt(columns.squares * columns.whole)
 
 

@@ -52,8 +52,16 @@ def ending_of(reader: Reader) -> Ending:
     ]
     earlier = tuple(one for one in before if one.is_bad)
     ending = _ending(latest, told[latest], over=reader.state.finished)
-    words = [ending.text, *(f"attempt {one.attempt}: {one.text}" for one in earlier)]
+    alike = defaultdict[str, list[int]](list)
+    for one in earlier:
+        alike["the same" if one.text == ending.text else one.text].append(one.attempt)
+    words = [ending.text, *(f"{attempt_words(own)}: {text}" for text, own in alike.items())]
     return replace(ending, text="; ".join(words), earlier=earlier)
+
+
+def attempt_words(numbers: Sequence[int]) -> str:
+    """Attempts by number, as "attempts 0, 1"."""
+    return f"attempt{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def lost_ranks(events: Iterable[Mapping[str, Any]]) -> dict[int, int]:

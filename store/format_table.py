@@ -18,7 +18,7 @@ from ..sketch.exact_counts import BlockExponents
 from ..sketch.formats import NumberFormat
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.scaling import best_shift
-from ..sketch.shared_scales import BlockFormat, format_named
+from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, BlockFormat, format_named
 from ..sketch.table import Floats, Ints, SketchTable
 from ..sketch.tally import Tally
 from .fit import counted_of
@@ -34,6 +34,8 @@ Format = NumberFormat | BlockFormat
 
 MOST_SHIFT = 1024
 VERDICTS = FITS, MAY_BREAK, BREAKS, NOT_KNOWN = ("fits", "may break", "breaks", "not known")
+NO_HISTOGRAM, NONE_FINITE, NO_BLOCKS = ("no histogram", "no finite element", "no counted blocks")
+"""What a site is without of which nothing is known in any format."""
 BOUNDS = ("", "_low", "_high")
 """What is appended to a question: the estimate, and between what the true share lies."""
 VALUE, LOW, HIGH = range(len(BOUNDS))
@@ -71,6 +73,18 @@ def format_table(reader: Reader, chosen: Chosen, places: Indices, asked: Questio
     table = _dataset(sites, targets, shifts, worst, asked)
     ends = [int(step) for step in chosen.steps[[0, -1]]] if len(chosen) else []
     return table.assign_attrs(zip(("first_step", "last_step"), ends, strict=False))
+
+
+def lacking(table: xr.Dataset) -> NDArray[np.str_]:
+    """str [sites]: what sites are without that are not known in any format; of others empty.
+
+    Args:
+        table: of `Run.format_table`.
+    """
+    unknown = (table["verdict"].values == NOT_KNOWN).all(axis=1)
+    plain = set(map(str, table["format"].values)) - BLOCK_FORMATS_BY_NAME.keys()
+    seen = np.where(table["steps"].values > 0, NONE_FINITE if plain else NO_BLOCKS, NO_HISTOGRAM)
+    return np.where(unknown, seen, "")
 
 
 def _shifts(

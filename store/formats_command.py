@@ -13,7 +13,7 @@ import xarray as xr
 
 from ..sketch.errors import SettingError
 from ..sketch.writing import writing
-from .format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS, Scale
+from .format_table import BREAKS, FITS, MAY_BREAK, VERDICTS, Scale, lacking
 from .query import NARROW_FORMATS, Run, open_run
 from .recipes import recipe
 from .selection import steps_from
@@ -126,9 +126,9 @@ def _broken(table: xr.Dataset) -> Iterator[str]:
         yield f"{label}{scaled} {verdicts[row, column]} in {name}: {lost}"
     if len(found) > MOST:
         yield f"and {len(found) - MOST} more; --csv writes them all"
-    if (verdicts == NOT_KNOWN).all(axis=1).any():
-        unknown = int((verdicts == NOT_KNOWN).all(axis=1).sum())
-        yield f"{unknown} sites have no histogram in these steps."
+    for what, count in Counter(lacking(table).tolist()).items():
+        if what:
+            yield f"{count} site{' has' if count == 1 else 's have'} {what} in these steps."
 
 
 def _between(low: float, high: float) -> str:

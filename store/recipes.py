@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from .format_table import BREAKS, FITS, MAY_BREAK
+from .format_table import BREAKS, FITS, MAY_BREAK, lacking
 
 SCHEMA = "rankscope.recipe/1"
 KEEP = "keep"
@@ -57,7 +57,7 @@ def choose(table: xr.Dataset) -> list[Choice]:
     """For each site the first of the formats that fits, or what it has."""
     formats = [str(name) for name in table["format"].values]
     verdicts, shifts = table["verdict"].values, table["shift"].values
-    steps, nonfinite = table["steps"].values, table["nonfinite"].values
+    without, nonfinite = lacking(table), table["nonfinite"].values
     kinds, dtypes = table["kind"].values, table["dtype"].values
     lost = {one: table[f"{one}_high"].values for one in QUESTIONS}
     found = list[Choice]()
@@ -69,8 +69,8 @@ def choose(table: xr.Dataset) -> list[Choice]:
             chosen, shift, reason = formats[column], int(shifts[row, column]), _fits(losses)
         else:
             chosen, shift, reason = KEEP, 0, _keeps(formats, verdicts[row], str(dtypes[row]))
-        if not steps[row]:
-            reason = "no histogram in these steps"
+        if without[row]:
+            reason = f"{without[row]} in these steps"
         if nonfinite[row]:
             reason += "; it has NaN or infinity"
         found.append(

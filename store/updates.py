@@ -16,7 +16,7 @@ RATE, RATE_OF_OPTAX = "lr", "learning_rate"
 """Training statistics: the learning rate of the first parameter group, and of those that have no
 other, that of group n being told as `lr.n`; and what `optax.inject_hyperparams` calls it."""
 COLUMNS = ["step", "site", "weight", "update", "ratio", "unchanged", "lr", "trust_ratio"]
-L2, ZERO = MAIN.index("l2"), MAIN.index("zero_share")
+L2, ZERO, NONFINITE = (MAIN.index(name) for name in ("l2", "zero_share", "nonfinite"))
 
 
 def updates_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataFrame:
@@ -36,12 +36,13 @@ def updates_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataFra
     if not pairs or not len(chosen):
         return pd.DataFrame(columns=COLUMNS)
     changes, weights = np.array(pairs, np.int64).T
-    update, unchanged, weight = (
+    update, unchanged, bad, weight = (
         found.astype(np.float64)
         for found in reader.read_all(
             [
                 ("scalars", chosen.records, (changes, L2)),
                 ("scalars", chosen.records, (changes, ZERO)),
+                ("scalars", chosen.records, (changes, NONFINITE)),
                 ("scalars", chosen.records, (weights, L2)),
             ]
         )
@@ -60,7 +61,8 @@ def updates_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataFra
                 "trust_ratio": (rates * weight / update).ravel(),
             }
         )
-    return frame.dropna(subset=["update"]).reset_index(drop=True)
+    observed = ~np.isnan(update) | (bad > 0)
+    return frame.loc[observed.ravel()].reset_index(drop=True)
 
 
 def learning_rates(reader: Reader, chosen: Chosen, places: Indices) -> Floats:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..rules.explain import attempt_words
+from ..store.ending import attempt_words
 from . import markup, words
 
 if TYPE_CHECKING:

@@ -140,10 +140,13 @@ def why_not_known(found: Fitting) -> str:
     told = list[str]()
     if plain:
         verdicts = found.table["verdict"].values[:, found.formats.index(plain[0])]
-        labels = map(str, found.table["site"].values[verdicts == NOT_KNOWN])
-        kinds = dict.fromkeys(label.partition(":")[0].replace("_", " ") for label in labels)
-        sites = words.count(counts[plain[0]], "site")
-        told.append(f"{sites} without a histogram there ({', '.join(kinds)})")
+        unknown, seen = verdicts == NOT_KNOWN, found.table["steps"].values > 0
+        for what, rows in (("histogram", unknown & ~seen), ("finite element", unknown & seen)):
+            kinds = dict.fromkeys(found.table["kind"].values[rows].tolist())
+            if kinds:
+                sites = words.count(int(rows.sum()), "site")
+                listed = ", ".join(kinds).replace("_", " ")
+                told.append(f"{sites} without a {what} there ({listed})")
     if by_block:
         sites = words.count(max(counts[name] for name in by_block), "site")
         told.append(

@@ -20,7 +20,7 @@ MOST_NAMED = 512
 
 State = Literal["present", "missing", "blamed", "unknown"]
 MEANINGS: dict[State, str] = {
-    "present": "in the newest record",
+    "present": "in the newest record, not blamed",
     "missing": "missing there",
     "blamed": "blamed by a finding",
     "unknown": "never heard of",

@@ -85,8 +85,8 @@ _MIN_KEY = np.int32(-0x7F800000)
 
 TOLD_AFTER_S = 3.0
 COMPILING = (
-    "rankscope prepares its kernels for the CPU: compiling them takes half a minute or so, once on "
-    "this machine; numba keeps them (NUMBA_CACHE_DIR says where) and only loads them after that."
+    "rankscope prepares its kernels for the CPU: compiling them takes a minute or so, once on this "
+    "machine; numba keeps them (NUMBA_CACHE_DIR says where) and only loads them after that."
 )
 
 logger = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ def absorb(
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from the cache on disk; 20 seconds at first, then one."""
+    """Compile the kernels, a minute long, or load them from the cache on disk in a second."""
     waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(COMPILING))
     waits.daemon = True
     waits.start()

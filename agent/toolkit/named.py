@@ -92,7 +92,8 @@ class Named(NamedArithmetic[Array]):
     ) -> float | dict[str, float]:
         """(Σ|x|^p)^(1/p) in float64; for p = ∞ the largest |x|. See `sketches`.
 
-        For p other than 1, 2 and ∞ it scales by the largest |x|, so that no power overflows.
+        For p other than 1, 2 and ∞ it scales by the largest |x|, so that no power overflows. NaN
+        where there are elements, and none is finite.
 
         Raises:
             SettingError: p is not positive, or is another than 1, 2 and ∞ while `across` is given.
@@ -101,11 +102,11 @@ class Named(NamedArithmetic[Array]):
         if across is not None and p not in NORMS:
             raise SettingError(f"Across ranks only the norms 1, 2 and ∞ are known, got {p}.")
         sketches = self.sketches(by, across=across)
-        found = sketches.statistic(NORMS.get(p, "abs_max"))
+        found, count = sketches.statistic(NORMS.get(p, "abs_max")), sketches.statistic("count")
+        # The largest |x| of nothing is undefined as a statistic, but 0 as a norm.
+        found = {name: value if count[name] else 0.0 for name, value in found.items()}
         if p not in NORMS:
             found = self._norms(p, by, found)
-        if p == float("inf"):  # undefined as a statistic, but 0 as a norm, where there is nothing
-            found = {name: 0.0 if value != value else value for name, value in found.items()}
         return next(iter(found.values())) if by == "whole" else found
 
     def reduce(self, function: Callable[[Array], Any], *, by: By = "tensor") -> dict[str, Any]:
@@ -171,9 +172,7 @@ class Named(NamedArithmetic[Array]):
             group = self._group(name, by)
             if largest[group] > 0:
                 sums[group] += self._power_sum(array, p, largest[group])
-        return {
-            name: largest[name] * total ** (1 / p) if total else 0.0 for name, total in sums.items()
-        }
+        return {name: largest[name] * total ** (1 / p) for name, total in sums.items()}
 
     @abstractmethod
     def _power_sum(self, array: Array, p: float, scale: float) -> float:

@@ -112,6 +112,15 @@ def test_the_norm_of_several_is_that_of_their_elements(values: list[float], p: f
     assert tensors.norm(math.inf) == max(map(abs, values))
 
 
+@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
+def test_a_norm_of_which_no_element_is_finite_is_unknown_and_that_of_nothing_is_0(p: float) -> None:
+    tensors = named(bad=[math.nan, math.inf], zero=[0.0], empty=[])
+
+    found = tensors.norm(p, by="tensor")
+    assert found == {"bad": pytest.approx(math.nan, nan_ok=True), "zero": 0, "empty": 0}
+    assert tensors.norm(p) == 0
+
+
 def test_what_is_no_norm_or_statistic_is_refused() -> None:
     with pytest.raises(SettingError, match="`p` must be positive"):
         named(a=[1.0]).norm(0)

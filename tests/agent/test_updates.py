@@ -94,6 +94,20 @@ def test_a_weight_that_no_optimizer_changed_has_none(observed: Observed) -> None
     }
 
 
+def test_an_update_that_is_all_nan_is_told_as_unknown(observed: Observed) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer, kinds=("weight", "update")) as scope:
+        backward(model, 0)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan)
+        optimizer.step()
+        scope.step()
+    found = open_run(observed.path).updates()
+    assert found["site"].tolist() == [f"update:{name}" for name in PARAMETERS]
+    assert found[["update", "ratio", "unchanged"]].isna().to_numpy().all()
+
+
 def test_what_rounding_swallows_of_bfloat16_is_counted(observed: Observed) -> None:
     model = make_model(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -22,11 +22,13 @@ def test_a_skipped_update_is_told() -> None:
     assert text == "loss NaN, update skipped: a gradient is not finite"
 
 
-def test_without_a_terminal_every_tenth_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_what_goes_on_and_every_tenth_step_is_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with Screen() as screen:
         screen.doing("Starting")
         for step in range(40):
             screen.show(progress(step, 2.0))
 
     expected = [f"Step {step}: loss 2.000" for step in (0, 10, 20, 30)]
-    assert capsys.readouterr().out.splitlines() == expected
+    assert capsys.readouterr().out.splitlines() == ["Starting …", *expected]

@@ -143,6 +143,32 @@ def test_when_it_is_killed_the_command_is_observed_to_its_end_and_nothing_is_lef
     assert run_of(tmp_path, "in_halves").records()["step"].tolist() == [*range(5)]
 
 
+def test_a_collector_that_dies_is_told_and_leaves_its_log(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rankscope", "run", "--run", "in_halves"),
+            *("--", sys.executable, str(JOB), "in_halves"),
+        ],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"half\n"
+    [collector] = [
+        one for one in psutil.Process(process.pid).children() if "collect" in one.cmdline()
+    ]
+
+    collector.kill()
+    _, said = process.communicate(timeout=100)
+
+    [last] = [line for line in said.decode().splitlines() if "the collector ended" in line]
+    log = (tmp_path / "rankscope-runs" / "in_halves.log").read_text()
+    told = "the collector ended before the command did; it said last: "
+    assert last == f"rankscope: {told}{log.splitlines()[-1]}"
+
+
 def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
     assert "no process trained anything that could be observed" in ran(tmp_path, "nothing")
 

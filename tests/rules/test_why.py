@@ -131,6 +131,28 @@ def test_a_rank_that_was_killed_is_told(write: Callable[..., Path]) -> None:
     assert found["ending"]["state"] == "ranks lost"
 
 
+def test_an_error_with_lines_of_its_own_is_wrapped_between_words_and_told_once(
+    write: Callable[..., Path],
+) -> None:
+    error = "ValueError: Missing key(s):\n\t" + "layers.0.weight, " * 20 + "\n  and more"
+    events = [
+        Event(kind=kind, attempt=number, rank=rank, step=5, text=text, time_ns=0)
+        for number in range(3)
+        for kind, rank, text in (
+            ("report", 0, f"Training ended in step 5: {error}."),
+            ("not-judged", -1, f"It was not judged: {error}."),
+        )
+    ]
+    path = write(attempts=3, events=tuple(events))
+    lines = CliRunner().invoke(cli, ["why", str(path)]).output.splitlines()
+
+    assert max(map(len, lines)) <= 100
+    assert all(line.endswith("layers.0.weight,") for line in lines[1:4])
+    text = " ".join(" ".join(lines).split())
+    assert "layers.0.weight, and more; attempts 0, 1: the same." in text
+    assert text.count("and more") == 2
+
+
 def test_where_one_rank_is_off_and_copies_agree_that_rank_is_to_be_looked_at(
     write: Callable[..., Path],
 ) -> None:

@@ -125,6 +125,17 @@ def test_a_nan_and_an_infinity_destroy_nothing(x: NDArray[Any]) -> None:
         assert np.array_equal(derive(sketch_array(dirty), statistic), expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("x", [[np.nan], [np.inf, -np.inf, np.nan]])
+def test_of_elements_none_of_which_is_finite_nothing_but_counts_is_known(x: list[float]) -> None:
+    known = ("nonfinite", "nan", "pos_inf", "neg_inf", "count", "seen_share")
+    table, empty = sketch_array(np.array(x, np.float32)), sketch_array(np.zeros(0, np.float32))
+    for statistic in STATISTICS:
+        assert np.isnan(derive(table, statistic)[0]) == (statistic not in known), statistic
+    for statistic in ("sum", "l1", "l2"):
+        assert derive(empty, statistic)[0] == 0
+        assert derive(table.merge(sketch_array(np.zeros(1, np.float32))), statistic)[0] == 0
+
+
 @given(st.lists(plain_floats, min_size=1, max_size=6), st.data())
 def test_merging_into_named_rows_is_merging_one_by_one(
     arrays: list[NDArray[np.float32]], data: st.DataObject

@@ -59,6 +59,31 @@ def test_it_says_what_fits_and_what_breaks_the_worst_first(run: Path) -> None:
     assert "no fit" not in said(run, "--kind", "weight", "--scale", "weight=14", "--step", 1)
 
 
+def test_sites_without_a_finite_element_are_told_from_those_without_a_histogram(
+    path: Path, record: Make, tmp_path: Path
+) -> None:
+    lost = np.full(3, np.nan, np.float32)
+    with RunWriter.open(path, run="gpt") as writer:
+        writer.catalog.attempt_of("x")
+        writer.catalog.add_sites(SITES)
+        writer.commit([record(0, {0: lost, 1: lost, 2: np.ones(3, np.float32)})], streams={})
+    file = tmp_path / "recipe.json"
+
+    assert said(path, "--step", 0, "--format", "e4m3", "--recipe", file).splitlines()[-2:] == [
+        "2 sites have no finite element in these steps.",
+        "1 site has no histogram in these steps.",
+    ]
+    assert said(path, "--format", "mxfp4_e2m1").splitlines()[-2:] == [
+        "3 sites have no counted blocks in these steps.",
+        "1 site has no histogram in these steps.",
+    ]
+    assert [one["reason"] for one in json.loads(file.read_text())["sites"]] == [
+        "no finite element in these steps; it has NaN or infinity",
+        "nothing overflows or becomes zero",
+        "no histogram in these steps",
+    ]
+
+
 def test_without_a_step_it_is_the_last_of_nearly_all_sites(path: Path, record: Make) -> None:
     one = np.array([1, 1.5, 0.25], np.float32)
     weights = {2: one, 3: one}

@@ -19,6 +19,8 @@ from .room import Room
 from .task import Fails, Plan, Taken, Task
 from .watch import Watch
 
+NAMED = 3
+"""Of several modules that fail alike in a step, how many are named."""
 Report = Callable[..., None]
 """Takes a sentence, and what was caught, if anything."""
 
@@ -38,6 +40,8 @@ class Quantities:
         self._roots = names.roots
         self._report: Report = _nowhere
         self._told: set[object] = set()
+        self._others: dict[tuple[str, str], list[str]] = {}
+        """By quantity and class of error: modules that failed as one that was told of."""
         self._room = Room()
         self._orders = _grouped(orders, self._fails)
         self._stretch = 1
@@ -153,6 +157,7 @@ class Quantities:
                 found += filter(self._has_room, task.results(step, in_full=self._in_full))
             except Exception as error:  # never into the training loop: told in the run
                 task.fail(error)
+        self._tell_others()
         return found
 
     def held_bytes(self) -> int:
@@ -164,6 +169,7 @@ class Quantities:
         self._step = None
         for attached in self._attached or ():
             attached.remove()
+        self._tell_others()
 
     def forget(self) -> None:
         """Take nothing more, and hold nothing: in a forked child, or when all is over."""
@@ -177,11 +183,20 @@ class Quantities:
         return (plan for task in self._orders for plan in task.plans)
 
     def _fails(self, task: Task, error: Exception) -> None:
-        """Tell of the first module of which a quantity cannot be computed."""
-        key = task.quantity.series, type(error)
+        """Tell of the first module of which a quantity cannot be computed; of others together."""
+        label, key = task.quantity.label, (task.quantity.series, type(error))
         if key not in self._told:
             self._told.add(key)
-            self._report(f"{task.quantity.label} of {task.name} is no longer computed", error)
+            self._report(f"{label} of {task.name} is no longer computed", error)
+        else:
+            self._others.setdefault((label, type(error).__name__), []).append(task.name)
+
+    def _tell_others(self) -> None:
+        others, self._others = self._others, {}
+        for (label, error), names in others.items():
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            named = ", ".join(names[:NAMED])
+            self._report(f"{label} of {named}{more} is no longer computed, either: {error}")
 
     def _has_room(self, taken: Taken) -> bool:
         has_room = self._room.admits(taken.series)

@@ -70,5 +70,21 @@ def test_what_a_function_raises_is_told_and_training_goes_on(
     run, _ = trained(observed, {"Linear": ["no_idea", "input_cov_trace"]})
 
     told = run.events().query("kind == 'report'")["text"].tolist()
-    assert told == ["no_idea of 0 is no longer computed: RuntimeError: no idea what 16 rows are."]
+    assert told == [
+        "no_idea of 0 is no longer computed: RuntimeError: no idea what 16 rows are.",
+        "no_idea of 2 is no longer computed, either: RuntimeError.",
+    ]
     assert len(run.quantity("input_cov_trace")) == 8
+
+
+def test_what_is_told_is_cut_between_words(observed: Any, registered: Callable[..., None]) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("words " * 300)
+
+    registered("no_idea", fails, needs=["input"])
+
+    run, _ = trained(observed, {"0": ["no_idea"]}, steps=1)
+
+    [told] = run.events().query("kind == 'report'")["text"]
+    assert 990 < len(told) <= 1000
+    assert told.endswith(" words words …")

@@ -57,7 +57,7 @@ def test_a_function_may_need_a_forward_and_its_backward(
         (lambda x: x.flatten()[: x.new_ones(()).item()], "indices must be integers"),
     ],
 )
-def test_what_a_function_does_wrong_is_told_once(
+def test_what_a_function_does_wrong_of_a_module_is_told_once(
     watch: Callable[..., Any],
     registered: Callable[..., None],
     function: Callable[..., Any],
@@ -65,7 +65,7 @@ def test_what_a_function_does_wrong_is_told_once(
 ) -> None:
     registered("wrong", function, needs=["input"])
     model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
-    watched = watch(model, {"ReLU": ["wrong", "dead_neurons"]})
+    watched = watch(model, {"ReLU": ["dead_neurons"], "0": ["wrong"]})
 
     for step in range(3):
         found = watched.step(step, lambda: model(torch.randn(4, 3)))
@@ -74,6 +74,25 @@ def test_what_a_function_does_wrong_is_told_once(
     [told] = watched.reports
     with pytest.raises(AssertionError, match=sentence):
         raise AssertionError(told)
+
+
+def test_modules_of_which_a_function_raises_alike_are_told_together(
+    watch: Callable[..., Any], registered: Callable[..., None]
+) -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no idea")
+
+    registered("wrong", wrong, needs=["input"])
+    model = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(1000)))
+    watched = watch(model, {"ReLU": ["wrong"]})
+
+    for step in range(3):
+        watched.step(step, lambda: model(torch.randn(4, 3)))
+
+    assert watched.reports == [
+        "wrong of 0 is no longer computed: no idea",
+        "wrong of 1, 2, 3 and 996 more is no longer computed, either: ValueError",
+    ]
 
 
 def test_a_matrix_beyond_its_limit_is_told_and_left_out(watch: Callable[..., Any]) -> None:

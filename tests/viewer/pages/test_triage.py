@@ -323,6 +323,13 @@ def test_ranks_are_laid_out_by_the_mesh_and_say_how_they_are(
     assert [plain(row) for row in rows] == ["pp=0 0 1 2", "pp=1 3 4"]
     assert 'title="rank 4 (pp=1, dp=1; &lt;b&gt;, cpu): missing there"' in page.told.mesh
     assert "rank 4 missing there; rank 2 blamed by a finding" in plain(page.told.mesh)
+    counts = re.findall(r"([a-z][a-z, ]+) \((\d)\)</span>", page.told.mesh)
+    assert counts == [
+        ("in the newest record, not blamed", "3"),
+        ("missing there", "1"),
+        ("blamed by a finding", "1"),
+        ("never heard of", "1"),
+    ]
 
 
 def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Callable) -> None:
