@@ -124,6 +124,19 @@ def test_the_last_words_of_training_are_why_the_collector_could_not_store(
         train()
 
 
+def test_a_run_for_which_there_was_no_room_begins_when_there_is(tmp_path: Path) -> None:
+    process, where = start_with_health(tmp_path)
+    limit_files(process, 0)
+    box = outbox(where["address"])
+    send(box, range(2))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().rejected)
+    told = box.statistics().rejected
+    limit_files(process, resource.RLIM_INFINITY)
+
+    assert told == f"Cannot write to {tmp_path / 'demo'}: File too large."
+    assert box.close(timeout_s=20)
+
+
 def test_a_loop_that_hangs_is_unwell() -> None:
     counts = CollectorStatistics()
     health = Health(at=100.0, address="", started=0.0, failing="", is_full=False, counts=counts)
