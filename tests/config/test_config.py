@@ -147,6 +147,15 @@ def test_all_faults_are_told_at_once(runner: CliRunner, file: Path) -> None:
     assert len(result.output.splitlines()) == 4
 
 
+def test_all_faults_of_what_agents_are_told_are_told_at_once(runner: CliRunner, file: Path) -> None:
+    tables = [text for text, _ in FAULTS if text.startswith("[agent]\n")]
+    lines = {text.partition(" = ")[0]: text.removeprefix("[agent]\n") for text in tables}
+    file.write_text("\n".join(["[agent]", *lines.values()]))
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert len(lines) >= 10
+    assert len(result.output.splitlines()) == len(lines)
+
+
 def test_without_a_file_it_says_how_to_name_one(runner: CliRunner) -> None:
     result = runner.invoke(cli, ["config", "check"])
     assert result.exit_code == 2
