@@ -125,6 +125,20 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether the device tells of the outputs of modules. PopTorch."""
 
 
+def faults_of_keys(said: Any, where: str) -> list[str]:
+    """What is wrong with the folder of keys in a table.
+
+    It is no `Read`: `observe` loads it only where neither its call nor the environment names one.
+    """
+    keys = said.get("keys") if isinstance(said, dict) else None
+    if isinstance(keys, str):
+        try:
+            AgentKeys.load(keys)
+        except SettingError as error:
+            return [f"{where}: keys cannot be {keys!r}: {error}"]
+    return []
+
+
 def agent_settings(file: Path | None = None) -> dict[str, Any]:
     """What a file of settings says to agents; without one that which RANKSCOPE_CONFIG names.
 

@@ -72,6 +72,7 @@ FAULTS = [
         "[agent]\nexact_counts = {x = 'casts'}",
         "exact_counts['x'] must be FineExponents, BlockExponents or",
     ),
+    ("[agent]\nkeys = '/nope'", "[agent]: keys cannot be '/nope': There is no key /nope/own.key_s"),
     ("agent = 3", "[agent] is a table of settings, got 3."),
     ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; did you mean keep_steps"),
     ("[collect]\nkeep_steps = '9'", "[collect]: keep_steps cannot be '9': expected `int`"),
@@ -185,6 +186,7 @@ def test_a_variable_that_is_none_of_ours_is_told(
         ("RANKSCOPE_VIEW_OPEN", "maybe", "RANKSCOPE_VIEW_OPEN: 'maybe' is not a valid boolean"),
         ("RANKSCOPE_VIEW_PORT", "tcp://10.0.0.1:80", "RANKSCOPE_VIEW_PORT: 'tcp://10.0.0.1:80'"),
         ("RANKSCOPE_TO", "head:7600", "RANKSCOPE_TO: An address looks like"),
+        ("RANKSCOPE_KEYS", "/nope", "RANKSCOPE_KEYS: keys cannot be '/nope': There is no key"),
         ("RANKSCOPE_RUN", "a/b", "RANKSCOPE_RUN: A run's name is letters"),
     ],
 )
