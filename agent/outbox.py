@@ -96,8 +96,8 @@ class OutboxStatistics:
     answered: bool
     """Whether one has ever said welcome there."""
     rejected: str
-    """Why there is no connection: the collector's words, or what its handshake failed at; empty if
-    there is one, or nobody listens."""
+    """Why frames are not taken, or not stored: the collector's words, or what its handshake failed
+    at; empty if they are, or nobody listens."""
 
 
 class Outbox:
@@ -109,7 +109,7 @@ class Outbox:
         keys: for a collector that asks for them.
         window_bytes: how much is kept until it is durable, at most.
         window_frames: and how many frames.
-        warn: told why there is no connection; it is logged.
+        warn: told why frames are not taken, or not stored; it is logged.
 
     Raises:
         AddressError: the address cannot be understood.
@@ -285,7 +285,7 @@ class Outbox:
         return broken
 
     def _tell(self, problem: str) -> None:
-        """Keep why there is no connection, and log it once."""
+        """Keep why frames are not taken, or not stored, and log it once."""
         if problem and problem != self._rejected:
             self._rejected = problem
             self._warn(problem)
@@ -330,7 +330,12 @@ class Outbox:
                 self._connection.welcomed()
                 self._rejected, self._answered = "", True
                 self._sender.take(message)
-            case Ack() | NeedSchema():
+            case Ack():
+                self._sender.take(message)
+                if not message.failing:
+                    self._rejected = ""
+                self._tell(message.failing)
+            case NeedSchema():
                 self._sender.take(message)
             case Control():
                 self.control = message

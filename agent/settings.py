@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ..settings import given, read_settings, settings_file, settings_of
-from ..sketch.errors import RankscopeError, SettingError
+from ..settings import Read, given, read_settings, settings_file, settings_of
+from ..sketch.errors import SettingError
 from ..wire.address import parse_destination
 from ..wire.keys import AgentKeys
 from ..wire.messages import LEAST_BUDGET, RUN_NAME, Kind, Placement
-from .schedule import KINDS, Schedule, schedule_of, schedules_by_kind
+from .schedule import Schedule, schedule_of, schedules_by_kind
 from .selection import Counting, Placing, Selection, Unchecked
 
 Arguments = ParamSpec("Arguments")
@@ -28,14 +28,38 @@ Patterns = str | list[str]
 OneOrMore = Annotated[int, Meta(ge=1)]
 Entry = str | Annotated[list[str | OneOrMore], Meta(min_length=1, max_length=2)]
 """A quantity, or a list of one and its schedule."""
+Quantities = str | dict[str, str | list[Entry]]
+
+
+def check_name(run: str) -> None:
+    """Refuse what cannot name a run's folder.
+
+    Raises:
+        SettingError: it cannot.
+    """
+    if not RUN_NAME.fullmatch(run):
+        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {run!r}.")
+
+
+def check_schedules(quantities: Quantities) -> None:
+    """Refuse quantities whose schedule is none; names are the script's, it may register its own.
+
+    Raises:
+        SettingError: a text is no schedule.
+    """
+    for module, asked in quantities.items() if isinstance(quantities, dict) else ():
+        for entry in asked:
+            if isinstance(entry, list) and len(entry) == 2:
+                name, schedule = entry
+                schedule_of(schedule, Schedule(), f"{name} of {module}")
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table `agent` of a file of settings: keywords of `observe`, whichever framework's."""
 
-    run: str | UnsetType = UNSET
+    run: Annotated[str, Read(check_name)] | UnsetType = UNSET
     """Name of the run."""
-    to: str | UnsetType = UNSET
+    to: Annotated[str, Read(parse_destination)] | UnsetType = UNSET
     """Address of a collector or relay, as tcp://host:7600."""
     keys: str | UnsetType = UNSET
     """Folder of the agents' keys."""
@@ -47,7 +71,12 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Distance of the steps in which sites are sketched."""
     staggered: bool | UnsetType = UNSET
     """Whether sites take turns, so that no step takes longer. PyTorch."""
-    schedules: dict[Kind, OneOrMore | str] | UnsetType = UNSET
+    schedules: (
+        Annotated[
+            dict[Kind, OneOrMore | str], Read(partial(schedules_by_kind, Schedule(), kinds=()))
+        ]
+        | UnsetType
+    ) = UNSET
     """For single kinds: a distance of steps, or a text as "logarithmic(10)"."""
     sentinel: bool | UnsetType = UNSET
     """Whether every site is looked at in every step. PyTorch."""
@@ -59,10 +88,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Steps that are kept in full until something is wrong. PyTorch."""
     overflow: str | UnsetType = UNSET
     """Number format beyond which the ring is sent, as float8_e4m3fn. PyTorch."""
-    exact_counts: dict[str, Patterns] | UnsetType = UNSET
+    exact_counts: Annotated[dict[str, Patterns], Read(Counting.of)] | UnsetType = UNSET
     """By pattern of labels: fine_exponents:2, block_exponents:1x32:power:1, or
     cast_counts:float8_e4m3fn; one or several. PyTorch and JAX."""
-    quantities: str | dict[str, str | list[Entry]] | UnsetType = UNSET
+    quantities: Annotated[Quantities, Read(check_schedules)] | UnsetType = UNSET
     """By name or class of modules what is derived, or a TOML file of it. PyTorch."""
     mesh: dict[str, OneOrMore] | UnsetType = UNSET
     """Sizes of the mesh's axes by name, ranks counted with the last axis first. PyTorch."""
@@ -70,15 +99,15 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What mesh axes are called in the run, as data = dp. JAX."""
     in_program: bool | UnsetType = UNSET
     """Whether sketches are made on the devices, in the step's program. JAX."""
-    placements: dict[str, dict[str, Placement]] | UnsetType = UNSET
+    placements: Annotated[dict[str, dict[str, Placement]], Read(Placing.of)] | UnsetType = UNSET
     """By pattern of labels, and by mesh axis, how sites relate to the whole. PyTorch and JAX."""
-    unchecked: Patterns | UnsetType = UNSET
+    unchecked: Annotated[Patterns, Read(Unchecked.of)] | UnsetType = UNSET
     """Patterns of labels whose copies may differ."""
     rename: dict[str, str] | UnsetType = UNSET
     """What to replace in names, by pattern. PyTorch."""
-    include: Patterns | UnsetType = UNSET
+    include: Annotated[Patterns, Read(partial(Selection.of, exclude=None))] | UnsetType = UNSET
     """Patterns of names that are observed; otherwise all are."""
-    exclude: Patterns | UnsetType = UNSET
+    exclude: Annotated[Patterns, Read(partial(Selection.of, None))] | UnsetType = UNSET
     """Patterns of names that are not."""
     modules: list[str] | UnsetType = UNSET
     """Classes of the modules whose tensors are observed. PyTorch."""
@@ -95,41 +124,19 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     where: Literal["host", "device"] | UnsetType = UNSET
     """Whether the device tells of the outputs of modules. PopTorch."""
 
-    def __post_init__(self) -> None:
-        """Refuse what only looks right: patterns, schedules, addresses.
 
-        Raises:
-            ValueError: one of them cannot be used.
-        """
-        said = given(self)
-        every, kinds = said.get("every", 1), said.get("kinds", KINDS)
-        try:
-            if "run" in said:
-                run_name(said["run"])
-            if "to" in said:
-                parse_destination(said["to"])
-            Selection.of(said.get("include"), said.get("exclude"))
-            Placing.of(said.get("placements"))
-            Unchecked.of(said.get("unchecked"))
-            Counting.of(said.get("exact_counts"))
-            schedules_by_kind(Schedule(every=every), said.get("schedules", {}), kinds)
-            # Their names are the script's business: it may register quantities of its own.
-            check_schedules(said.get("quantities", {}))
-        except RankscopeError as error:
-            raise ValueError(str(error)) from None
+def faults_of_keys(said: Any, where: str) -> list[str]:
+    """What is wrong with the folder of keys in a table.
 
-
-def check_schedules(quantities: str | dict[str, str | list[Entry]]) -> None:
-    """Refuse quantities whose schedule is none.
-
-    Raises:
-        SettingError: a text is no schedule.
+    It is no `Read`: `observe` loads it only where neither its call nor the environment names one.
     """
-    for module, asked in quantities.items() if isinstance(quantities, dict) else ():
-        for entry in asked:
-            if isinstance(entry, list) and len(entry) == 2:
-                name, schedule = entry
-                schedule_of(schedule, Schedule(), f"{name} of {module}")
+    keys = said.get("keys") if isinstance(said, dict) else None
+    if isinstance(keys, str):
+        try:
+            AgentKeys.load(keys)
+        except SettingError as error:
+            return [f"{where}: keys cannot be {keys!r}: {error}"]
+    return []
 
 
 def agent_settings(file: Path | None = None) -> dict[str, Any]:
@@ -192,8 +199,7 @@ def run_name(run: str | None) -> str:
     name = run or os.environ.get("RANKSCOPE_RUN") or agent_settings().get("run", "")
     if not name:
         raise SettingError('A run needs a name: observe(…, run="my-run"), or set RANKSCOPE_RUN.')
-    if not RUN_NAME.fullmatch(name):
-        raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {name!r}.")
+    check_name(name)
     return name
 
 

@@ -134,6 +134,7 @@ class Run:
             )
         stream.peer, stream.needs_schema, stream.ended, stream.user = peer, False, False, user
         stream.told_received = stream.told_committed = -2
+        stream.told_failing = ""
         stream.told_control = None
         stream.is_leaving = stream.is_leave_gathered = False
         self._leave(number, back={hello.rank})

@@ -20,6 +20,7 @@ from ..wire.codec import decode, encode, open_frame
 from ..wire.complaints import Complaints
 from ..wire.joined import open_joined
 from ..wire.messages import (
+    MAX_NAME,
     PROTOCOL,
     RUN_NAME,
     Ack,
@@ -498,6 +499,7 @@ class Collector:
         except StoreError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
+            self._touched |= run.streams
 
     def _abandon(self, run: Run, reason: str) -> None:
         """Another collector writes this run: its ranks may come again, with what was not stored."""
@@ -519,20 +521,33 @@ class Collector:
             self._complaints.say("fault", "Agents could not be steered.", now, format_exc())
 
     def acknowledge(self) -> None:
-        """Say what has arrived, and what is durable, where that is not known; `tick` does, too."""
+        """Say what has arrived, what is durable, and why no more is, where that is not known.
+
+        `tick` does, too.
+        """
         generous = not self.is_full
         for stream in self._touched.values():
             cursor = stream.cursor
             committed = cursor.committed
             received = max(cursor.received if generous else stream.told_received, committed)
-            told = (stream.told_received, stream.told_committed)
-            silent = stream.ended and (stream.is_leaving or committed < cursor.received)
-            if (received, committed) != told and not silent:
+            failing = self._failing(stream)
+            told = (stream.told_received, stream.told_committed, stream.told_failing)
+            # An answer to a goodbye says that all is durable, and that it left.
+            waits = committed < cursor.received
+            silent = stream.ended and (not failing if waits else stream.is_leaving)
+            if (received, committed, failing) != told and not silent:
                 if received > stream.told_received:
                     stream.give_credit(received)
                 stream.told_received, stream.told_committed = received, committed
-                self._send(stream.peer, Ack(received=received, committed=committed))
+                stream.told_failing = failing
+                ack = Ack(received=received, committed=committed, failing=failing)
+                self._send(stream.peer, ack)
         self._touched = {}
+
+    def _failing(self, stream: Stream) -> str:
+        """Why its run cannot be stored; empty where it can, or another collector writes it now."""
+        run = self._runs.get(stream.run)
+        return "" if run is None else run.failing[:MAX_NAME]
 
     def _prune(self, now: float) -> None:
         for run in list(self._runs.values()):

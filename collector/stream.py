@@ -46,6 +46,7 @@ class Stream:
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
     told_received: int = -2
     told_committed: int = -2
+    told_failing: str = ""
     told_control: Control | None = None
     ended: bool = False
     is_leaving: bool = False

@@ -44,10 +44,6 @@ def check_network(to: str, keys: str | None = None) -> Check:
     except (AddressError, SettingError) as error:
         yield Finding("bad", str(error))
         return
-    refused = _why_unreachable(where)
-    if refused:
-        yield Finding("bad", f"{to} cannot be reached ({refused}): {_cure(where)}.")
-        return
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.ipv6 = 0, where.is_ipv6
         peer.sndtimeo = int(ANSWER_S * 1000)  # after a refused handshake nobody takes a message
@@ -60,7 +56,10 @@ def check_network(to: str, keys: str | None = None) -> Check:
             before, sent_ns = time.perf_counter(), time.time_ns()
             pong = _ask(peer, payload)
             if not isinstance(pong, Pong):
-                yield Finding("bad", f"{to}: {pong or _silence(keys)}")
+                # Not before: who is asked logs a plain connection as one that it refused.
+                refused = "" if pong or times else _why_unreachable(where)
+                unreached = f"{to} cannot be reached ({refused}): {_cure(where)}."
+                yield Finding("bad", unreached if refused else f"{to}: {pong or _silence(keys)}")
                 return
             times.append(time.perf_counter() - before)
             if payload == b"":

@@ -22,7 +22,8 @@ with observe(model, optimizer, run="ddp") as scope:
         scope.step(loss=loss)
         optimizer.zero_grad()
 
-if dist.get_rank() == 0:
+sent = scope.statistics()
+if dist.get_rank() == 0 and not (sent.dropped_frames or sent.pending_frames):
     if scope.destination:
         print(f"Sent to {scope.destination}: look for the run ddp where that stores its runs.")
     else:

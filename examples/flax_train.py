@@ -116,6 +116,9 @@ def train(run: str, steps: int, every: int) -> None:
             batch = jax.device_put(batch_of(step), samples)
             state, telemetry = train_step(state, batch)
             scope.step(telemetry)
+    sent = scope.statistics()
+    if sent.dropped_frames or sent.pending_frames:  # the agent has said why
+        return
     if scope.destination:
         print(f"Sent to {scope.destination}: look for the run {run} where that stores its runs.")
     else:

@@ -4,12 +4,13 @@ The one rule of this room: whoever wrote a file hears of all its faults at once,
 place, what is there, and what could be.
 """
 
-from .checking import check_names, fault_of, given, settings_of
+from .checking import Read, check_names, fault_of, given, settings_of
 from .file import TABLES, VARIABLE, read_settings, read_toml, settings_file
 
 __all__ = [
     "TABLES",
     "VARIABLE",
+    "Read",
     "check_names",
     "fault_of",
     "given",

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
 
+from ..sketch.errors import RankscopeError
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Beside a field's type, in its annotation: what else reads the value, and may refuse it."""
+
+    by: Callable[[Any], object]
+    """Raises a RankscopeError that tells what is wrong."""
 
 
 def settings_of(said: Any, kind: type[Settings], where: str, faults: list[str]) -> Settings | None:
     """A table as a Struct; None if it has faults, which are added to the list.
 
     Args:
-        kind: its fields are the names that the table may have, with their types.
+        kind: its fields are the names that the table may have, with their types, see `Read`.
         where: what the table is called in a fault.
     """
     if not isinstance(said, Mapping):
@@ -26,10 +37,11 @@ def settings_of(said: Any, kind: type[Settings], where: str, faults: list[str]) 
     known = {field.encode_name: field for field in fields(kind)}
     check_names(said, known, where, faults)
     for name, field in known.items():
-        fault = fault_of(said[name], field.type) if name in said else ""
-        if fault:
-            faults.append(f"{where}: {name} {fault}")
-        if field.required and name not in said:
+        if name in said:
+            fault = fault_of(said[name], field.type)
+            told = f"{name} {fault}" if fault else _refusal(said[name], field.type)
+            faults += [f"{where}: {told}"] if told else []
+        elif field.required:
             faults.append(f"{where}: {name} is missing.")
     if len(faults) > before:
         return None
@@ -73,6 +85,21 @@ def fault_of(value: Any, kind: Any) -> str:
             return f"is one of {', '.join(choices)}, got {', '.join(map(repr, wrong))}."
         return f"cannot be {value!r}: {expected[:1].lower()}{expected[1:]}."
     return ""
+
+
+def _refusal(value: Any, kind: Any) -> str:
+    """Why what reads a value of this type does not take it; empty if it does."""
+    try:
+        for one in _reading(kind):
+            one.by(value)
+    except RankscopeError as error:
+        return str(error)
+    return ""
+
+
+def _reading(kind: Any) -> Iterator[Read]:
+    for one in (kind, *get_args(kind)):
+        yield from (beside for beside in getattr(one, "__metadata__", ()) if type(beside) is Read)
 
 
 def _said_in(value: Any) -> list[Any]:

@@ -26,22 +26,18 @@ class WriterLock:
 
     Raises:
         BusyError: another writer holds it; the message names its process.
-        StoreError: the lock file cannot be made.
+        StoreError: the lock file cannot be made or written.
     """
 
     def __init__(self, store: Path, wait_s: float = 0.0) -> None:
         self._queue = lock_file(store).with_suffix(".next")
         """Who waits has it locked."""
         self._file: int | None = _opened(lock_file(store), store)
-        if not _takes(self._file) and not (wait_s and self._wait(store, self._file, wait_s)):
-            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        try:
+            self._take(store, self._file, wait_s)
+        except BaseException:
             self.release()
-            raise BusyError(
-                f"{store} is being written by process {holder}; "
-                "stop that one or choose another --store or run name."
-            )
-        os.truncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+            raise
 
     @property
     def is_awaited(self) -> bool:
@@ -60,6 +56,19 @@ class WriterLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _take(self, store: Path, file: int, wait_s: float) -> None:
+        if not _takes(file) and not (wait_s and self._wait(store, file, wait_s)):
+            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise BusyError(
+                f"{store} is being written by process {holder}; "
+                "stop that one or choose another --store or run name."
+            )
+        try:
+            os.truncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+        except OSError as error:  # so on a full disk
+            raise StoreError(f"Cannot write to {store}: {error.strerror}.") from error
 
     def _wait(self, store: Path, file: int, wait_s: float) -> bool:
         """Whether the lock was taken within this time."""

@@ -360,6 +360,8 @@ class Ack(Message, tag="ack", frozen=True):
     """Highest sequence number received in order; gives credit back."""
     committed: int
     """Highest sequence number that is durable; only this frees the sender's window."""
+    failing: Name = ""
+    """Why what arrived cannot be stored at present; empty where it can."""
 
 
 class NeedSchema(Message, tag="need-schema", frozen=True):

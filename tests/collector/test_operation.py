@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from torch import nn
 
-from rankscope.agent import Outbox
+from rankscope.agent import Outbox, RankscopeWarning
+from rankscope.agent.torch import observe
 from rankscope.collector import Health
 from rankscope.collector.joiner import LATE
 from rankscope.collector.session import CollectorStatistics
@@ -94,12 +96,45 @@ def test_a_store_that_takes_nothing_is_told_with_the_reason(tmp_path: Path) -> N
     send(box, range(2, 4))
     wait_until(lambda: box.poll(time.monotonic()) or ask(f"{where['health']}/healthz")[0] == 503)
     said = ask(f"{where['health']}/healthz")[1]["status"]
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().rejected)
+    told = box.statistics().rejected
     limit_files(process, resource.RLIM_INFINITY)
 
     run = tmp_path / "demo"
-    assert said == f"Run 'demo' cannot be stored: Cannot write to {run}: File too large"
+    assert said == told == f"Run 'demo' cannot be stored: Cannot write to {run}: File too large"
     assert box.close(timeout_s=20)
+    assert box.statistics().rejected == ""
     wait_until(lambda: ask(f"{where['health']}/healthz")[0] == 200)
+
+
+def test_the_last_words_of_training_are_why_the_collector_could_not_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it learns so only after the goodbye."""
+    monkeypatch.setattr("rankscope.agent.block.CLOSE_S", 3.0)
+    process, where = start_with_health(tmp_path)
+
+    def train() -> None:
+        with observe(nn.Linear(2, 2), run="demo", to=where["address"]) as scope:
+            scope.step()
+            wait_until(lambda: scope.statistics().acknowledged)
+            limit_files(process, 0)
+
+    with pytest.warns(RankscopeWarning, match=r"not stored: Run 'demo' cannot .*: File too large"):
+        train()
+
+
+def test_a_run_for_which_there_was_no_room_begins_when_there_is(tmp_path: Path) -> None:
+    process, where = start_with_health(tmp_path)
+    limit_files(process, 0)
+    box = outbox(where["address"])
+    send(box, range(2))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().rejected)
+    told = box.statistics().rejected
+    limit_files(process, resource.RLIM_INFINITY)
+
+    assert told == f"Cannot write to {tmp_path / 'demo'}: File too large."
+    assert box.close(timeout_s=20)
 
 
 def test_a_loop_that_hangs_is_unwell() -> None:

@@ -72,6 +72,7 @@ FAULTS = [
         "[agent]\nexact_counts = {x = 'casts'}",
         "exact_counts['x'] must be FineExponents, BlockExponents or",
     ),
+    ("[agent]\nkeys = '/nope'", "[agent]: keys cannot be '/nope': There is no key /nope/own.key_s"),
     ("agent = 3", "[agent] is a table of settings, got 3."),
     ("[collect]\nkeep-steps = 9", "[collect]: there is no 'keep-steps'; did you mean keep_steps"),
     ("[collect]\nkeep_steps = '9'", "[collect]: keep_steps cannot be '9': expected `int`"),
@@ -147,6 +148,15 @@ def test_all_faults_are_told_at_once(runner: CliRunner, file: Path) -> None:
     assert len(result.output.splitlines()) == 4
 
 
+def test_all_faults_of_what_agents_are_told_are_told_at_once(runner: CliRunner, file: Path) -> None:
+    tables = [text for text, _ in FAULTS if text.startswith("[agent]\n")]
+    lines = {text.partition(" = ")[0]: text.removeprefix("[agent]\n") for text in tables}
+    file.write_text("\n".join(["[agent]", *lines.values()]))
+    result = runner.invoke(cli, ["config", "check", str(file)])
+    assert len(lines) >= 10
+    assert len(result.output.splitlines()) == len(lines)
+
+
 def test_without_a_file_it_says_how_to_name_one(runner: CliRunner) -> None:
     result = runner.invoke(cli, ["config", "check"])
     assert result.exit_code == 2
@@ -176,6 +186,7 @@ def test_a_variable_that_is_none_of_ours_is_told(
         ("RANKSCOPE_VIEW_OPEN", "maybe", "RANKSCOPE_VIEW_OPEN: 'maybe' is not a valid boolean"),
         ("RANKSCOPE_VIEW_PORT", "tcp://10.0.0.1:80", "RANKSCOPE_VIEW_PORT: 'tcp://10.0.0.1:80'"),
         ("RANKSCOPE_TO", "head:7600", "RANKSCOPE_TO: An address looks like"),
+        ("RANKSCOPE_KEYS", "/nope", "RANKSCOPE_KEYS: keys cannot be '/nope': There is no key"),
         ("RANKSCOPE_RUN", "a/b", "RANKSCOPE_RUN: A run's name is letters"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rankscope.__main__ import cli
 from rankscope.wire import PROTOCOL
 from rankscope.wire.keys import CollectorKeys
 
-from ..collector.serving import serving, wait_until
+from ..collector.serving import serving, start_collector, wait_until
 from ..relay.relaying import free_port, relaying
 
 
@@ -45,6 +46,20 @@ def test_a_collector_that_answers_is_measured_and_no_run_is_made(tmp_path: Path)
     assert "it is a collector of rankscope " in result.output
     assert "ok    Both clocks agree within " in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_well_logs_nothing_of_being_asked(tmp_path: Path) -> None:
+    process, address = start_collector(tmp_path)
+    try:
+        result = examine("--to", address)
+        time.sleep(0.5)  # it would be logged when the collector looks at its connections next
+    finally:
+        process.terminate()
+        log = process.communicate()[1]
+
+    assert result.exit_code == 0
+    assert "refused" not in log
+    assert "Listening on" in log
 
 
 def test_a_relay_is_told_as_one_with_whether_it_has_anybody_to_send_to(tmp_path: Path) -> None:
@@ -78,7 +93,10 @@ def test_agents_and_relays_have_a_doctor_without_a_collectors_packages(tmp_path:
     assert "bad   --store needs icechunk, which is not installed: pip install" in done[1].stdout
 
 
-def test_nothing_that_listens_is_told_with_the_command_to_give() -> None:
+def test_nothing_that_listens_is_told_with_the_command_to_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rankscope.doctor.network.ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
     result = examine("--to", address)
