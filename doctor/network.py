@@ -44,7 +44,11 @@ def check_network(to: str, keys: str | None = None) -> Check:
     except (AddressError, SettingError) as error:
         yield Finding("bad", str(error))
         return
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as peer,
+        peer.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED) as monitor,
+    ):
         peer.linger, peer.ipv6 = 0, where.is_ipv6
         peer.sndtimeo = int(ANSWER_S * 1000)  # after a refused handshake nobody takes a message
         if own is not None:
@@ -54,7 +58,7 @@ def check_network(to: str, keys: str | None = None) -> Check:
         times: list[float] = []
         for payload in (b"", b"", b"", bytes(1 << 20)):
             before, sent_ns = time.perf_counter(), time.time_ns()
-            pong = _ask(peer, payload)
+            pong = _ask(peer, monitor, payload)
             if not isinstance(pong, Pong):
                 # Not before: who is asked logs a plain connection as one that it refused.
                 refused = "" if pong or times else _why_unreachable(where)
@@ -123,13 +127,16 @@ def _silence(keys: str | None) -> str:
     )
 
 
-def _ask(peer: zmq.Socket[bytes], payload: bytes) -> Pong | str:
-    """Its answer, or what is wrong with it; empty if none comes."""
+def _ask(peer: zmq.Socket[bytes], monitor: zmq.Socket[bytes], payload: bytes) -> Pong | str:
+    """Its answer, or what is wrong with it; empty if none comes, or the connection fails."""
     try:
         peer.send(encode(Ping(payload=payload)))
     except zmq.Again:
         return ""
-    if not peer.poll(int(ANSWER_S * 1000)):
+    poller = zmq.Poller()
+    for one in (peer, monitor):
+        poller.register(one, zmq.POLLIN)
+    if peer not in dict(poller.poll(int(ANSWER_S * 1000))):
         return ""
     try:
         answer = decode(peer.recv_multipart()[0], "collector")

@@ -47,6 +47,9 @@ class Member:
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
     told: tuple[int, int] = (-2, -2)
     """What its peer was told last as received and committed."""
+    failing: str = ""
+    """Why upstream cannot store what arrived there, at present."""
+    told_failing: str = ""
     told_joins: bool = False
     """What its welcome said of joining."""
     control: bytes | None = None

@@ -324,7 +324,10 @@ class Relay:
                 member.received = max(member.received, message.committed)
                 self._welcome(member)
                 self._tell_whether_it_joins(member, message)
-            case Ack() | NeedSchema():
+            case Ack():
+                member.sender.take(message)
+                member.failing = message.failing
+            case NeedSchema():
                 member.sender.take(message)
             case Control():
                 member.control = part
@@ -394,10 +397,12 @@ class Relay:
                 continue
             committed = member.committed
             received = max(member.received if generous else member.told[0], committed)
-            silent = member.goodbye is not None and not member.is_answered
-            if (received, committed) != member.told and not silent:
-                member.told = received, committed
-                self._say(member, Ack(received=received, committed=committed))
+            failing = "" if self._spool.is_durable else member.failing
+            silent = member.goodbye is not None and not (member.is_answered or failing)
+            told = *member.told, member.told_failing
+            if (received, committed, failing) != told and not silent:
+                member.told, member.told_failing = (received, committed), failing
+                self._say(member, Ack(received=received, committed=committed, failing=failing))
         self._touched.clear()
 
     # Work left -----------------------------------------------------------------------------------

@@ -93,10 +93,7 @@ def test_agents_and_relays_have_a_doctor_without_a_collectors_packages(tmp_path:
     assert "bad   --store needs icechunk, which is not installed: pip install" in done[1].stdout
 
 
-def test_nothing_that_listens_is_told_with_the_command_to_give(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rankscope.doctor.network.ANSWER_S", 0.5)
+def test_nothing_that_listens_is_told_with_the_command_to_give() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
     result = examine("--to", address)

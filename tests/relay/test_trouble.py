@@ -25,6 +25,7 @@ from ..collector.serving import (
     start_collector,
     wait_until,
 )
+from ..collector.test_operation import limit_files
 from .relaying import (
     assert_each_frame_is_stored_once,
     end,
@@ -245,3 +246,20 @@ def test_an_address_in_use_is_told(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="is in use"):
         Service(first.address, "tcp://127.0.0.1:1")
     first.close()
+
+
+def test_why_upstream_cannot_store_is_told_below(tmp_path: Path) -> None:
+    """By a relay without a spool: frames that wait in one are the relay's."""
+    collector, above = start_collector(tmp_path / "runs")
+    _, address = start_relay(above)
+    box = outbox(address)
+    send(box, range(2))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 2)
+    limit_files(collector, 0)
+    send(box, range(2, 4))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().rejected)
+    assert box.statistics().rejected.startswith("Run 'demo' cannot be stored: Cannot write to ")
+    limit_files(collector, resource.RLIM_INFINITY)
+
+    wait_until(lambda: box.poll(time.monotonic()) or not box.statistics().rejected)
+    assert box.close(timeout_s=20)
