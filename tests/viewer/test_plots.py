@@ -695,17 +695,17 @@ def test_the_panel_answers_to_a_real_mouse(broken_job: Path, browser: Browser) -
     page = browser.new_page(viewport={"width": 1366, "height": 768})
     try:
         page.goto(f"http://localhost:{server.port}/")
-        page.wait_for_function(READY, timeout=30_000)
+        page.wait_for_function(READY, timeout=60_000)
         cells = made[-1].heatmap.grid
         assert cells is not None
         row = cells.row(ORIGIN)
         assert row is not None
         page.mouse.click(*page.evaluate(PIXEL, ["heatmap", 45, row + 0.5]))
-        page.get_by_text("activation · step 45").first.wait_for(timeout=15_000)
+        page.get_by_text("activation · step 45").first.wait_for(timeout=60_000)
         page.mouse.click(*page.evaluate(PIXEL, ["training", 12, 4.0]))
-        page.get_by_text("activation · step 12").first.wait_for(timeout=15_000)
+        page.get_by_text("activation · step 12").first.wait_for(timeout=60_000)
         page.get_by_role("button", name="Back").click()
-        page.get_by_text("activation · step 45").first.wait_for(timeout=15_000)
+        page.get_by_text("activation · step 45").first.wait_for(timeout=60_000)
     finally:
         page.close()
         server.io_loop.add_callback(server.stop)

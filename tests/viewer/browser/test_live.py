@@ -120,13 +120,13 @@ def test_a_page_comes_back_with_its_state_when_the_server_does(
     first = serve(broken_job)
     page = browser.new_page()
     page.goto(f"{first.address}?page=map&kind=activation&step=7")
-    page.wait_for_function(IDLE, timeout=30_000)
+    page.wait_for_function(IDLE, timeout=60_000)
     page.evaluate("() => { window.before = true }")
     first.stop()
     again = serve(broken_job, port=int(first.address.rstrip("/").rpartition(":")[2]))
     try:
-        page.wait_for_function("() => window.before === undefined", timeout=30_000)
-        page.wait_for_function(IDLE, timeout=30_000)
+        page.wait_for_function("() => window.before === undefined", timeout=60_000)
+        page.wait_for_function(IDLE, timeout=60_000)
         assert "step=7" in page.url
         assert again.open
     finally:

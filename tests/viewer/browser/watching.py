@@ -61,9 +61,9 @@ class Visit:
 
     def settle(self) -> None:
         """Wait until nothing is on its way any more."""
-        self.page.wait_for_function(IDLE, timeout=30_000)
+        self.page.wait_for_function(IDLE, timeout=60_000)
         self.page.evaluate("() => new Promise((done) => setTimeout(done, 400))")
-        self.page.wait_for_function(IDLE, timeout=30_000)
+        self.page.wait_for_function(IDLE, timeout=60_000)
 
     def at(self, figure: str, x: float, y: float) -> tuple[float, float]:
         left, top = self.page.evaluate(PIXEL, [figure, x, y])
@@ -79,4 +79,4 @@ class Visit:
         mouse.up()
 
     def sees(self, text: str) -> None:
-        self.page.get_by_text(text).first.wait_for(timeout=15_000)
+        self.page.get_by_text(text).first.wait_for(timeout=60_000)
