@@ -327,6 +327,7 @@ def disturbed() -> None:
     with SCOPE as scope:
         begun(scope)
         for _ in range(BETWEEN):
+            torch.set_grad_enabled(True)  # what interrupts torch's own `no_grad` leaves it off
             with suppress(Preempted):
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 4e-3))
                 train(scope)
@@ -334,6 +335,7 @@ def disturbed() -> None:
         with suppress(Preempted):  # of the last signal, which another thread may have been given
             signal.setitimer(signal.ITIMER_REAL, 0)
             time.sleep(0.1)
+        torch.set_grad_enabled(True)
         train(scope, 2)  # the first of these goes on with a step that was interrupted
 
 
