@@ -53,7 +53,7 @@ demo: .venv/installed ## Train a small model and watch it in the browser
 	$(BIN)/rankscope demo $(ARGS)
 
 test: .venv/installed chromium ## Run the tests
-	$(BIN)/python -m pytest --timeout 900 $(ARGS)
+	$(BIN)/python -m pytest --timeout 300 $(ARGS)
 
 soak: .venv/installed ## Run the chaos tests at length: half an hour or more
 	RANKSCOPE_SOAK=$${RANKSCOPE_SOAK:-1} $(BIN)/python -m pytest tests/chaos --timeout 7200 $(ARGS)

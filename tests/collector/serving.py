@@ -225,7 +225,7 @@ def stop_collectors() -> None:
                 pipe.close()
 
 
-def wait_until(what: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(what: Callable[[], object], timeout_s: float = 15.0) -> None:
     """Until `what()` is true."""
     deadline = time.monotonic() + timeout_s
     while not what():

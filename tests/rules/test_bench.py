@@ -24,6 +24,8 @@ from .job import Fault
 from .rank_job import JOBS
 from .runs import make_all
 
+pytestmark = pytest.mark.timeout(900)  # on a slow machine: the first waits for all trainings
+
 TEMPTING = (
     "fp16_scaled",
     "warm_restarts",
