@@ -93,7 +93,7 @@ def open_log(run: str, directory: Path) -> BinaryIO:
     except OSError as error:
         raise SettingError(
             f"Runs cannot be written to {directory}: {error.strerror}; "
-            "pass another `directory` to observe(), or set RANKSCOPE_DIR."
+            "name another (`directory` of observe(), or --directory), or set RANKSCOPE_DIR."
         ) from None
 
 

@@ -125,18 +125,23 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether the device tells of the outputs of modules. PopTorch."""
 
 
-def faults_of_keys(said: Any, where: str) -> list[str]:
-    """What is wrong with the folder of keys in a table.
+def faults_of_agent(said: Any, where: str) -> list[str]:
+    """All that is wrong in a table `agent`, its folder of keys among it.
 
-    It is no `Read`: `observe` loads it only where neither its call nor the environment names one.
+    That is no `Read`: `observe` loads it only where neither its call nor the environment names one.
+
+    Args:
+        where: what the table is called in a fault.
     """
+    faults = list[str]()
+    settings_of(said, AgentSettings, where, faults)
     keys = said.get("keys") if isinstance(said, dict) else None
     if isinstance(keys, str):
         try:
             AgentKeys.load(keys)
         except SettingError as error:
-            return [f"{where}: keys cannot be {keys!r}: {error}"]
-    return []
+            faults.append(f"{where}: keys cannot be {keys!r}: {error}")
+    return faults
 
 
 def agent_settings(file: Path | None = None) -> dict[str, Any]:

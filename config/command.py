@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ..agent.settings import AgentSettings, agent_settings, faults_of_keys
-from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file, settings_of
+from ..agent.settings import agent_settings, faults_of_agent
+from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file
 from .defaults import CONFIGURED, defaults_of
 from .options import check_options, parameters_of
 from .variables import strays, variable_of, wrong_values
@@ -120,8 +120,7 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
     faults = list[str]()
     where = f"{file}, [{name}]"
     if name == "agent":
-        settings_of(table, AgentSettings, where, faults)
-        faults += faults_of_keys(table, where)
+        faults += faults_of_agent(table, where)
     elif name in CONFIGURED:
         faults += check_options(table, _command(name), where)
     else:
@@ -151,9 +150,7 @@ def _said_wrong() -> list[str]:
     faults = list[str]()
     for variable, name in OF_AGENTS.items():
         if os.environ.get(variable):
-            said = {name: os.environ[variable]}
-            settings_of(said, AgentSettings, variable, faults)
-            faults += faults_of_keys(said, variable)
+            faults += faults_of_agent({name: os.environ[variable]}, variable)
     for name in CONFIGURED:
         with suppress(click.ClickException):  # it is not installed
             faults += wrong_values(_command(name))

@@ -50,6 +50,7 @@ class Member:
     failing: str = ""
     """Why upstream cannot store what arrived there, at present."""
     told_failing: str = ""
+    """What of that its peer was told last."""
     told_joins: bool = False
     """What its welcome said of joining."""
     control: bytes | None = None
