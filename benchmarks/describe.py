@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gpt import Gpt
+from gpt import SMALL, Gpt
 
 from rankscope.agent.torch.tensors import NamedTensors, compute_stats, weights
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    model = Gpt()
+    model = Gpt(SMALL)
     taken = weights(model)
     ours, theirs = taken.describe("all"), nnstat(taken)
     numbers = list(theirs.columns.drop("shape"))

@@ -95,6 +95,8 @@ def main() -> None:
         "100 x 1,048,576 bfloat16": [
             torch.randn(1 << 20, device=device).bfloat16() for _ in range(100)
         ],
+        "64 x 16 MiB float32": list(torch.randn(64, 1 << 22, device=device)),
+        "64 x 16 MiB bfloat16": list(torch.randn(64, 1 << 23, device=device).bfloat16()),
     }
     steps = ways_to_read(device)
     print(torch.cuda.get_device_name(device))

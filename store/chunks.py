@@ -22,7 +22,7 @@ import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
-from zarr.codecs import BloscCodec, BloscShuffle, TransposeCodec
+from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.core.sync import sync
 
 from .blosc_part import part_of
@@ -305,10 +305,11 @@ def encode(works: Sequence[Work], before: Stored | None) -> bytes | None:
     if is_filled(chunk, array.fill_value):
         return None
     [codec] = (one for one in codecs_of(array) if isinstance(one, BloscCodec))
-    is_bitwise = codec.shuffle is BloscShuffle.bitshuffle
-    shuffle = Blosc.BITSHUFFLE if is_bitwise else Blosc.SHUFFLE
+    # As its metadata are stored: of the codec's own attributes zarr has changed the types.
+    how: Any = codec.to_dict()["configuration"]
+    shuffle = Blosc.BITSHUFFLE if how["shuffle"] == "bitshuffle" else Blosc.SHUFFLE
     blosc = Blosc(
-        codec.cname.value, LEVEL, shuffle, blocksize=codec.blocksize, typesize=chunk.itemsize
+        how["cname"], LEVEL, shuffle, blocksize=how["blocksize"], typesize=chunk.itemsize
     )
     return blosc.encode(chunk)
 
