@@ -88,8 +88,9 @@ class DeviceMeter:
     def _turn(self) -> Generator[None]:
         """One thread at a time, and one stream after the other."""
         with self._lock:
-            stream = torch.cuda.current_stream(self._device) if self._used is not None else None
-            if stream is not None and self._used is not None:
+            stream = None
+            if self._used is not None:
+                stream = torch.cuda.current_stream(self._device.index)  # faster than of the device
                 stream.wait_event(self._used)
             if self._is_spoilt:
                 self._is_spoilt = False

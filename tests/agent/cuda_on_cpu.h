@@ -122,6 +122,9 @@ unsigned int __float_as_uint(float x) { return same_bits<unsigned int>(x); }
 double __longlong_as_double(long long bits) { return same_bits<double>(bits); }
 long long __double_as_longlong(double x) { return same_bits<long long>(x); }
 float half_to_float(unsigned short bits) { return same_bits<_Float16>(bits); }
+using Counter = unsigned int*;
+Counter counter_at(unsigned int* counter) { return counter; }
+void count(Counter first, unsigned int place) { first[place]++; }
 int __popc(unsigned int bits) { return __builtin_popcount(bits); }
 int __clz(unsigned int bits) { return bits ? __builtin_clz(bits) : 32; }
 template <class T> T __ldg(const T* from) { return *from; }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +75,17 @@ def test_the_kernels_in_cuda_c_are_those_that_read() -> None:
     assert type(engine_for(torch.device("cuda"))._kernels).__name__ == "CudaKernels"  # pyright: ignore
 
 
+@pytest.fixture
+def waiting_is_an_error() -> Iterator[None]:
+    """Where torch would wait for the device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.usefixtures("waiting_is_an_error")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_training_is_the_same_and_never_waits_for_the_gpu(
     observed: Observed, dtype: torch.dtype
@@ -82,11 +94,8 @@ def test_training_is_the_same_and_never_waits_for_the_gpu(
     alone = trained(model_of(dtype), batches, nothing)
     model = model_of(dtype)
     with observed.observe(model) as scope:
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            losses = trained(model, batches, scope.step)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        losses = trained(model, batches, scope.step)
+        torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
         health = scope.health()
 

@@ -5,19 +5,22 @@ template <bool IS_PIECE, bool IS_KEYED>
 __device__ void count_bytes(const Job& job, const Chunk& chunk, Table& table, u64& checksum) {
   const u8* from = (const u8*)chunk.address;
   const bool aligned = chunk.address % 16 == 0;
+  const Counter slots = counter_at(table.slots);
+  Keys keys;
   table.clear();
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    u8 raw[PER];
+    u32 raw[PER];
     u32 weights[PER] = {};
     const u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
-    if constexpr (IS_KEYED)
-      weights_of<IS_PIECE>(job, chunk, tile, place_of<u8>(0), block_key(tile / BLOCK), weights);
+    if constexpr (IS_KEYED && !IS_PIECE) keys.move_to(job, tile, place_of<u8>(0));
+    if constexpr (IS_KEYED) weights_of<IS_PIECE, u8>(job, chunk, tile, 0, keys, weights);
     for (int j = 0; j < PER; j++) {
       checksum += (u64)raw[j] * weights[j];
-      if (present >> j & 1) table.count(weights[j] >> 31 << 8 | raw[j]);
+      if (present == ALL || present >> j & 1)
+        count(slots, weights[j] >> 31 << 8 | raw[j]);
     }
   }
-  table.unite_copies();
+  __syncthreads();
 }
 
 // What the byte of this thread stands for, if that is finite, and how often it is there.

@@ -2,9 +2,9 @@
 //
 // NVRTC compiles these files as one, in the order of `launch.FILES`, where they are used; ahead of
 // them stand the constants of `launch.source`.
-// Counters of the histogram are copied, one copy for every second lane, so that its speed does not
-// depend on the data: lanes that count the same exponent do not wait for each other. Sums are
-// float64 and use no atomics: the same tensors give the same bits again.
+// The histogram is counted in shared memory, where lanes that add 1 to the same counter do not wait
+// for each other: its speed does not depend on the data. Sums are float64 and use no atomics: the
+// same tensors give the same bits again.
 //
 // A thread holds PER elements at a time, and goes through them twice: first for their extremes and
 // for what is not finite, then for the rest. Where all are finite, neither way has a branch.
@@ -20,7 +20,6 @@ constexpr int PER = 16;
 constexpr int TILE = THREADS * PER;  // divides BLOCK: the elements of a tile have one block's key
 constexpr u32 ALL = (1u << PER) - 1;
 constexpr int SLOTS = 512;
-constexpr int COPIES = 16;
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
 static_assert(BLOCK % TILE == 0 && BINS + 3 <= SLOTS, "A tile lies in a block, and bins have slots.");
 
@@ -65,12 +64,12 @@ struct Float32 {
 
 struct BFloat16 : Float32 {
   using Bits = u16;
-  static __device__ u32 word(u16 bits) { return (u32)bits << 16; }
+  static __device__ u32 word(u32 bits) { return bits << 16; }
 };
 
 struct Float16 : Float32 {
   using Bits = u16;
-  static __device__ u32 word(u16 bits) { return __float_as_uint(half_to_float(bits)); }
+  static __device__ u32 word(u32 bits) { return __float_as_uint(half_to_float((u16)bits)); }
 };
 
 struct Float64 {
@@ -87,6 +86,10 @@ template <class K> constexpr int FRACTION_BITS = WIDE<K> ? 52 : 23;
 template <class K>
 constexpr typename K::Word INFINITE_TWICE = (typename K::Word)(WIDE<K> ? 2047 : 255)
                                             << (FRACTION_BITS<K> + 1);
+
+template <bool IS_FIRST, class A, class B> struct Choice { using Type = A; };
+template <class A, class B> struct Choice<false, A, B> { using Type = B; };
+template <bool IS_FIRST, class A, class B> using Either = typename Choice<IS_FIRST, A, B>::Type;
 
 struct Sum {
   template <class T> static __device__ T of(T a, T b) { return a + b; }
@@ -138,60 +141,35 @@ __device__ u32 block_key(u64 block) {
   return (u32)((z ^ z >> 31) >> 32);
 }
 
-// `sketch.elements.element_hash` | 1 of N elements in a row: the weights in the checksum, whose top
-// bit is set where the projection has a minus. The first of them is element `place` of a tile, whose
-// block's key is `of_block` where the tensor is no piece; N divides `place`.
-template <bool IS_PIECE, int N>
-__device__ void weights_of(const Job& job, const Chunk& chunk, i64 tile, int place, u32 of_block,
-                           u32 (&weights)[N]) {
-  if constexpr (!IS_PIECE) {
-    const u32* within = job.within + (u32)tile % BLOCK + place;
-    for (int k = 0; k < N; k += 2) {
-      const uint2 two = __ldg((const uint2*)(within + k));
-      weights[k] = (two.x ^ of_block) | 1;
-      weights[k + 1] = (two.y ^ of_block) | 1;
-    }
-  } else {
-    const i64 first = tile + place, run = first < chunk.run ? 0 : first / chunk.run;
-    i64 in_run = first - run * chunk.run;
-    u64 index = (u64)(chunk.origin + run * chunk.pitch + in_run), block = index / BLOCK;
-    of_block = block_key(block);
-    for (int k = 0; k < N; k++) {
-      weights[k] = (__ldg(job.within + index % BLOCK) ^ of_block) | 1;
-      index++;
-      if (++in_run == chunk.run) {
-        in_run = 0;
-        index += (u64)(chunk.pitch - chunk.run);
-      }
-      if (index / BLOCK != block) {
-        block = index / BLOCK;
-        of_block = block_key(block);
-      }
-    }
-  }
-}
-
 // The elements of a vector of 16 bytes: a thread reads one, the next thread the next.
 template <class Bits> constexpr int VECTOR = 16 / sizeof(Bits);
 
 // Where element j of this thread lies in a tile.
 template <class Bits> __device__ int place_of(int j) {
   constexpr int N = VECTOR<Bits>;
-  return (j / N * THREADS + (int)threadIdx.x) * N + j % N;
+  return (int)threadIdx.x * N + j / N * N * THREADS + j % N;
 }
+
+// What an element is held in: narrow ones are taken out of their vector only once.
+template <class Bits> using Held = Either<sizeof(Bits) == 8, u64, u32>;
 
 // Reads this thread's elements of a tile of which `left` are there, the others become 0; says which
 // are there, as bits.
 template <class Bits>
-__device__ u32 load(const Bits* tile, i64 left, bool aligned, Bits (&raw)[PER]) {
+__device__ u32 load(const Bits* tile, i64 left, bool aligned, Held<Bits> (&raw)[PER]) {
+  constexpr int N = VECTOR<Bits>, IN_WORD = sizeof(Held<Bits>) / sizeof(Bits);
+  const Bits* first = tile + place_of<Bits>(0);
   if (aligned && left >= TILE) {
-    for (int j = 0; j < PER; j += VECTOR<Bits>) {
+    for (int j = 0; j < PER; j += N) {
       union {
-        uint4 words;
-        Bits elements[VECTOR<Bits>];
+        uint4 all;
+        Held<Bits> words[N / IN_WORD];
       } vector;
-      vector.words = __ldcs((const uint4*)(tile + place_of<Bits>(j)));
-      for (int k = 0; k < VECTOR<Bits>; k++) raw[j + k] = vector.elements[k];
+      vector.all = __ldcs((const uint4*)(first + j * THREADS));
+      for (int k = 0; k < N; k++) {
+        const Held<Bits> word = vector.words[k / IN_WORD];
+        raw[j + k] = IN_WORD == 1 ? word : (Bits)(word >> (8 * sizeof(Bits) * (k % IN_WORD)));
+      }
     }
     return ALL;
   }
@@ -206,6 +184,59 @@ __device__ u32 load(const Bits* tile, i64 left, bool aligned, Bits (&raw)[PER]) 
   return inside;
 }
 
+// What the keys of a tile's elements are made of: the key of its block, and where the others lie.
+struct Keys {
+  u64 block = ~0ull;
+  u32 of_block;
+  const u32* within;
+
+  // Of the tile that begins with this element: where tensors are no pieces, a tile has one block.
+  __device__ void move_to(const Job& job, i64 tile, int first) {
+    if ((u64)tile / BLOCK != block) {
+      block = (u64)tile / BLOCK;
+      of_block = block_key(block) & ~1u;
+    }
+    within = job.within + (u32)tile % BLOCK + first;
+  }
+};
+
+// `sketch.elements.element_hash` | 1 of N elements in a row: the weights in the checksum, whose top
+// bit is set where the projection has a minus. The first of them is element `j` of this thread; of
+// what is kept `within` a block the last bit is set.
+template <bool IS_PIECE, class Bits, int N>
+__device__ void weights_of(const Job& job, const Chunk& chunk, i64 tile, int j, const Keys& keys,
+                           u32 (&weights)[N]) {
+  if constexpr (!IS_PIECE) {
+    using Words = Either<N % 4 == 0, uint4, uint2>;
+    constexpr int M = sizeof(Words) / 4;
+    for (int k = 0; k < N; k += M) {
+      union {
+        Words words;
+        u32 each[M];
+      } loaded;
+      loaded.words = __ldg((const Words*)(keys.within + j * THREADS + k));
+      for (int i = 0; i < M; i++) weights[k + i] = loaded.each[i] ^ keys.of_block;
+    }
+  } else {
+    const i64 first = tile + place_of<Bits>(j), run = first < chunk.run ? 0 : first / chunk.run;
+    i64 in_run = first - run * chunk.run;
+    u64 index = (u64)(chunk.origin + run * chunk.pitch + in_run), block = index / BLOCK;
+    u32 of_block = block_key(block) & ~1u;
+    for (int k = 0; k < N; k++) {
+      weights[k] = __ldg(job.within + index % BLOCK) ^ of_block;
+      index++;
+      if (++in_run == chunk.run) {
+        in_run = 0;
+        index += (u64)(chunk.pitch - chunk.run);
+      }
+      if (index / BLOCK != block) {
+        block = index / BLOCK;
+        of_block = block_key(block) & ~1u;
+      }
+    }
+  }
+}
+
 // What is rare, or of float64 alone: a block counts it together, and no thread has registers for it.
 enum { NANS, ABOVE, BELOW, NEGATIVES, SUBNORMALS, RARE };
 
@@ -215,46 +246,58 @@ __device__ void clear_rare(u32 (&rare)[RARE]) {
   __syncthreads();
 }
 
-// The extremes of finite elements. `smallest` is twice the bits of the smallest magnitude, less 1:
-// so that zero is the largest of them.
-template <class K> struct Extremes {
-  typename K::Real least = (typename K::Real)INFINITE, most = -(typename K::Real)INFINITE;
-  typename K::Word smallest = ~(typename K::Word)0;
+template <class T> __device__ T smaller(T a, T b) { return b < a ? b : a; }
+template <class T> __device__ T larger(T a, T b) { return a < b ? b : a; }
 
-  __device__ void add(typename K::Word word) {
-    least = fmin(least, K::real(word));
-    most = fmax(most, K::real(word));
-    smallest = word + word - 1 < smallest ? word + word - 1 : smallest;
+// The extremes of finite elements, by their words: those of negative numbers are the largest of all,
+// and as integers with a sign they are below zero. `smallest` is what is missing from twice the bits
+// of the smallest magnitude to 2^32, or 2^64: so that of zero, which is not meant, nothing is.
+template <class K> struct Extremes {
+  using Word = typename K::Word;
+  using Signed = Either<WIDE<K>, i64, int>;
+  static constexpr Word SIGN = (Word)1 << (8 * sizeof(Word) - 1);
+  Word top = 0, bottom = ~(Word)0, smallest = 0;
+  Signed most_signed = (Signed)SIGN;
+
+  __device__ void add(Word a, Word b) {
+    top = larger(larger(top, a), b);
+    bottom = smaller(smaller(bottom, a), b);
+    most_signed = larger(larger(most_signed, (Signed)a), (Signed)b);
+    smallest = larger(larger(smallest, (Word)(0 - a - a)), (Word)(0 - b - b));
   }
   __device__ void add(const Extremes& other) {
-    least = fmin(least, other.least);
-    most = fmax(most, other.most);
-    smallest = other.smallest < smallest ? other.smallest : smallest;
+    top = larger(top, other.top);
+    bottom = smaller(bottom, other.bottom);
+    most_signed = larger(most_signed, other.most_signed);
+    smallest = larger(smallest, other.smallest);
   }
-  // Of no element -infinity.
-  __device__ typename K::Real largest() const { return fmax(-least, most); }
-  __device__ bool has_subnormals() const {
-    return smallest < ((typename K::Word)2 << FRACTION_BITS<K>) - 1;
+  // Twice the bits of the largest magnitude; 0 of no element.
+  __device__ Word largest_twice() const {
+    return larger((Word)(most_signed < 0 ? 0 : most_signed << 1),
+                  (Word)(top & SIGN ? top << 1 : 0));
   }
+  __device__ typename K::Real largest() const { return K::real(largest_twice() >> 1); }
+  // Of one element at least.
+  __device__ typename K::Real least() const { return K::real(top & SIGN ? top : bottom); }
+  __device__ typename K::Real most() const {
+    return K::real(most_signed < 0 ? bottom : (Word)most_signed);
+  }
+  __device__ bool is_empty() const { return bottom > top; }
+  __device__ bool has_subnormals() const { return smallest > 0 - ((Word)2 << FRACTION_BITS<K>); }
 };
 
 // The extremes of this thread's elements; takes those that are not finite from `present`.
 template <class K>
-__device__ Extremes<K> look(const typename K::Bits (&raw)[PER], u32& present, u32 (&rare)[RARE]) {
+__device__ Extremes<K> look(const Held<typename K::Bits> (&raw)[PER], u32& present, u32 (&rare)[RARE]) {
   Extremes<K> found;
-  typename K::Real total = 0;
-  for (int j = 0; j < PER; j++) {
-    const typename K::Word word = K::word(raw[j]);
-    total += fabs(K::real(word));
-    found.add(word);
-  }
-  if (present == ALL && total < (typename K::Real)INFINITE) return found;
+  for (int j = 0; j < PER; j += 2) found.add(K::word(raw[j]), K::word(raw[j + 1]));
+  if (present == ALL && found.largest_twice() < INFINITE_TWICE<K>) return found;
   found = Extremes<K>();
   for (int j = 0; j < PER; j++) {
     if (!(present >> j & 1)) continue;
     const typename K::Word word = K::word(raw[j]);
     if (word + word < INFINITE_TWICE<K>) {
-      found.add(word);
+      found.add(word, word);
       continue;
     }
     present &= ~(1u << j);
@@ -267,7 +310,6 @@ __device__ Extremes<K> look(const typename K::Bits (&raw)[PER], u32& present, u3
 // `tiny` by exponent those of the field 0 that are not zero; of float64, slots are as `wide_slot`
 // has them; of bytes, slot `top bit of the weight, byte`.
 struct Table {
-  u32 copied[SLOTS * COPIES];
   u32 slots[SLOTS];
   u32 tiny[64];
   u32 bins[BINS];
@@ -275,23 +317,11 @@ struct Table {
   double eighths[2][THREADS];
 
   __device__ void clear() {
-    for (int i = threadIdx.x; i < SLOTS * COPIES; i += THREADS) copied[i] = 0;
+    for (int i = threadIdx.x; i < SLOTS; i += THREADS) slots[i] = 0;
     for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
     if (threadIdx.x < 64) tiny[threadIdx.x] = 0;
     eighths[0][threadIdx.x] = eighths[1][threadIdx.x] = 0;
     clear_rare(rare);
-  }
-  __device__ void count(u32 slot) {
-    atomicAdd(&copied[slot * COPIES + threadIdx.x % COPIES], 1u);
-  }
-  __device__ void unite_copies() {
-    __syncthreads();
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
-      u32 total = 0;
-      for (int i = 0; i < COPIES; i++) total += copied[slot * COPIES + (slot + i) % COPIES];
-      slots[slot] = total;
-    }
-    __syncthreads();
   }
 };
 
@@ -328,9 +358,11 @@ __device__ u64 finite_of(const Chunk& chunk, const u32 (&rare)[RARE]) {
 // The finite extremes of all threads: least, -most and the smallest magnitude that is not zero.
 template <class K> __device__ void extremes_of(const Extremes<K>& own, double (&found)[3]) {
   using Word = typename K::Word;
-  found[0] = own.least;
-  found[1] = -own.most;
-  const bool none = own.smallest == ~(Word)0;
-  found[2] = none ? INFINITE : (double)K::real((Word)(own.smallest + 1) >> 1);
+  found[0] = found[1] = found[2] = INFINITE;
+  if (!own.is_empty()) {
+    found[0] = own.least();
+    found[1] = -own.most();
+  }
+  if (own.smallest) found[2] = K::real((Word)(0 - own.smallest) >> 1);
   across_block<Least>(found);
 }

@@ -26,17 +26,18 @@ template <class K, bool IS_PIECE, bool IS_COMPARED> __device__ void glance(const
   const bool aligned = chunk.address % 16 == 0;
   u64 checksum = 0;
   double found[3];
+  Keys keys;
   Extremes<K> extremes;
   clear_rare(rare);
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    Bits raw[PER];
+    Held<Bits> raw[PER];
     u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
     extremes.add(look<K>(raw, present, rare));
-    const u32 of_block = block_key(tile / BLOCK);
+    if constexpr (IS_COMPARED && !IS_PIECE) keys.move_to(job, tile, place_of<Bits>(0));
     if constexpr (IS_COMPARED)
       for (int first = 0; first < PER; first += N) {
         u32 weights[N];
-        weights_of<IS_PIECE>(job, chunk, tile, place_of<Bits>(first), of_block, weights);
+        weights_of<IS_PIECE, Bits>(job, chunk, tile, first, keys, weights);
         for (int k = 0; k < N; k++) checksum += (u64)raw[first + k] * weights[k];
       }
   }

@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from ....sketch.elements import BLOCK, WITHIN
@@ -79,18 +80,22 @@ class CudaKernels:
     def __init__(self, device: torch.device, module: Module, *, leaves_of_tensor: int) -> None:
         self._module = module
         self.leaves_of_tensor = leaves_of_tensor
-        within = torch.from_numpy(WITHIN.view("i4"))
+        within = torch.from_numpy((WITHIN | np.uint32(1)).view("i4"))
         self._within = within.to(device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
-        self._normal_bins = {dtype: normal_bin(dtype_name(dtype)) for dtype in READABLE}
+        self._kinds = {dtype: dtype_name(dtype) for dtype in READABLE}
+        self._normal_bins = {dtype: normal_bin(name) for dtype, name in self._kinds.items()}
+        self._leaves: tuple[Columns, ctypes.Array[ctypes.c_uint64]] | None = None
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
         how, dtype = chunks.how, chunks.flat.dtype
         way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
         piece = "_piece" if how.region is not None and way != "glance" else ""
-        name = dtype_name(dtype)
+        name = self._kinds[dtype]
         kind = name if name in OF_THEIR_OWN else "bytes"
+        if self._leaves is None or self._leaves[0] is not leaves:
+            self._leaves = leaves, _addresses(leaves)
         job = Job(
             0 if chunks.work is None else chunks.work.data_ptr(),
             chunks.flat.data_ptr(),
@@ -100,7 +105,7 @@ class CudaKernels:
             *chunks.region,
             self._within.data_ptr(),
             self._values[dtype].data_ptr(),
-            _addresses(leaves),
+            self._leaves[1],
             self._normal_bins[dtype],
         )
         self._module.launch(f"{way}{piece}_{kind}", chunks.number, job)

@@ -9,9 +9,14 @@ __device__ u32 wide_slot(u64 word) {
   return bin < 0 ? UNDER_SLOT : bin >= BINS ? OVER_SLOT : FIRST_SLOT + bin;
 }
 
-// Sums over a thread's elements: of x, of powers of x - pivot, of |x|, of x where the projection has
-// a minus, and of x⁸.
-enum { TOTAL, D2, D3, D4, L1, MINUS, EIGHTH, SUMS };
+// Sums over a thread's elements: of x, of powers of x - pivot, of |x|, of x with the signs of the
+// projection, and of x⁸.
+enum { TOTAL, D2, D3, D4, L1, SIGNED, EIGHTH, SUMS };
+
+// x, or -x where the top bit of the weight is set.
+__device__ double with_sign(double x, u32 weight) {
+  return __longlong_as_double(__double_as_longlong(x) ^ (i64)((u64)(weight & 0x80000000u) << 32));
+}
 
 // Of x / 2^100 where x is huge, and of x · 2^125 where it is tiny, the eighth powers are summed up
 // apart, as `Table.eighths`.
@@ -23,6 +28,13 @@ struct Scale {
   int which;
   double first, second;  // in two steps: float64's subnormals need more than one factor can hold
 };
+
+constexpr Scale ONE = {ORDINARY, 1.0, 1.0};
+
+// Whether elements of which this is the largest need no scale.
+template <class K> __device__ bool is_ordinary(typename K::Real largest) {
+  return !WIDE<K> && (largest == 0 || (largest >= 0x1p-100f && largest <= 0x1p100f));
+}
 
 // The scale of elements of which this is the largest: float64's is that of the whole chunk.
 template <class K> __device__ Scale scale_of(double largest) {
@@ -37,19 +49,20 @@ template <class K> __device__ Scale scale_of(double largest) {
   }
 }
 
-// Adds this thread's elements of a tile. IS_PLAIN: all are present, and none needs a scale.
-template <class K, bool IS_PIECE, bool IS_PLAIN>
-__device__ void add_elements(const Job& job, const Chunk& chunk, i64 tile,
-                             const typename K::Bits (&raw)[PER], u32 present, double pivot,
+// Adds this thread's elements of a tile. IS_PLAIN: all are present, and none needs a scale;
+// ABOUT_ZERO: the pivot is 0.
+template <class K, bool IS_PIECE, bool IS_PLAIN, bool ABOUT_ZERO>
+__device__ void add_elements(const Job& job, const Chunk& chunk, i64 tile, const Keys& keys,
+                             const Held<typename K::Bits> (&raw)[PER], u32 present, double pivot,
                              const Scale& scale, Table& table, double (&sums)[SUMS],
                              u64& checksum) {
   using Bits = typename K::Bits;
   constexpr int N = VECTOR<Bits>;
-  const u32 of_block = block_key(tile / BLOCK);
+  const Counter slots = counter_at(table.slots);
   double eighth = 0;
   for (int first = 0; first < PER; first += N) {
     u32 weights[N];
-    weights_of<IS_PIECE>(job, chunk, tile, place_of<Bits>(first), of_block, weights);
+    weights_of<IS_PIECE, Bits>(job, chunk, tile, first, keys, weights);
     for (int k = 0; k < N; k++) {
       const int j = first + k;
       checksum += (u64)raw[j] * weights[k];
@@ -57,23 +70,29 @@ __device__ void add_elements(const Job& job, const Chunk& chunk, i64 tile,
       const typename K::Word word = K::word(raw[j]);
       const double x = K::real(word);
       if constexpr (WIDE<K>) {
-        table.count(wide_slot(word));
+        count(slots, wide_slot(word));
         if (x < 0) atomicAdd(&table.rare[NEGATIVES], 1u);
         if (word + word != 0 && word << 1 >> 53 == 0) atomicAdd(&table.rare[SUBNORMALS], 1u);
       } else {
-        table.count(word >> 23);
+        count(slots, word >> 23);
       }
-      const double d = x - pivot, square = d * d;
+      const double d = ABOUT_ZERO ? x : x - pivot, square = d * d;
       sums[TOTAL] += x;
       sums[D2] += square;
       sums[D3] = fma(square, d, sums[D3]);
-      sums[D4] = fma(square, square, sums[D4]);
       sums[L1] += fabs(x);
-      sums[MINUS] += weights[k] >> 31 ? x : 0.0;
-      double power = IS_PLAIN ? x : x * scale.first * scale.second;
-      power *= power;
-      power *= power;
-      eighth = fma(power, power, eighth);
+      sums[SIGNED] += with_sign(x, weights[k]);
+      if constexpr (IS_PLAIN && ABOUT_ZERO) {
+        const double fourth = square * square;
+        sums[D4] += fourth;
+        eighth = fma(fourth, fourth, eighth);
+      } else {
+        double power = IS_PLAIN ? x : x * scale.first * scale.second;
+        power *= power;
+        power *= power;
+        sums[D4] = fma(square, square, sums[D4]);
+        eighth = fma(power, power, eighth);
+      }
     }
   }
   if (IS_PLAIN || scale.which == ORDINARY)
@@ -83,7 +102,7 @@ __device__ void add_elements(const Job& job, const Chunk& chunk, i64 tile,
 }
 
 template <class K>
-__device__ void count_tiny(const typename K::Bits (&raw)[PER], u32 present, Table& table) {
+__device__ void count_tiny(const Held<typename K::Bits> (&raw)[PER], u32 present, Table& table) {
   for (int j = 0; j < PER; j++) {
     const u32 word = K::word(raw[j]), magnitude = word & 0x7fffffff;
     if ((present >> j & 1) && magnitude && magnitude < 0x800000)
@@ -94,18 +113,23 @@ __device__ void count_tiny(const typename K::Bits (&raw)[PER], u32 present, Tabl
 // A number near the mean, and the largest magnitude: of float64 of the whole chunk, else of its
 // first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
 // between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
-// become central moments.
+// become central moments. Where the mean of those is at most twice their standard deviation, zero is
+// near enough: it costs two bits more.
 template <class K>
 __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool aligned,
                        u32 (&rare)[RARE], double& pivot, double& largest) {
-  double totals[2] = {0, 0}, most[1] = {0};
+  double totals[3] = {0, 0, 0}, most[1] = {0};
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    typename K::Bits raw[PER];
+    Held<typename K::Bits> raw[PER];
     u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
     const Extremes<K> found = look<K>(raw, present, rare);
     most[0] = fmin(most[0], -(double)found.largest());
-    for (int j = 0; j < PER; j++)
-      if (present >> j & 1) totals[0] += K::real(K::word(raw[j]));
+    for (int j = 0; j < PER; j++) {
+      if (!(present >> j & 1)) continue;
+      const double x = K::real(K::word(raw[j]));
+      totals[0] += x;
+      totals[2] = fma(x, x, totals[2]);
+    }
     totals[1] += __popc(present);
     if constexpr (!WIDE<K>) {
       across_block<Sum>(totals);
@@ -117,6 +141,7 @@ __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool al
     across_block<Least>(most);
   }
   pivot = totals[1] > 0 ? totals[0] / totals[1] : 0.0;
+  if (!WIDE<K> && 5 * pivot * pivot * totals[1] <= 4 * totals[2]) pivot = 0;
   largest = -most[0];
 }
 
@@ -143,7 +168,7 @@ __device__ void moments_of(double n, double pivot, const double (&sums)[SUMS],
     moments[M_S8] = shifted(sums[EIGHTH], -exponent) +
                     shifted(eighths[HUGE_ONES], HUGE_SHIFT - exponent) +
                     shifted(eighths[TINY_ONES], TINY_SHIFT - exponent);
-  moments[M_PROJECTION] = moments[M_SUM] - 2 * sums[MINUS];
+  moments[M_PROJECTION] = sums[SIGNED];
   moments[M_MIN] = extremes[0];
   moments[M_MAX] = -extremes[1];
   moments[M_ABS_MIN] = extremes[2];
@@ -193,25 +218,31 @@ template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
   const bool aligned = chunk.address % 16 == 0;
   double pivot, largest, sums[SUMS] = {};
   u64 checksum[1] = {};
+  Keys keys;
   Extremes<K> extremes;
   survey<K>(chunk, from, aligned, table.rare, pivot, largest);
   table.clear();
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    Bits raw[PER];
+    Held<Bits> raw[PER];
     u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
+    if constexpr (!IS_PIECE) keys.move_to(job, tile, place_of<Bits>(0));
     const Extremes<K> own = look<K>(raw, present, table.rare);
-    const Scale scale = scale_of<K>(WIDE<K> ? largest : own.largest());
     extremes.add(own);
-    if (!WIDE<K> && present == ALL && scale.which == ORDINARY)
-      add_elements<K, IS_PIECE, true>(job, chunk, tile, raw, present, pivot, scale, table, sums,
-                                      checksum[0]);
+    const bool is_plain = present == ALL && is_ordinary<K>(own.largest());
+    if (is_plain && pivot == 0)
+      add_elements<K, IS_PIECE, !WIDE<K>, true>(job, chunk, tile, keys, raw, ALL, 0, ONE, table,
+                                                sums, checksum[0]);
+    else if (is_plain)
+      add_elements<K, IS_PIECE, !WIDE<K>, false>(job, chunk, tile, keys, raw, ALL, pivot, ONE,
+                                                 table, sums, checksum[0]);
     else
-      add_elements<K, IS_PIECE, false>(job, chunk, tile, raw, present, pivot, scale, table, sums,
-                                       checksum[0]);
+      add_elements<K, IS_PIECE, false, false>(job, chunk, tile, keys, raw, present, pivot,
+                                              scale_of<K>(WIDE<K> ? largest : own.largest()), table,
+                                              sums, checksum[0]);
     if constexpr (!WIDE<K>)
       if (own.has_subnormals()) count_tiny<K>(raw, present, table);
   }
-  table.unite_copies();
+  __syncthreads();
   Leaf leaf;
   double found[3], eighths[2] = {table.eighths[0][threadIdx.x], table.eighths[1][threadIdx.x]};
   store_histogram<K>(job, chunk, table, leaf);
