@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from ...sketch.elements import BLOCK, WITHIN, Region
@@ -96,8 +97,8 @@ def on_device(
     indices: Sequence[int] | Sequence[tuple[int, ...]], device: torch.device
 ) -> torch.Tensor:
     """Indices as a tensor, without waiting for the device."""
-    pinned = torch.tensor(indices, device="cpu", pin_memory=device.type == "cuda")
-    return pinned.to(device, non_blocking=True)
+    host = torch.from_numpy(np.array(indices, np.int64))  # faster than torch's own way
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
 def stack(rows: Sequence[Columns]) -> Columns:
@@ -154,13 +155,13 @@ class Plain:
         self.stale = 0
         """Every tensor is read at once."""
 
-    def has_room(self, flat: torch.Tensor) -> bool:
+    def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether few enough sketches wait to be merged."""
         return len(self._leaves) < MOST_LEAVES
 
-    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
+    def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Queue the sketches of the chunks of a contiguous tensor."""
-        arithmetic = self._arithmetic
+        arithmetic, flat = self._arithmetic, tensor.view(-1)
         for leaf in arithmetic.glance(flat, how) if how.sentinel else arithmetic.sketch(flat, how):
             self._leaves.append((row, repeat(leaf, how.copies) if how.copies > 1 else leaf))
 

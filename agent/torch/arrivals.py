@@ -15,7 +15,7 @@ import torch
 
 from ...wire.messages import Placement
 from ..sitebook import Key
-from .local import ON_THEIR_WAY
+from .local import ON_THEIR_WAY, PLAIN
 
 MOST = 256
 """Tensors that may be awaited: they are kept in memory for it."""
@@ -23,6 +23,8 @@ MOST = 256
 
 def is_on_its_way(tensor: torch.Tensor) -> bool:
     """Whether a collective returned a tensor, or what a DTensor holds, and nobody used it since."""
+    if type(tensor) in PLAIN:
+        return False
     piece = _piece(tensor)
     return type(piece).__name__ in ON_THEIR_WAY and not piece.completed
 

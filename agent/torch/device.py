@@ -30,12 +30,15 @@ RING = 3
 
 
 class Engine(Protocol):
-    """Queues the arithmetic of one device; sketches wait in it to be merged into a step's rows."""
+    """Queues the arithmetic of one device; sketches wait in it to be merged into a step's rows.
+
+    Its tensors are contiguous, of any shape: a view of one axis would take as long as all else.
+    """
 
     @property
     def stale(self) -> int: ...
-    def has_room(self, flat: torch.Tensor) -> bool: ...
-    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None: ...
+    def has_room(self, tensor: torch.Tensor) -> bool: ...
+    def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None: ...
     def launch(self) -> None: ...
     def absorb(self, rows: Columns) -> set[int]: ...
 
@@ -111,21 +114,25 @@ class DeviceMeter:
         to_count: ToCount | None = None,
     ) -> None:
         """Queue the operations that merge `tensor` into its row on the device, and those counts."""
-        flat = tensor.reshape(-1)
-        if flat.data_ptr() != tensor.data_ptr():
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
             how = replace(how, lasting=False)  # a copy that nobody else keeps
         with self._turn():
             if how.stride > 1:
-                sample = sample_of(flat, how.stride, step.step)
-                self._unseen[row] += (flat.numel() - sample.numel()) * how.copies
-                flat, how = sample, replace(how, lasting=False)  # a copy that nobody else keeps
+                sample = sample_of(tensor, how.stride, step.step)
+                self._unseen[row] += (tensor.numel() - sample.numel()) * how.copies
+                tensor, how = sample, replace(how, lasting=False)  # likewise
             self._reserve(row + 1)
-            if not self._engine.has_room(flat):
+            if not self._engine.has_room(tensor):
                 self._touched -= self._engine.absorb(self._columns())
             self._touched.add(row)
-            self._engine.add(row, flat, how)
+            self._engine.add(row, tensor, how)
             if to_count is not None:
                 self._counters.add(row, to_count)
+
+    def is_capturing(self) -> bool:
+        """Whether operations on the device become part of a CUDA graph."""
+        return self._used is not None and torch.cuda.is_current_stream_capturing()
 
     def flush(self) -> None:
         """Queue what the engine kept back: then every operation is in the device's queue.
@@ -133,7 +140,7 @@ class DeviceMeter:
         Nothing while a CUDA graph is captured, which a wait for our event would end: what was noted
         before goes on waiting.
         """
-        if is_capturing(self._device):
+        if self.is_capturing():
             return
         with self._turn():
             self._engine.launch()
@@ -150,7 +157,7 @@ class DeviceMeter:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
             return None
-        if is_capturing(self._device):
+        if self.is_capturing():
             self._touched, self._unseen, self._is_spoilt = set(), Counter(), True
             self._counters.forget()
             self._dropped += 1

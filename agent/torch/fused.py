@@ -1,7 +1,7 @@
 """Sketches by kernels of our own: one launch a tensor, one for all small tensors that last.
 
 Each chunk of a tensor has its sketch written into a row of its own, a leaf. Leaves are merged into
-the rows of the step, sixteen at a time and always in the same order, when no more fit or the step
+the rows of the step, twenty at a time and always in the same order, when no more fit or the step
 ends. Nothing is read back, and nothing waits for the device.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -20,8 +21,9 @@ from ..reading import Reading
 from .arithmetic import Columns, columns_of, on_device, row_words
 from .local import version_of
 
-FAN = 16
-"""Leaves that one program merges, one after the other."""
+FAN = 20
+"""Leaves that one program merges, one after the other: so many that those of a large tensor, 3 for
+each of a GPU's 132 multiprocessors, take two launches."""
 CHUNKS_OF_SMALL = 4
 """A tensor of more chunks has a launch of its own: its rows of a table would take as long."""
 WORK = 7
@@ -31,13 +33,14 @@ RUN = 5
 """Words of a table of runs: row to merge into, first leaf, end, their distance, and copies."""
 
 
-@dataclass(frozen=True, slots=True)
+# Frozen, they would take a microsecond more to make, and some are made for each tensor.
+@dataclass(slots=True)
 class Chunks:
     """What one launch reads, each chunk into a leaf: those of a tensor, or what a table names."""
 
     number: int
-    flat: torch.Tensor
-    """The tensor; where there is a table one of the tensors, which have the same dtype."""
+    tensor: torch.Tensor
+    """The contiguous tensor; where there is a table one of them, which have the same dtype."""
     how: Reading
     """And are read alike, but for their regions."""
     work: torch.Tensor | None
@@ -61,7 +64,7 @@ class Kernels(Protocol):
     def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """The leaves of one tensor: `first`, `first` + `stride`, … below `end`."""
 
@@ -75,25 +78,25 @@ class Run:
         return -(-(self.end - self.first) // self.stride)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiting:
     """A tensor that lasts, until `launch`."""
 
     row: int
-    flat: torch.Tensor
+    tensor: torch.Tensor
     how: Reading
     chunks: int
     version: int
 
     def is_as_it_was(self) -> bool:
         """Whether nobody changed it, or took its memory away, since it was noted."""
-        return self.is_there() and version_of(self.flat) == self.version
+        return self.is_there() and version_of(self.tensor) == self.version
 
     def is_there(self) -> bool:
         """Whether its memory is: FSDP takes it away, and zeros of autograd's have none."""
-        needed = (self.flat.storage_offset() + self.flat.numel()) * self.flat.itemsize
-        return self.flat.untyped_storage().nbytes() >= needed and (
-            self.flat.data_ptr() != 0 or not needed
+        needed = (self.tensor.storage_offset() + self.tensor.numel()) * self.tensor.itemsize
+        return self.tensor.untyped_storage().nbytes() >= needed and (
+            self.tensor.data_ptr() != 0 or not needed
         )
 
 
@@ -111,13 +114,15 @@ class Fused:
         device: torch.device,
         kernels: Callable[[torch.device], Kernels],
         *,
-        leaves: int = 4096,
+        leaves: int = 8192,
     ) -> None:
         self._device, self._most = device, leaves
         with torch.inference_mode(False):  # else what is made there could be changed only there
             words = torch.zeros(leaves * row_words(), dtype=torch.int64, device=device)
             self._leaves = columns_of(words, leaves)
             self._kernels = kernels(device)
+        # A step has the same sizes as the one before.
+        self._chunks = lru_cache(maxsize=4096)(self._chunks_of)
         self._runs: list[Run] = []
         self._used = 0
         self._waiting: list[Waiting] = []
@@ -126,18 +131,18 @@ class Fused:
         self._at_once: set[int] = set()
         self.stale = 0
 
-    def has_room(self, flat: torch.Tensor) -> bool:
+    def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether the leaves of a tensor fit beside those that wait."""
-        return self._used + self._expected + self._chunks_of(flat) <= self._most
+        return self._used + self._expected + self._chunks(tensor.numel())[1] <= self._most
 
-    def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
+    def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Queue the sketch of a contiguous tensor; of one that lasts, with the next `launch`.
 
         A tensor that was found changed while it waited does not wait again.
         """
-        chunks = self._chunks_of(flat)
+        _, chunks = self._chunks(tensor.numel())
         self._unread.add(row)
-        waiting = Waiting(row, flat, how, chunks, version_of(flat))
+        waiting = Waiting(row, tensor, how, chunks, version_of(tensor))
         if how.lasting and row not in self._at_once:
             self._waiting.append(waiting)
             self._expected += chunks
@@ -156,7 +161,7 @@ class Fused:
                 self._start_one(waiting)
             else:
                 how = waiting.how
-                alike = waiting.flat.dtype, how.sentinel, how.compared, how.region is None
+                alike = waiting.tensor.dtype, how.sentinel, how.compared, how.region is None
                 small[alike].append(waiting)
         for tensors in small.values():
             self._start_small(tensors)
@@ -178,12 +183,12 @@ class Fused:
         return unread
 
     def _start_one(self, waiting: Waiting) -> None:
-        flat, first = waiting.flat, self._used
+        tensor, first = waiting.tensor, self._used
         if waiting.chunks:
             if not waiting.is_there():  # to read it would end the process
                 raise RuntimeError("The memory of a tensor was taken away before it could be read.")
-            size = self._size(flat)
-            chunks = Chunks(waiting.chunks, flat, waiting.how, None, size, first)
+            size, _ = self._chunks(tensor.numel())
+            chunks = Chunks(waiting.chunks, tensor, waiting.how, None, size, first)
             self._kernels.read(chunks, self._leaves)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
         self._used = first + waiting.chunks
@@ -203,24 +208,23 @@ class Fused:
         ]
         if work:
             table, one = on_device(work, self._device), tensors[0]
-            self._kernels.read(Chunks(len(work), one.flat, one.how, table, 0, 0), self._leaves)
+            self._kernels.read(Chunks(len(work), one.tensor, one.how, table, 0, 0), self._leaves)
         self._used = int(ends[-1])
         self._runs += runs
         self._unread.difference_update(run.row for run in runs)
 
-    def _size(self, flat: torch.Tensor) -> int:
-        """Elements a leaf: so many that the tensor has no more leaves than it may."""
-        return max(-(-flat.numel() // (self._kernels.leaves_of_tensor * BLOCK)), 1) * BLOCK
-
-    def _chunks_of(self, flat: torch.Tensor) -> int:
-        return -(-flat.numel() // self._size(flat))
+    def _chunks_of(self, length: int) -> tuple[int, int]:
+        """Elements a leaf, so many that the tensor has no more leaves than it may; and leaves."""
+        size = max(-(-length // (self._kernels.leaves_of_tensor * BLOCK)), 1) * BLOCK
+        return size, -(-length // size)
 
     def _work(self, waiting: Waiting, first: int) -> Iterator[tuple[int, ...]]:
         """Rows of a table of work."""
-        flat, region = waiting.flat, numbers_of(waiting.how.region)
-        size, length = self._size(flat), flat.numel()
+        tensor, region = waiting.tensor, numbers_of(waiting.how.region)
+        length = tensor.numel()
+        size, _ = self._chunks(length)
         for place, start in enumerate(range(0, length, size)):
-            yield flat.data_ptr(), start, min(start + size, length), first + place, *region
+            yield tensor.data_ptr(), start, min(start + size, length), first + place, *region
 
     def _merge(self, runs: Sequence[Run], into: Columns) -> None:
         table = [(run.row, run.first, run.end, run.stride, run.copies) for run in runs]

@@ -85,6 +85,7 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
+    def is_capturing(self) -> bool: ...
     def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
@@ -352,6 +353,13 @@ class Recorder(Telling):
                 self.arrivals()
                 self.measure(key, gradient, module, placed=placed)
 
+    def _meter_outside_captures(self, device: torch.device) -> Meter | None:
+        """None while a CUDA graph is captured, which would keep our buffers for good."""
+        meter = self._meters.get(device)
+        if is_capturing(device) if meter is None else meter.is_capturing():
+            return None
+        return meter or self._meter(device)
+
     def _meter(self, device: torch.device) -> Meter:
         meter = self._meters.get(device)
         if meter is None:
@@ -395,10 +403,11 @@ class Recorder(Telling):
                 elements = elements.clone()
                 if to_count is not None:
                     to_count = replace(to_count, tensor=to_count.tensor.clone())
-            if is_capturing(piece.device):  # the graph would keep our buffers for good
+            meter = self._meter_outside_captures(piece.device)
+            if meter is None:
                 self._captured += 1
                 return
-            self._meter(piece.device).add(step, row, elements, how, to_count)
+            meter.add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
 
@@ -430,7 +439,7 @@ class Recorder(Telling):
         self, row: int, tensor: torch.Tensor, piece: torch.Tensor, part: Part | None
     ) -> Region | None:
         """Where a piece lies in the whole tensor, found once while both keep their sizes."""
-        placements = getattr(tensor, "placements", part)
+        placements = part if type(tensor) in PLAIN else getattr(tensor, "placements", part)
         if placements is None or not piece.is_contiguous():
             return None
         sizes = tensor.shape, piece.shape, placements

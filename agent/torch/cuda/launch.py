@@ -89,7 +89,7 @@ class CudaKernels:
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
-        how, dtype = chunks.how, chunks.flat.dtype
+        how, dtype = chunks.how, chunks.tensor.dtype
         way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
         piece = "_piece" if how.region is not None and way != "glance" else ""
         name = self._kinds[dtype]
@@ -98,8 +98,8 @@ class CudaKernels:
             self._leaves = leaves, _addresses(leaves)
         job = Job(
             0 if chunks.work is None else chunks.work.data_ptr(),
-            chunks.flat.data_ptr(),
-            chunks.flat.numel(),
+            chunks.tensor.data_ptr(),
+            chunks.tensor.numel(),
             chunks.size,
             chunks.first_leaf,
             *chunks.region,

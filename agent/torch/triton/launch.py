@@ -39,24 +39,24 @@ class TritonKernels:
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
-        flat, how = chunks.flat, chunks.how
+        tensor, how = chunks.tensor, chunks.how
         kernel = glance_chunks if how.sentinel else sketch_chunks
         more = {"COMPARED": how.compared} if how.sentinel else {}
         with _current(self._device):
             kernel[(chunks.number,)](
                 0 if chunks.work is None else 1,
                 self._within if chunks.work is None else chunks.work,
-                flat.data_ptr(),
-                flat.numel(),
+                tensor.data_ptr(),
+                tensor.numel(),
                 chunks.size,
                 chunks.first_leaf,
                 self._within,
-                self._values[flat.dtype],
+                self._values[tensor.dtype],
                 *leaves,
-                self._normal_bins[flat.dtype],
+                self._normal_bins[tensor.dtype],
                 *chunks.region,
                 IS_PIECE=how.region is not None,
-                KIND=kernels.KINDS.get(dtype_name(flat.dtype), kernels.BYTES),
+                KIND=kernels.KINDS.get(dtype_name(tensor.dtype), kernels.BYTES),
                 **more,
                 num_warps=WARPS,
                 enable_fp_fusion=False,
