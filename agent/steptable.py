@@ -60,6 +60,18 @@ class StepTable:
             into(self.table, rows, leaf, keep)
             self.present[rows[keep]] = True
 
+    def put(self, rows: NDArray[np.intp], table: SketchTable) -> None:
+        """Merge some rows of a table, in ascending order, into the same rows of this one."""
+        first, end = int(rows[0]), int(rows[-1]) + 1
+        where = slice(first, end) if end - first == len(rows) else rows
+        self.reserve(end)
+        if self.present[where].any():
+            self.table.merge_at(rows, table.take(where))
+        else:  # with nothing: the same, and several times as fast
+            for mine, theirs in zip(self.table.columns(), table.columns(), strict=True):
+                mine[where] = theirs[where]
+        self.present[where] = True
+
     def count(self, index: int, counts: Ints) -> None:
         """Add to what was counted under an exact count."""
         known = self.counts.get(index)

@@ -190,13 +190,11 @@ class DeviceMeter:
 
     def receive(self, copy: Copy, step: StepTable) -> None:
         """Merge an arrived copy into the step's table and give its buffer back."""
-        words = copy.host.numpy().reshape(-1)
         rows = np.array(copy.rows, np.intp)
-        table = _table(words).take(rows)
-        table.counts[:, UNSEEN] += [copy.unseen.get(row, 0) for row in copy.rows]
-        step.reserve(int(rows[-1]) + 1)
-        step.table.merge_at(rows, table)
-        step.present[rows] = True
+        table = _table(copy.host.numpy().reshape(-1))
+        for row, unseen in copy.unseen.items():
+            table.counts[row, UNSEEN] += unseen
+        step.put(rows, table)
         if copy.counted is not None:
             self._counters.receive(copy.counted, step, set(copy.rows))
         if len(copy.host) == len(self._words):  # else larger ones were made meanwhile
