@@ -308,9 +308,7 @@ def encode(works: Sequence[Work], before: Stored | None) -> bytes | None:
     # As its metadata are stored: of the codec's own attributes zarr has changed the types.
     how: Any = codec.to_dict()["configuration"]
     shuffle = Blosc.BITSHUFFLE if how["shuffle"] == "bitshuffle" else Blosc.SHUFFLE
-    blosc = Blosc(
-        how["cname"], LEVEL, shuffle, blocksize=how["blocksize"], typesize=chunk.itemsize
-    )
+    blosc = Blosc(how["cname"], LEVEL, shuffle, blocksize=how["blocksize"], typesize=chunk.itemsize)
     return blosc.encode(chunk)
 
 
