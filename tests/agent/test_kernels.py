@@ -561,10 +561,10 @@ def test_the_trial_names_the_dtypes_that_differ() -> None:
     class Flushing(Plain):
         """As a device that flushes what is small to zero."""
 
-        def add(self, row: int, flat: torch.Tensor, how: Reading) -> None:
-            if flat.dtype == torch.float32:
-                flat = torch.where(flat.abs() < 2.0**-126, 0.0, flat)
-            super().add(row, flat, how)
+        def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
+            if tensor.dtype == torch.float32:
+                tensor = torch.where(tensor.abs() < 2.0**-126, 0.0, tensor)
+            super().add(row, tensor, how)
 
     assert differences(DEVICE, Flushing(DEVICE), Plain(DEVICE)) == ["float32"]
 
