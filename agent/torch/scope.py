@@ -98,7 +98,7 @@ def observe(
     every: int = 1,
     staggered: bool = False,
     schedules: Mapping[str, Scheduled] | None = None,
-    sentinel: bool | None = None,
+    sentinel: bool = False,
     budget: float | None = None,
     sample: float | Mapping[str, float] | None = None,
     ring: int = 0,
@@ -144,8 +144,7 @@ def observe(
             "logarithmic(10)" (see `Schedule.parse`), or a function of the step that says whether it
             is due.
         sentinel: whether each site is looked at in every step, for its extremes and for what is not
-            finite, though it be sketched in few. By default where parameters are on an accelerator
-            and no sample is taken; on a CPU it takes a quarter of the time of a sketch.
+            finite, though it be sketched in few. The hooks take as long as those of sketches.
         budget: share of step time, as 0.01, that the agent may take on the training thread. Sites
             take turns then; where a rank takes more the collector lets all ranks sketch them more
             rarely, from the same step on, and the run's events say so.
@@ -213,7 +212,6 @@ def observe(
             budget=budget,
             sample=sample,
             ring=ring,
-            has_accelerator=any(p.device.type != "cpu" for p in names.whole.parameters()),
         ),
         budget=budget,
         ring=kept,

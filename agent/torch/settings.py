@@ -33,11 +33,10 @@ MAX_RING = 128
 def timetable_of(
     schedules: Mapping[str, Schedule],
     *,
-    sentinel: bool | None,
+    sentinel: bool,
     budget: float | None,
     sample: float | Mapping[str, float] | None,
     ring: int,
-    has_accelerator: bool,
 ) -> Timetable:
     """What is read in which step.
 
@@ -63,8 +62,6 @@ def timetable_of(
         )
     if budget is not None:
         schedules = {kind: replace(one, staggered=True) for kind, one in schedules.items()}
-    if sentinel is None:
-        sentinel = has_accelerator and sample is None and not ring
     strides = strides_by_kind(sample, list(schedules))
     return Timetable(schedules, sentinel=sentinel, ring=ring > 0, strides=strides)
 
