@@ -2,7 +2,7 @@
 
 `separate` reads tensors one by one, as activations come; `together` small ones in one launch, as
 weights, gradients and optimizer state are read. Times are between events on the device, from the
-first launch to the end of the copy home.
+first launch to the end of the copy home; of a kernel `alone` without merges and copy.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import torch
 
 from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
-from rankscope.agent.torch.arithmetic import Plain
+from rankscope.agent.torch.arithmetic import Plain, columns_of, row_words
 from rankscope.agent.torch.device import Copy, DeviceMeter, Engine
-from rankscope.agent.torch.fused import Fused
+from rankscope.agent.torch.fused import Chunks, Fused, Kernels
 from rankscope.agent.torch.meters import KERNELS, NotHereError
+from rankscope.sketch.elements import BLOCK
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -53,6 +54,20 @@ def a_step(engine: Engine, device: torch.device, how: Reading) -> Callable[..., 
     return run
 
 
+def alone(kernels: Kernels, device: torch.device) -> Callable[..., None]:
+    """The launches of a kernel, each into the same leaves."""
+    most = kernels.leaves_of_tensor
+    leaves = columns_of(torch.zeros(most * row_words(), dtype=torch.int64, device=device), most)
+
+    def run(tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            size = -(-tensor.numel() // (most * BLOCK)) * BLOCK
+            number = -(-tensor.numel() // size)
+            kernels.read(Chunks(number, tensor, Reading(), None, size, 0), leaves)
+
+    return run
+
+
 def ways_to_read(device: torch.device) -> dict[str, Callable[..., None]]:
     """All kernels that run here, in each way that the agent uses them, and plain torch."""
     ways = {
@@ -63,10 +78,12 @@ def ways_to_read(device: torch.device) -> dict[str, Callable[..., None]]:
     steps: dict[str, Callable[..., None]] = {}
     for name, make in KERNELS.items():
         try:
-            engine = Fused(device, make)
+            kernels = make(device)
         except NotHereError as error:
             print(f"{name}: {error}")
             continue
+        engine = Fused(device, lambda _, kernels=kernels: kernels)
+        steps[f"{name}, alone"] = alone(kernels, device)
         steps |= {f"{name}, {way}": a_step(engine, device, how) for way, how in ways.items()}
     steps["plain torch"] = a_step(Plain(device), device, Reading())
     return steps
