@@ -114,7 +114,7 @@ __device__ void count_tiny(const Held<typename K::Bits> (&raw)[PER], u32 present
 // first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
 // between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
 // become central moments. Where the mean of those is at most twice their standard deviation, zero is
-// near enough: it costs two bits more.
+// near enough: it costs three bits more.
 template <class K>
 __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool aligned,
                        u32 (&rare)[RARE], double& pivot, double& largest) {
