@@ -16,9 +16,8 @@ from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.arithmetic import Plain, columns_of, row_words
 from rankscope.agent.torch.device import Copy, DeviceMeter, Engine
-from rankscope.agent.torch.fused import Chunks, Fused, Kernels
+from rankscope.agent.torch.fused import Chunks, Fused, Kernels, chunks_of
 from rankscope.agent.torch.meters import KERNELS, NotHereError
-from rankscope.sketch.elements import BLOCK
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -61,8 +60,7 @@ def alone(kernels: Kernels, device: torch.device) -> Callable[..., None]:
 
     def run(tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
-            size = -(-tensor.numel() // (most * BLOCK)) * BLOCK
-            number = -(-tensor.numel() // size)
+            size, number = chunks_of(tensor.numel(), most)
             kernels.read(Chunks(number, tensor, Reading(), None, size, 0), leaves)
 
     return run

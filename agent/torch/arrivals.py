@@ -23,15 +23,13 @@ MOST = 256
 
 def is_on_its_way(tensor: torch.Tensor) -> bool:
     """Whether a collective returned a tensor, or what a DTensor holds, and nobody used it since."""
-    if type(tensor) in PLAIN:
-        return False
     piece = _piece(tensor)
     return type(piece).__name__ in ON_THEIR_WAY and not piece.completed
 
 
 def _piece(tensor: Any) -> Any:
     """What a DTensor holds here; a plain tensor itself."""
-    return getattr(tensor, "_local_tensor", tensor)
+    return tensor if type(tensor) in PLAIN else getattr(tensor, "_local_tensor", tensor)
 
 
 def _nothing() -> None:

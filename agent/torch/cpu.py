@@ -287,10 +287,6 @@ class CpuMeter:
         elif full:
             self._work_off()
 
-    def is_capturing(self) -> bool:
-        """Never: that is of GPUs."""
-        return False
-
     def read_briefs(self) -> None:
         """Read what stays no longer, on the training thread."""
         batch, self._briefs = self._briefs, None

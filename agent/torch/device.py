@@ -130,17 +130,13 @@ class DeviceMeter:
             if to_count is not None:
                 self._counters.add(row, to_count)
 
-    def is_capturing(self) -> bool:
-        """Whether operations on the device become part of a CUDA graph."""
-        return self._used is not None and torch.cuda.is_current_stream_capturing()
-
     def flush(self) -> None:
         """Queue what the engine kept back: then every operation is in the device's queue.
 
         Nothing while a CUDA graph is captured, which a wait for our event would end: what was noted
         before goes on waiting.
         """
-        if self.is_capturing():
+        if is_capturing(self._device):
             return
         with self._turn():
             self._engine.launch()
@@ -157,7 +153,7 @@ class DeviceMeter:
         """Start the step's one copy to the host and empty the device's buffer for the next step."""
         if not self._touched:
             return None
-        if self.is_capturing():
+        if is_capturing(self._device):
             self._touched, self._unseen, self._is_spoilt = set(), Counter(), True
             self._counters.forget()
             self._dropped += 1

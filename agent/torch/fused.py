@@ -121,8 +121,6 @@ class Fused:
             words = torch.zeros(leaves * row_words(), dtype=torch.int64, device=device)
             self._leaves = columns_of(words, leaves)
             self._kernels = kernels(device)
-        # A step has the same sizes as the one before.
-        self._chunks = lru_cache(maxsize=4096)(self._chunks_of)
         self._runs: list[Run] = []
         self._used = 0
         self._waiting: list[Waiting] = []
@@ -133,14 +131,14 @@ class Fused:
 
     def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether the leaves of a tensor fit beside those that wait."""
-        return self._used + self._expected + self._chunks(tensor.numel())[1] <= self._most
+        return self._used + self._expected + self._chunks(tensor)[1] <= self._most
 
     def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Queue the sketch of a contiguous tensor; of one that lasts, with the next `launch`.
 
         A tensor that was found changed while it waited does not wait again.
         """
-        _, chunks = self._chunks(tensor.numel())
+        _, chunks = self._chunks(tensor)
         self._unread.add(row)
         waiting = Waiting(row, tensor, how, chunks, version_of(tensor))
         if how.lasting and row not in self._at_once:
@@ -187,7 +185,7 @@ class Fused:
         if waiting.chunks:
             if not waiting.is_there():  # to read it would end the process
                 raise RuntimeError("The memory of a tensor was taken away before it could be read.")
-            size, _ = self._chunks(tensor.numel())
+            size, _ = self._chunks(tensor)
             chunks = Chunks(waiting.chunks, tensor, waiting.how, None, size, first)
             self._kernels.read(chunks, self._leaves)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
@@ -213,16 +211,13 @@ class Fused:
         self._runs += runs
         self._unread.difference_update(run.row for run in runs)
 
-    def _chunks_of(self, length: int) -> tuple[int, int]:
-        """Elements a leaf, so many that the tensor has no more leaves than it may; and leaves."""
-        size = max(-(-length // (self._kernels.leaves_of_tensor * BLOCK)), 1) * BLOCK
-        return size, -(-length // size)
+    def _chunks(self, tensor: torch.Tensor) -> tuple[int, int]:
+        return chunks_of(tensor.numel(), self._kernels.leaves_of_tensor)
 
     def _work(self, waiting: Waiting, first: int) -> Iterator[tuple[int, ...]]:
         """Rows of a table of work."""
         tensor, region = waiting.tensor, numbers_of(waiting.how.region)
-        length = tensor.numel()
-        size, _ = self._chunks(length)
+        length, (size, _) = tensor.numel(), self._chunks(tensor)
         for place, start in enumerate(range(0, length, size)):
             yield tensor.data_ptr(), start, min(start + size, length), first + place, *region
 
@@ -230,6 +225,13 @@ class Fused:
         table = [(run.row, run.first, run.end, run.stride, run.copies) for run in runs]
         if table:
             self._kernels.merge(on_device(table, self._device), self._leaves, into)
+
+
+@lru_cache(maxsize=4096)  # a step has the same sizes as the one before
+def chunks_of(length: int, leaves: int) -> tuple[int, int]:
+    """Elements a chunk, so many that a tensor has no more chunks than leaves; and its chunks."""
+    size = max(-(-length // (leaves * BLOCK)), 1) * BLOCK
+    return size, -(-length // size)
 
 
 def numbers_of(region: Region | None) -> tuple[int, int, int]:

@@ -26,11 +26,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     off a conjugation or a change of sign.
     """
     piece: Any = tensor
-    if type(piece) in PLAIN:
-        if piece.dtype in READABLE and piece.layout == torch.strided and not piece.is_meta:
-            piece = piece.detach() if piece.requires_grad else piece
-            return piece.resolve_neg() if piece.is_neg() else piece
-    else:
+    if type(piece) not in PLAIN:
         piece = getattr(tensor, "_local_tensor", tensor)  # DTensor; to_local() enters autograd
         if type(piece).__name__ in ON_THEIR_WAY and piece.completed:
             piece = piece.elem

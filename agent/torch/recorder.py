@@ -85,7 +85,6 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
-    def is_capturing(self) -> bool: ...
     def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
@@ -353,13 +352,6 @@ class Recorder(Telling):
                 self.arrivals()
                 self.measure(key, gradient, module, placed=placed)
 
-    def _meter_outside_captures(self, device: torch.device) -> Meter | None:
-        """None while a CUDA graph is captured, which would keep our buffers for good."""
-        meter = self._meters.get(device)
-        if is_capturing(device) if meter is None else meter.is_capturing():
-            return None
-        return meter or self._meter(device)
-
     def _meter(self, device: torch.device) -> Meter:
         meter = self._meters.get(device)
         if meter is None:
@@ -403,11 +395,10 @@ class Recorder(Telling):
                 elements = elements.clone()
                 if to_count is not None:
                     to_count = replace(to_count, tensor=to_count.tensor.clone())
-            meter = self._meter_outside_captures(piece.device)
-            if meter is None:
+            if piece.is_cuda and is_capturing(piece.device):  # whose graph would keep our buffers
                 self._captured += 1
                 return
-            meter.add(step, row, elements, how, to_count)
+            self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
 

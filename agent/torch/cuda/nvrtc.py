@@ -83,8 +83,8 @@ class Module:
 
     def _queue(self, name: str, blocks: int, arguments: ctypes.Structure) -> None:
         addresses = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for. Its public
-        # function takes ten times as long.
+        # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for. What torch
+        # has for the public, `current_stream`, takes 8 us.
         stream = torch._C._cuda_getCurrentRawStream(  # pyright: ignore[reportPrivateUsage]
             self._device.index
         )
