@@ -42,6 +42,8 @@ class SiteBook:
     """How often a site came to relate to the whole in another way."""
     refused: int = 0
     """Sites beyond `MAX_SITES`."""
+    disabled: int = 0
+    """How often a site came to be measured no more."""
     whole: set[int] = field(default_factory=set[int])
     """Rows of sites that are never sampled, small ones among them: all of a site alike."""
     synchronous: set[int] = field(default_factory=set[int])
@@ -171,6 +173,7 @@ class SiteBook:
     def disable(self, key: Key) -> None:
         """Measure this site no more."""
         self._rows[key] = UNMEASURED
+        self.disabled += 1
 
 
 def _kind(kind: str) -> Kind:

@@ -155,6 +155,13 @@ class Timetable:
             return way.glance
         return None
 
+    def takes_turns(self, kind: str) -> bool:
+        """Whether the sites of a kind are not all read alike in this step."""
+        way = self._sketched.get(kind)
+        if way is not None:
+            return self._in_turn and way.schedule.staggered
+        return self._glances and self._sentinel is not None and self._sentinel.staggered
+
     def _change_stretch(self, times: int) -> None:
         self.stretch = times
         self._ways = {kind: way.stretched(times) for kind, way in self._asked.items()}

@@ -1,6 +1,6 @@
 """The kernels of an accelerator beside one read pass of the same memory.
 
-`separate` reads tensors one by one, as activations come; `together` small ones in one launch, as
+`separate` reads tensors one by one, as activations come; `together` all of them in few launches, as
 weights, gradients and optimizer state are read. Times are between events on the device, from the
 first launch to the end of the copy home; of a kernel `alone` without merges and copy.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
@@ -16,8 +17,10 @@ from rankscope.agent.reading import Reading
 from rankscope.agent.steptable import StepRing
 from rankscope.agent.torch.arithmetic import Plain, columns_of, row_words
 from rankscope.agent.torch.device import Copy, DeviceMeter, Engine
-from rankscope.agent.torch.fused import Chunks, Fused, Kernels, chunks_of
+from rankscope.agent.torch.found import Found
+from rankscope.agent.torch.fused import Chunks, Fused, Kernels
 from rankscope.agent.torch.meters import KERNELS, NotHereError
+from rankscope.agent.torch.tables import chunks_of
 
 
 def best(work: Callable[[], object], repeats: int) -> float:
@@ -34,18 +37,26 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(taken[1:])
 
 
-def a_step(engine: Engine, device: torch.device, how: Reading) -> Callable[..., None]:
+def a_step(
+    engine: Engine, device: torch.device, how: Reading, *, together: bool
+) -> Callable[..., None]:
     """What an agent does with the tensors of a step."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None
     on_their_way: list[Copy] = []
 
+    @lru_cache(maxsize=1)
+    def prepared(*tensors: torch.Tensor) -> Callable[..., None]:
+        return meter.prepare([Found.of(row, how, one, one, one) for row, one in enumerate(tensors)])
+
     def run(tensors: list[torch.Tensor]) -> None:
         while on_their_way:  # of the call before, which has ended
             meter.receive(on_their_way.pop(), step)
-        for row, tensor in enumerate(tensors):
-            meter.add(step, row, tensor, how)
-        meter.barrier()
+        if together:
+            prepared(*tensors)(step, tensors)
+        else:
+            for row, tensor in enumerate(tensors):
+                meter.add(step, row, tensor, how)
         copy = meter.send_home()
         assert copy is not None, "a step was dropped"
         on_their_way.append(copy)
@@ -69,9 +80,9 @@ def alone(kernels: Kernels, device: torch.device) -> Callable[..., None]:
 def ways_to_read(device: torch.device) -> dict[str, Callable[..., None]]:
     """All kernels that run here, in each way that the agent uses them, and plain torch."""
     ways = {
-        "separate": Reading(),
-        "together": Reading(lasting=True),
-        "sentinel": Reading(lasting=True, sentinel=True),
+        "separate": (Reading(), False),
+        "together": (Reading(), True),
+        "sentinel": (Reading(sentinel=True), True),
     }
     steps: dict[str, Callable[..., None]] = {}
     for name, make in KERNELS.items():
@@ -82,8 +93,9 @@ def ways_to_read(device: torch.device) -> dict[str, Callable[..., None]]:
             continue
         engine = Fused(device, lambda _, kernels=kernels: kernels)
         steps[f"{name}, alone"] = alone(kernels, device)
-        steps |= {f"{name}, {way}": a_step(engine, device, how) for way, how in ways.items()}
-    steps["plain torch"] = a_step(Plain(device), device, Reading())
+        for way, (how, together) in ways.items():
+            steps[f"{name}, {way}"] = a_step(engine, device, how, together=together)
+    steps["plain torch"] = a_step(Plain(device), device, Reading(), together=False)
     return steps
 
 

@@ -6,10 +6,11 @@ chunk; nothing here reads a value back to the host, or waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK, WITHIN, Region
 from ...sketch.formats import normal_bin
@@ -41,7 +42,8 @@ from ...sketch.table import (
     ZERO,
 )
 from ..reading import Reading
-from .local import READABLE, dtype_name
+from .found import Found
+from .local import READABLE, dtype_name, in_memory_order
 
 CHUNK = {"cpu": 1 << 17}
 """Elements that are summarised at a time: on the CPU so many that their scratch stays in cache."""
@@ -94,7 +96,7 @@ def merge_rows(owners: Sequence[int], rows: Sequence[Columns]) -> tuple[list[int
 
 
 def on_device(
-    indices: Sequence[int] | Sequence[tuple[int, ...]], device: torch.device
+    indices: Sequence[int] | Sequence[tuple[int, ...]] | NDArray[np.int64], device: torch.device
 ) -> torch.Tensor:
     """Indices as a tensor, without waiting for the device."""
     host = torch.from_numpy(np.array(indices, np.int64))  # faster than torch's own way
@@ -152,8 +154,6 @@ class Plain:
         self._device = device
         self._arithmetic = Arithmetic(device)
         self._leaves: list[tuple[int, Columns]] = []
-        self.stale = 0
-        """Every tensor is read at once."""
 
     def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether few enough sketches wait to be merged."""
@@ -165,19 +165,29 @@ class Plain:
         for leaf in arithmetic.glance(flat, how) if how.sentinel else arithmetic.sketch(flat, how):
             self._leaves.append((row, repeat(leaf, how.copies) if how.copies > 1 else leaf))
 
-    def launch(self) -> None:
-        """Nothing waits: every operation is queued."""
+    def prepare(
+        self, found: Sequence[Found]
+    ) -> Callable[[Sequence[torch.Tensor | None], Columns], None]:
+        """What queues the sketches of contiguous tensors, one for each or None."""
 
-    def absorb(self, rows: Columns) -> set[int]:
-        """Queue the merge of the sketches that wait into the rows of a step; all were read."""
+        def read(tensors: Sequence[torch.Tensor | None], into: Columns) -> None:
+            for one, tensor in zip(found, tensors, strict=True):
+                if tensor is not None:
+                    if not self.has_room(tensor):
+                        self.absorb(into)
+                    self.add(one.row, in_memory_order(tensor.detach())[0], one.how)
+
+        return read
+
+    def absorb(self, rows: Columns) -> None:
+        """Queue the merge of the sketches that wait into the rows of a step."""
         waiting, self._leaves = self._leaves, []
         if not waiting:
-            return set()
+            return
         owners, leaves = merge_rows([row for row, _ in waiting], [leaf for _, leaf in waiting])
         places = on_device(owners, self._device)
         for column, merged in zip(rows, merge(take(rows, places), leaves), strict=True):
             column[places] = merged
-        return set()
 
 
 class Arithmetic:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,7 @@ from ..sitebook import SiteBook
 from ..steptable import StepTable
 from ..strides import CONTIGUOUS, Runs, runs_of
 from .counting import ToCount
+from .found import Found
 from .local import UNKNOWN, version_of
 from .sampling import sample_of
 from .threads import team
@@ -52,6 +53,50 @@ FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
 CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 """What the kernel calls the dtypes that it reads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How the tensors of a batch lie in memory, and are read."""
+
+    items: Ints
+    """int64 [items, ITEM]: the work of the kernel; of addresses the distance from a tensor's."""
+    owners: Ints
+    """int64 [items]: which tensor each is a piece of."""
+    copies: Ints
+    """int64 [tensors]: how often each of their elements counts."""
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[Runs, int, torch.dtype, Reading]]) -> Layout:
+        """Of tensors by how they lie in memory, number of elements, dtype and how they are read."""
+        items, owners, copies = list[tuple[int, ...]](), list[int](), list[int]()
+        for place, (runs, elements, dtype, how) in enumerate(tensors):
+            pieces = cut(
+                0,
+                elements,
+                CODES[dtype],
+                sentinel=how.sentinel,
+                compared=how.compared,
+                runs=runs,
+                region=how.region,
+            )
+            items += pieces
+            owners += [place] * len(pieces)
+            copies.append(how.copies)
+        return cls(np.array(items, np.int64), np.array(owners, np.int64), np.array(copies))
+
+    def of_those(self, there: Sequence[bool]) -> Layout:
+        """Of some of the tensors alone."""
+        chosen = np.array(there, np.bool_)
+        kept, places = chosen[self.owners], np.cumsum(chosen) - 1
+        return Layout(self.items[kept], places[self.owners[kept]], self.copies[chosen])
+
+    def sketch(self, addresses: Sequence[int], threads: Team | None) -> SketchTable:
+        """A row an item, of tensors at these addresses."""
+        items = self.items.copy()
+        items[:, 0] += np.array(addresses, np.int64)[self.owners]
+        table = sketch_items(items, threads)
+        return table.repeat(self.copies[self.owners]) if (self.copies > 1).any() else table
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +126,8 @@ class Batch:
     """By index of the exact_count: what was counted."""
     counted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list[int]))
     """By index of the exact_count: places of the tensors that were."""
+    layout: Layout | None = None
+    """Where it is known before."""
     stale: list[int] = field(default_factory=list[int])
     """Places of the tensors that changed before they were read."""
 
@@ -94,6 +141,28 @@ class Batch:
         self.tensors.append(tensor)
         self.versions.append(version_of(tensor))
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
+
+    @classmethod
+    def prepared(
+        cls,
+        step: StepTable,
+        found: Sequence[Found],
+        layout: Layout,
+        tensors: Sequence[torch.Tensor | None],
+    ) -> Batch | None:
+        """Of tensors whose layout is known, as far as they are there; None for none."""
+        there = [tensor is not None for tensor in tensors]
+        if not all(there):
+            if not any(there):
+                return None
+            layout = layout.of_those(there)
+        batch = cls(step, layout=layout)
+        batch.tensors = [tensor for tensor in tensors if tensor is not None]
+        batch.rows = [one.row for one, is_there in zip(found, there, strict=True) if is_there]
+        batch.versions = [version_of(tensor) for tensor in batch.tensors]
+        sizes = (tensor.nbytes for tensor in batch.tensors)
+        batch.size_bytes = sum(max(size, FIXED_BYTES) for size in sizes)
+        return batch
 
     def add_twin(self, row: int, tensor: torch.Tensor, how: Reading) -> bool:
         """Let `row` share a sketch, if this tensor waits here already and did not change since."""
@@ -232,7 +301,7 @@ class CpuMeter:
         self._book = book
         self._submit = submit
         self._passing, self._lasting = Lane(), Lane()
-        self._briefs: Batch | None = None
+        self._briefs: list[Batch] = []
         """Tensors that stay only until `read_briefs`."""
         self._unmerged: deque[Batch] = deque()
         self._reading: list[Batch] = []
@@ -259,9 +328,9 @@ class CpuMeter:
         lane = self._lasting if how.lasting else self._passing
         self._trains = threading.get_ident()
         if how.brief:
-            batch, self._briefs = self._briefs or Batch(step), None
+            batch = Batch(step)
             batch.add(row, tensor, how, to_count)
-            self._briefs = batch  # unless it was interrupted in the middle of it
+            self._briefs.append(batch)
             return
         at_once = row in self._book.synchronous
         with self._lock:
@@ -287,10 +356,57 @@ class CpuMeter:
         elif full:
             self._work_off()
 
+    def can_prepare(self, found: Found) -> bool:
+        """Whether a tensor can be one of those that are noted together."""
+        return (
+            runs_of(found.sizes, found.strides) is not None
+            and found.row not in self._book.synchronous
+        )
+
+    def prepare(
+        self, found: Sequence[Found]
+    ) -> Callable[[StepTable, Sequence[torch.Tensor | None]], None]:
+        """What notes tensors, one for each or None, to be read now or soon."""
+        parts = [(part, Layout.of(map(_lies, part))) for part in self._parts(found)]
+
+        def add(step: StepTable, tensors: Sequence[torch.Tensor | None]) -> None:
+            self._trains = threading.get_ident()
+            begin = 0
+            for part, layout in parts:
+                batch = Batch.prepared(step, part, layout, tensors[begin : begin + len(part)])
+                begin += len(part)
+                if batch is not None:
+                    self._note(batch, part[0].how)
+            if not found[0].how.brief:
+                self._work_off()
+
+        return add
+
+    def _parts(self, found: Sequence[Found]) -> Iterator[Sequence[Found]]:
+        """Batches of them."""
+        most = WAITING_BYTES if self._team() else BATCH_BYTES
+        begin = held = 0
+        for end, one in enumerate(found, 1):
+            held += max(one.elements * one.dtype.itemsize, FIXED_BYTES)
+            if held >= most or end == len(found):
+                yield found[begin:end]
+                begin, held = end, 0
+
+    def _note(self, batch: Batch, how: Reading) -> None:
+        """Let a batch wait to be read; all of it is read alike."""
+        if how.brief:
+            self._briefs.append(batch)
+            return
+        lane = self._lasting if how.lasting else self._passing
+        with self._lock:
+            lane.close(wait=True)
+            lane.open = batch
+            lane.close(wait=True)
+
     def read_briefs(self) -> None:
         """Read what stays no longer, on the training thread."""
-        batch, self._briefs = self._briefs, None
-        if batch is not None:
+        briefs, self._briefs = self._briefs, []
+        for batch in briefs:
             self._read(batch)
             batch.check()
             self._unmerged.append(batch)
@@ -414,36 +530,26 @@ class CpuMeter:
 
     @staticmethod
     def _sketch(batch: Batch, threads: Team | None) -> None:
+        if batch.layout is not None:
+            addresses = [tensor.data_ptr() for tensor in batch.tensors]
+            leaf = batch.layout.sketch(addresses, threads)
+            batch.owners, batch.leaf = batch.layout.owners, leaf
+            return
         ways, step = batch.readings, batch.step.step
         pairs = zip(batch.tensors, ways, strict=True)
         # They stay alive here.
         tensors, runs = zip(*(_elements(tensor, how, step) for tensor, how in pairs), strict=True)
-        items: list[tuple[int, ...]] = []
-        owners: list[int] = []
-        unseen: list[tuple[int, int]] = []
-        for place, (tensor, how) in enumerate(zip(tensors, ways, strict=True)):
+        sizes = [tensor.numel() for tensor in tensors]
+        dtypes = [tensor.dtype for tensor in tensors]
+        layout = Layout.of(zip(runs, sizes, dtypes, ways, strict=True))
+        leaf = layout.sketch([tensor.data_ptr() for tensor in tensors], threads)
+        for place, how in enumerate(ways):
             if how.stride > 1:
-                unseen.append((len(owners), batch.tensors[place].numel() - tensor.numel()))
-            code = CODES[tensor.dtype]
-            address, elements = tensor.data_ptr(), tensor.numel()
-            pieces = cut(
-                address,
-                elements,
-                code,
-                sentinel=how.sentinel,
-                compared=how.compared,
-                runs=runs[place],
-                region=how.region,
-            )
-            items += pieces
-            owners += [place] * len(pieces)
-        table = sketch_items(np.array(items, np.int64), threads)
-        for row, number in unseen:
-            table.counts[row, UNSEEN] = number
+                first = int(np.searchsorted(layout.owners, place))
+                unseen = batch.tensors[place].numel() - sizes[place]
+                leaf.counts[first, UNSEEN] = unseen * how.copies
         batch.count()
-        batch.owners = np.array(owners, np.int64)
-        copies = np.array([how.copies for how in ways], np.int64)[batch.owners]
-        batch.leaf = table.repeat(copies) if (copies > 1).any() else table
+        batch.owners, batch.leaf = layout.owners, leaf
 
     def _check(self, step: StepTable | None = None) -> None:
         with self._lock:
@@ -457,6 +563,11 @@ class CpuMeter:
     def _merge(self) -> None:
         while self._unmerged:
             self._unmerged.popleft().merge()
+
+
+def _lies(one: Found) -> tuple[Runs, int, torch.dtype, Reading]:
+    """How a tensor lies in memory, its number of elements, its dtype and how it is read."""
+    return runs_of(one.sizes, one.strides) or CONTIGUOUS, one.elements, one.dtype, one.how
 
 
 def _elements(tensor: torch.Tensor, how: Reading, step: int) -> tuple[torch.Tensor, Runs]:

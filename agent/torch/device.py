@@ -9,9 +9,9 @@ and the agent's thread asks an event whether it has arrived. The arithmetic is t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..reading import Reading
 from ..steptable import StepTable
 from .arithmetic import Columns, columns_of, row_words
 from .counting import Counters, CountsHome, ToCount
+from .found import Found
 from .sampling import sample_of
 
 RING = 3
@@ -35,12 +36,12 @@ class Engine(Protocol):
     Its tensors are contiguous, of any shape: a view of one axis would take as long as all else.
     """
 
-    @property
-    def stale(self) -> int: ...
     def has_room(self, tensor: torch.Tensor) -> bool: ...
     def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None: ...
-    def launch(self) -> None: ...
-    def absorb(self, rows: Columns) -> set[int]: ...
+    def prepare(
+        self, found: Sequence[Found]
+    ) -> Callable[[Sequence[torch.Tensor | None], Columns], None]: ...
+    def absorb(self, rows: Columns) -> None: ...
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class DeviceMeter:
         self._counters = Counters(device)
         self._hosts: list[torch.Tensor] = []
         self._dropped = 0
+        self.stale = 0
+        """Tensors that were changed before they could be read: a queue has none."""
         self._lock = Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
         self._is_spoilt = False
@@ -114,37 +117,43 @@ class DeviceMeter:
         to_count: ToCount | None = None,
     ) -> None:
         """Queue the operations that merge `tensor` into its row on the device, and those counts."""
-        if not tensor.is_contiguous():
-            tensor = tensor.contiguous()
-            how = replace(how, lasting=False)  # a copy that nobody else keeps
+        tensor = tensor.contiguous()
         with self._turn():
             if how.stride > 1:
                 sample = sample_of(tensor, how.stride, step.step)
                 self._unseen[row] += (tensor.numel() - sample.numel()) * how.copies
-                tensor, how = sample, replace(how, lasting=False)  # likewise
+                tensor = sample
             self._reserve(row + 1)
             if not self._engine.has_room(tensor):
-                self._touched -= self._engine.absorb(self._columns())
-            self._touched.add(row)
+                self._engine.absorb(self._columns())
             self._engine.add(row, tensor, how)
+            self._touched.add(row)
             if to_count is not None:
                 self._counters.add(row, to_count)
 
+    def can_prepare(self, found: Found) -> bool:
+        """Whether a tensor can be one of those that are read together."""
+        return found.is_contiguous
+
+    def prepare(
+        self, found: Sequence[Found]
+    ) -> Callable[[StepTable, Sequence[torch.Tensor | None]], None]:
+        """What queues the operations that merge tensors, one for each or None, into their rows."""
+        rows, read = [one.row for one in found], self._engine.prepare(found)
+
+        def add(_: StepTable, tensors: Sequence[torch.Tensor | None]) -> None:
+            with self._turn():
+                self._reserve(max(rows) + 1)
+                read(tensors, self._columns())
+                there = zip(rows, tensors, strict=True)
+                self._touched.update(row for row, tensor in there if tensor is not None)
+
+        return add
+
     def flush(self) -> None:
-        """Queue what the engine kept back: then every operation is in the device's queue.
+        """Nothing: every operation is in the device's queue, which is worked off in order."""
 
-        Nothing while a CUDA graph is captured, which a wait for our event would end: what was noted
-        before goes on waiting.
-        """
-        if is_capturing(self._device):
-            return
-        with self._turn():
-            self._engine.launch()
-
-    barrier = flush
-
-    def read_briefs(self) -> None:
-        """Nothing: a device works off its queue in order."""
+    read_briefs = barrier = flush
 
     def settle(self, step: StepTable) -> None:
         """Nothing: `receive` brings a step's rows."""
@@ -160,8 +169,8 @@ class DeviceMeter:
             return None
         with self._turn():
             try:
-                rows = sorted(self._touched - self._engine.absorb(self._columns()))
-                return self._copy(rows) if rows else None
+                self._engine.absorb(self._columns())
+                return self._copy(sorted(self._touched))
             finally:
                 self._touched, self._unseen = set(), Counter()
                 self._counters.forget()
@@ -195,11 +204,6 @@ class DeviceMeter:
             self._counters.receive(copy.counted, step, set(copy.rows))
         if len(copy.host) == len(self._words):  # else larger ones were made meanwhile
             self._hosts.append(copy.host)
-
-    @property
-    def stale(self) -> int:
-        """Tensors that were changed before they could be read."""
-        return self._engine.stale
 
     @property
     def dropped(self) -> int:

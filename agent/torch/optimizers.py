@@ -9,21 +9,26 @@ changed is noted when the step ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ...sketch.labels import OF_VALUES
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
+from .groups import Group, Member
 from .ledger import Ledger
-from .local import gradient_of, placement_of, slot_of
+from .local import gradient_of, placement_of
 from .megatron import part_of, placement_in_mesh, tensor_parallel_axis
 from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
 from .updates import Updates
 
+WEIGHTS: Key = ("weight", "", "", 0)
+"""Stands for all of them among what was noted."""
 MAX_GROUPS = 64
 """Parameter groups whose learning rates are told."""
 
@@ -58,6 +63,10 @@ class ParameterHooks:
         self._optimizers = optimizers
         self._recorder = recorder
         self._updates = Updates()
+        self._weights = Group("weight", [self._member("weight", one) for one in self._parameters])
+        self._gradients: dict[torch.optim.Optimizer | None, _Gradients] = {}
+        """Of the parameters of an optimizer; by None of all."""
+        self._states: dict[torch.optim.Optimizer, _States] = {}
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
         self._rates: dict[torch.optim.Optimizer, list[object]] = {}
@@ -77,15 +86,15 @@ class ParameterHooks:
 
     def note_weights(self) -> None:
         """Measure all weights as they are now, once a step."""
-        if self._recorder.timetable.due("weight"):
-            for parameter, (name, _) in self._parameters.items():
-                self._note(("weight", name, "", 0), parameter, parameter)
+        if WEIGHTS not in self._noted and self._recorder.timetable.due("weight"):
+            self._noted.add(WEIGHTS)
+            self._recorder.measure_group(self._weights, list(self._parameters))
 
     def step_ends(self) -> None:
         """Measure what no optimizer brought up in this step: it was skipped, or there is none."""
         before = len(self._noted)
         self.note_weights()
-        self._note_gradients(self._parameters)
+        self._note_gradients(None)
         if len(self._noted) > before:
             self._recorder.barrier()
         for parameter, change in self._updates.take():
@@ -126,7 +135,7 @@ class ParameterHooks:
                 self.note_weights()
                 held, comes = _held_by(optimizer), _makes_gradients(args, keywords)
                 if not comes:
-                    self._note_gradients(held)
+                    self._note_gradients(optimizer)
                 self._keep(
                     one
                     for one in held
@@ -145,15 +154,17 @@ class ParameterHooks:
         with self._recorder.stopwatch:
             try:
                 if _makes_gradients(args, keywords):
-                    self._note_gradients(_held_by(optimizer))
+                    self._note_gradients(optimizer)
                     self._recorder.barrier()
-                if not self._recorder.timetable.due("optimizer_state"):
-                    return
-                for parameter, state in _state_of(optimizer).items():
-                    if isinstance(parameter, torch.nn.Parameter) and parameter in self._parameters:
-                        self._note_state(optimizer, parameter, state)
+                if self._recorder.timetable.due("optimizer_state"):
+                    self._note_states(optimizer)
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("What an update left could not be read", error)
+
+    def _member(self, kind: str, parameter: torch.nn.Parameter, slot: str = "") -> Member:
+        name, aliases = self._parameters[parameter]
+        placed, part = self._placed[parameter], self._part[parameter]
+        return Member((kind, name, slot, 0), aliases, placed, part, parameter)
 
     def _note(self, key: Key, tensor: torch.Tensor, parameter: torch.nn.Parameter) -> None:
         """Measure once a step, however many optimizers and updates there are."""
@@ -163,15 +174,29 @@ class ParameterHooks:
             part = self._part[parameter] if tensor.shape == parameter.shape else None
             self._recorder.measure(key, tensor, aliases=aliases, placed=placed, part=part)
 
-    def _note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+    def _note_gradients(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Measure the gradients of an optimizer's parameters, or of all."""
         if not self._recorder.timetable.due("weight_gradient"):
             return
-        for parameter in parameters:
-            gradient = gradient_of(parameter)
-            if gradient is not None and parameter in self._parameters:
-                name = self._parameters[parameter][0]
-                self._ledger.take(name)
-                self._note(("weight_gradient", name, slot_of(gradient), 0), gradient, parameter)
+        held = list(self._parameters) if optimizer is None else _held_by(optimizer)
+        known = self._gradients.get(optimizer)
+        if known is None or not known.is_of(held):
+            mine = [parameter for parameter in held if parameter in self._parameters]
+            group = Group("weight_gradient", [self._member("weight_gradient", one) for one in mine])
+            known = self._gradients[optimizer] = _Gradients(held, mine, group)
+        tensors = list[torch.Tensor | None]()
+        for parameter, member in zip(known.parameters, known.group.members, strict=True):
+            gradient, key = gradient_of(parameter), member.key
+            tensors.append(None)
+            if gradient is None:
+                continue
+            self._ledger.take(key[1])
+            if gradient.is_sparse:
+                self._note(("weight_gradient", key[1], OF_VALUES, 0), gradient, parameter)
+            elif key not in self._noted:
+                self._noted.add(key)
+                tensors[-1] = gradient
+        self._recorder.measure_group(known.group, tensors)
 
     def _keep(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Hold what weights are before they change, where that is due."""
@@ -183,17 +208,37 @@ class ParameterHooks:
                 and self._recorder.wants(UPDATE, self._parameters[one][0])
             )
 
-    def _note_state(
-        self, optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, state: dict[str, Any]
-    ) -> None:
-        name, _ = self._parameters[parameter]
-        for slot, value in state.items():
+    def _note_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Measure what an optimizer keeps of its parameters."""
+        states = _state_of(optimizer)
+        known = self._states.get(optimizer)
+        if known is None or not known.is_of(states):
+            # A parameter's instance check is Python, and takes longer than to look it up.
+            mine = {
+                one: state
+                for one, state in states.items()
+                if one in self._parameters and isinstance(state, dict)
+            }
+            members = [
+                self._member("optimizer_state", parameter, str(slot))
+                for parameter, state in mine.items()
+                for slot in state
+            ]
+            group = Group("optimizer_state", members)
+            known = self._states[optimizer] = _States(len(states), mine, group)
+        tensors = list[torch.Tensor | None]()
+        for (parameter, slot, state), member in zip(known.slots, known.group.members, strict=True):
+            value = state[slot]
+            tensors.append(None)
             if not isinstance(value, torch.Tensor) or value.dim() == 0:  # `step` is a scalar tensor
                 continue
             if _is_of_all(value, parameter, optimizer):
-                self._note_whole(("optimizer_state", self._called(optimizer), str(slot), 0), value)
-            else:
-                self._note(("optimizer_state", name, str(slot), 0), value, parameter)
+                key = "optimizer_state", self._called(optimizer), member.key[2], 0
+                self._note_whole(key, value)
+            elif member.key not in self._noted:
+                self._noted.add(member.key)
+                tensors[-1] = value
+        self._recorder.measure_group(known.group, tensors)
 
     def _note_whole(self, key: Key, tensor: torch.Tensor) -> None:
         """Measure once a step what is of all parameters, and says itself how it is cut."""
@@ -207,6 +252,47 @@ class ParameterHooks:
         if [type(one).__name__ for one in self._optimizers].count(kind) == 1:
             return kind
         return f"{kind}.{[one is optimizer for one in self._optimizers].index(True)}"
+
+
+class _Gradients:
+    """The gradients of some parameters."""
+
+    def __init__(
+        self,
+        held: Sequence[torch.nn.Parameter],
+        parameters: Sequence[torch.nn.Parameter],
+        group: Group,
+    ) -> None:
+        self._held = held
+        self.parameters, self.group = parameters, group
+        """Those that are the model's, and their gradients."""
+
+    def is_of(self, held: Sequence[torch.nn.Parameter]) -> bool:
+        """Whether an optimizer still holds the same parameters."""
+        return len(held) == len(self._held) and all(map(operator.is_, held, self._held))
+
+
+class _States:
+    """What an optimizer keeps: by parameter a dictionary of slots."""
+
+    def __init__(
+        self,
+        number: int,
+        mine: Mapping[torch.nn.Parameter, dict[str, Any]],
+        group: Group,
+    ) -> None:
+        self._number = number
+        self._mine = [(parameter, state, tuple(state)) for parameter, state in mine.items()]
+        self.slots = [(one, slot, state) for one, state in mine.items() for slot in state]
+        """Of the model's parameters, one for each member of the group."""
+        self.group = group
+
+    def is_of(self, states: Mapping[Any, Any]) -> bool:
+        """Whether it still keeps the same slots in the same dictionaries."""
+        return len(states) == self._number and all(
+            states.get(parameter) is state and tuple(state) == slots
+            for parameter, state, slots in self._mine
+        )
 
 
 def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ...sketch.labels import FOR_BACKWARD
 from ...wire.messages import MeshAxis
+from .groups import Group, Member
 from .hooks import Hook
 from .identity import data_axes
 from .ledger import Ledger
@@ -55,6 +56,8 @@ class ParallelHooks:
         self._handles: list[Any] = []
         self._noted: set[tuple[torch.nn.Module, str]] = set()
         """Units and slots whose unsharded weights this step has."""
+        self._groups: dict[tuple[torch.nn.Module, str], Group] = {}
+        """Of the unsharded weights of units, by slot."""
         self._hooked: Any = WeakIdKeyDictionary()
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
         self._silent: dict[str, int] = {}
@@ -196,19 +199,24 @@ class ParallelHooks:
                 if slot == FOR_BACKWARD and not gathers_again(unit):
                     return
                 try:
-                    for one in held:
-                        parameter = one.unsharded()
-                        if parameter is None:
+                    gathered = [one.unsharded() for one in held]
+                    for one, parameter in zip(held, gathered, strict=True):
+                        if parameter is None or not parameter.requires_grad:
                             continue
-                        if parameter.requires_grad and parameter not in self._hooked:
+                        if parameter not in self._hooked:
                             self._watch_unsharded(unit, one, parameter, gradient_comes)
-                        if recorder.wants(UNSHARDED, one.name):
-                            key = (UNSHARDED, one.name, slot, 0)
-                            recorder.measure(key, parameter, aliases=one.aliases)
+                    recorder.measure_group(self._group(unit, held, slot), gathered)
                 finally:
                     recorder.read_briefs()
             except Exception as error:  # never into the training loop: told in the run
                 recorder.report("Unsharded weights could not be read", error)
+
+    def _group(self, unit: torch.nn.Module, held: Sequence[_Held], slot: str) -> Group:
+        group = self._groups.get((unit, slot))
+        if group is None:
+            members = [Member((UNSHARDED, one.name, slot, 0), one.aliases) for one in held]
+            group = self._groups[unit, slot] = Group(UNSHARDED, members)
+        return group
 
     def _watch_unsharded(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,6 +32,8 @@ from .arrivals import Arrivals, Awaited, is_on_its_way
 from .calls import Calls
 from .counting import ToCount
 from .device import DeviceMeter, is_capturing
+from .found import Found, plain_piece
+from .groups import Group, Tensors, Way
 from .local import (
     PLAIN,
     Cut,
@@ -85,6 +87,8 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
+    def can_prepare(self, found: Found) -> bool: ...
+    def prepare(self, found: Sequence[Found]) -> Callable[[StepTable, Tensors], None]: ...
     def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
@@ -244,6 +248,21 @@ class Recorder(Telling):
             self.counters["hook_errors"] += 1
             self.book.disable(key)
 
+    def measure_group(self, group: Group, tensors: Tensors) -> None:
+        """`measure` the tensors of a group: together where they lie as they did before."""
+        step = self._open
+        if step is None:
+            return
+        for how, mine in self._in_turn(group, tensors):
+            way = group.ways[how.sentinel]
+            for place in self._measure_together(step, group, way, mine):
+                tensor, member = mine[place], group.members[place]
+                if tensor is not None:
+                    key, part = member.key, member.part_of(tensor)
+                    aliases, placed = member.aliases, member.placed
+                    self.measure(key, tensor, aliases=aliases, placed=placed, part=part)
+                    self._learn(way, place, key, tensor, how, part)
+
     def measure_gradient(
         self,
         key: Key,
@@ -401,6 +420,64 @@ class Recorder(Telling):
             self._meter(piece.device).add(step, row, elements, how, to_count)
             self.last_key, self.touched = key, time.monotonic()
             self.tensors += 1
+
+    def _in_turn(self, group: Group, tensors: Tensors) -> Iterator[tuple[Reading, Tensors]]:
+        """In which ways tensors of a group are read in this step; each with None for the others."""
+        if not self.timetable.takes_turns(group.kind):
+            how = self.timetable.how(group.kind, "")
+            if how is not None:
+                yield how, tensors
+            return
+        ways = [self.timetable.how(group.kind, member.key[1]) for member in group.members]
+        for way in dict.fromkeys(filter(None, ways)):
+            pairs = zip(tensors, ways, strict=True)
+            yield way, [tensor if how == way else None for tensor, how in pairs]
+
+    def _measure_together(
+        self, step: StepTable, group: Group, way: Way, tensors: Tensors
+    ) -> Sequence[int]:
+        """Measure what can be at once; the places of all others."""
+        if group.is_off or in_transform():
+            return range(len(tensors))
+        try:
+            stamp = self.book.disabled, len(self.book.synchronous)
+            if way.stamp != stamp:
+                measured = [self.book.row(one.key) != UNMEASURED for one in group.members]
+                way.prepare(stamp, measured, self._meter)
+            left = list(way.apart)
+            for prepared in way.prepared:
+                if is_capturing(prepared.device):
+                    left += prepared.places
+                    continue
+                pieces, there, others = prepared.pieces_of(tensors)
+                left += others
+                if there:
+                    prepared.add(step, pieces)
+                    self.last_key, self.touched = group.members[there[-1]].key, time.monotonic()
+                    self.tensors += len(there)
+        except Exception as error:  # the law: counted and told, never raised
+            self.report(f"Some tensors of the kind {group.kind} could not be measured", error)
+            self.counters["hook_errors"] += 1
+            group.is_off = True
+            return ()
+        return left
+
+    def _learn(
+        self,
+        way: Way,
+        place: int,
+        key: Key,
+        tensor: torch.Tensor,
+        how: Reading,
+        part: Part | None,
+    ) -> None:
+        """Keep what was found out about a tensor that was just measured, if it can be used."""
+        row, piece = self.book.row(key), plain_piece(tensor)
+        if row is None or row == UNMEASURED or piece is None or row in self.book.counted:
+            return
+        if how.stride == 1 or row in self.book.whole:
+            elements, how = self._reading(row, tensor, piece.detach(), how, part)
+            way.learn(place, Found.of(row, how, tensor, piece, elements))
 
     def _take_table(self, step: int) -> None:
         self._open = self._ring.take(step)

@@ -17,6 +17,7 @@ from ...sketch.table import ABS_MIN, M2, MIN, SketchTable
 from ..reading import Reading
 from ..steptable import StepRing
 from .device import DeviceMeter, Engine
+from .found import Found
 from .local import READABLE, dtype_name
 
 ELEMENTS = 20_000
@@ -52,15 +53,17 @@ def trial_tensors() -> Iterator[tuple[str, torch.Tensor]]:
 def sketches(
     device: torch.device, engine: Engine, tensors: list[torch.Tensor], how: Reading
 ) -> SketchTable:
-    """The sketches of tensors as a step would get them: such that last and others, and pieces."""
+    """The sketches of tensors as a step would get them: one by one and together, and of pieces."""
     meter, step = DeviceMeter(device, engine), StepRing().take(0)
     assert step is not None, "a new ring has free steps"
+    for region in (None, Region(5, 700, 9_000)):
+        way = replace(how, region=region)
+        for row, tensor in enumerate(tensors):
+            meter.add(step, row, tensor, way)
+        found = [Found.of(row, way, one, one, one) for row, one in enumerate(tensors)]
+        meter.prepare(found)(step, tensors)
     for row, tensor in enumerate(tensors):
-        for region in (None, Region(5, 700, 9_000)):
-            for lasting in (False, True):
-                meter.add(step, row, tensor, replace(how, lasting=lasting, region=region))
         meter.add(step, row, tensor[1:], how)  # not aligned
-    meter.barrier()
     copy = meter.send_home()
     assert copy is not None, "a new meter has free buffers"
     if copy.ready is not None:

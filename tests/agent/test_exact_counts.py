@@ -29,8 +29,6 @@ from rankscope.agent.torch.device import Copy, DeviceMeter
 from rankscope.sketch import ExactCount, SettingError, sketch_array
 from rankscope.store import open_run
 
-from .engines import FUSED
-
 if TYPE_CHECKING:
     from conftest import Observed
 
@@ -114,24 +112,6 @@ def test_counts_do_not_depend_on_how_many_are_counted_at_a_time(
     x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     monkeypatch.setattr("rankscope.agent.torch.counting.CHUNK", 64)
     assert np.array_equal(by_torch(exact_count, x), exact_count.count(x))
-
-
-@pytest.mark.parametrize("engine", [Plain, *FUSED])
-def test_what_was_changed_before_it_was_read_is_not_counted_either(engine: Any) -> None:
-    meter, step = DeviceMeter(DEVICE, engine(DEVICE)), StepRing().take(0)
-    casts = CastCounts("float8_e5m2")
-    x, y = torch.ones(10, device=DEVICE), torch.ones(10, device=DEVICE)
-    assert step is not None
-    meter.add(step, 0, x, Reading(lasting=True), ToCount.of(x, ((0, casts),)))
-    meter.add(step, 1, y, Reading(lasting=True), ToCount.of(y, ((1, casts),)))
-    x.mul_(1e9)
-    home = meter.send_home()
-    assert home is not None
-    while not meter.arrived(home):
-        time.sleep(0.001)
-    meter.receive(home, step)
-    assert set(np.flatnonzero(step.present)) == set(step.counts)
-    assert 1 in step.counts
 
 
 def test_counts_of_a_device_come_home_with_their_step() -> None:

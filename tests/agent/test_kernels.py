@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from rankscope.agent.strides import region_of, regions_of, runs_of
 from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.cpu import CpuMeter
 from rankscope.agent.torch.device import Copy, DeviceMeter
+from rankscope.agent.torch.found import Found
 from rankscope.agent.torch.threads import team
 from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
@@ -47,6 +47,7 @@ EXTREMES = MOMENTS.index("min")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ENGINES = [Plain, *FUSED]
 AT_ONCE, LASTING = Reading(), Reading(lasting=True)
+APART, TOGETHER = False, True
 on_each_engine = pytest.mark.parametrize("engine", ENGINES)
 on_each_fused = pytest.mark.parametrize("engine", FUSED)
 
@@ -115,11 +116,20 @@ def new_meter(engine: Any) -> DeviceMeter:
     return DeviceMeter(DEVICE, engine(DEVICE))
 
 
-def on_a_device(tensors: list[torch.Tensor], engine: Any, how: Reading = AT_ONCE) -> SketchTable:
+def on_a_device(
+    tensors: list[torch.Tensor], engine: Any, how: Reading = AT_ONCE, *, together: bool = APART
+) -> SketchTable:
     meter, step = new_meter(engine), new_step()
-    for row, tensor in enumerate(tensors):
-        meter.add(step, row, tensor, how)
+    if together:
+        prepared(meter, tensors, how)(step, tensors)
+    else:
+        for row, tensor in enumerate(tensors):
+            meter.add(step, row, tensor, how)
     return received(meter, meter.send_home(), step)
+
+
+def prepared(meter: Any, tensors: list[torch.Tensor], how: Reading = AT_ONCE) -> Any:
+    return meter.prepare([Found.of(row, how, one, one, one) for row, one in enumerate(tensors)])
 
 
 def received(meter: DeviceMeter, copy: Copy | None, step: StepTable) -> SketchTable:
@@ -220,17 +230,17 @@ cuts = [
 @pytest.mark.parametrize("pieces", cuts)
 @pytest.mark.parametrize("engine", ["numba", *ENGINES])
 @pytest.mark.parametrize(
-    ("dtype", "how"),
+    ("dtype", "together"),
     [
-        ("float32", AT_ONCE),
-        ("float32", LASTING),
-        ("bfloat16", AT_ONCE),
-        ("float8_e5m2", LASTING),
-        ("float64", LASTING),
+        ("float32", APART),
+        ("float32", TOGETHER),
+        ("bfloat16", APART),
+        ("float8_e5m2", TOGETHER),
+        ("float64", TOGETHER),
     ],
 )
 def test_pieces_have_the_keys_of_the_whole(
-    dtype: str, engine: Any, pieces: Any, how: Reading
+    dtype: str, engine: Any, pieces: Any, together: bool
 ) -> None:
     x = np.random.default_rng(8).standard_normal(WHOLE).astype(dtype_of(dtype))
     parts = [
@@ -248,7 +258,9 @@ def test_pieces_have_the_keys_of_the_whole(
         tables = [sketch_items(np.array(items, np.int64)).take([i]) for i in range(len(items))]
     else:
         tables = [
-            on_a_device([as_tensor(part).view(-1)], engine, replace(how, region=region))
+            on_a_device(
+                [as_tensor(part).view(-1)], engine, Reading(region=region), together=together
+            )
             for part, region in zip(parts, regions, strict=True)
             if part.size
         ]
@@ -524,22 +536,60 @@ def test_elements_that_begin_anywhere_are_read(engine: Any) -> None:
 
 
 @on_each_fused
-@pytest.mark.parametrize("how", [AT_ONCE, LASTING])
-def test_a_step_with_more_leaves_than_may_wait_is_whole(how: Reading, engine: Any) -> None:
+def test_a_step_with_more_leaves_than_may_wait_is_whole(engine: Any) -> None:
     torch.manual_seed(0)
     x = torch.randn(10, device=DEVICE)
-    meter, step = new_meter(partial(engine, leaves=20)), new_step()
+    meter, step = new_meter(partial(engine, leaves=20, leaves_of_tensor=20)), new_step()
+    add_all = prepared(meter, [x, x, x])
     for add in range(51):
-        meter.add(step, add % 3, x, how)
-    assert_repeated(received(meter, meter.send_home(), step), x, 17)
+        meter.add(step, add % 3, x, AT_ONCE)
+        if add % 5 == 0:
+            add_all(step, [x, x, x])
+    assert_repeated(received(meter, meter.send_home(), step), x, 28)
+
+
+@on_each_engine
+def test_a_tensor_gives_the_same_bits_alone_and_together_with_others(engine: Any) -> None:
+    tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 400_001, 77)]
+    tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
+    apart, together = (on_a_device(tensors, engine, together=one) for one in (APART, TOGETHER))
+    assert apart == together
 
 
 @on_each_fused
-def test_a_tensor_gives_the_same_bits_again_whether_it_lasts_or_not(engine: Any) -> None:
-    tensors = [torch.randn(n, device=DEVICE) for n in (1, 0, 20_000, 77)]
-    tensors += [torch.randn(9_000, device=DEVICE).bfloat16()]
-    at_once, together = (on_a_device(tensors, engine, how) for how in (AT_ONCE, LASTING))
-    assert at_once == together
+def test_tensors_that_no_one_launch_could_hold_are_read_together(engine: Any) -> None:
+    tensors = [torch.randn(n, device=DEVICE) for n in (20_000, 70_000, 90_000, 5, 0, 50_000)]
+    few = partial(engine, leaves=8, leaves_of_tensor=8)
+    apart, together = (on_a_device(tensors, few, together=one) for one in (APART, TOGETHER))
+    assert apart == together
+
+
+@on_each_engine
+def test_of_tensors_read_together_some_may_be_missing_and_others_elsewhere(engine: Any) -> None:
+    first = [torch.randn(n, device=DEVICE) for n in (20_000, 30_000, 7, 250_000)]
+    meter = new_meter(engine)
+    add_all = prepared(meter, first)
+    for here in ([0, 1, 2, 3], [1, 3], [0, 1, 2, 3], [2], [], [0, 1, 2, 3], [1, 3]):
+        step, now = new_step(), [one + 1 for one in first]
+        add_all(step, [one if row in here else None for row, one in enumerate(now)])
+        copy = meter.send_home()
+        if not here:
+            assert copy is None
+            continue
+        assert copy is not None
+        assert copy.rows == here
+        assert received(meter, copy, step) == on_a_device([now[row] for row in here], engine)
+
+
+@on_each_engine
+def test_what_is_changed_later_is_read_as_it_was(engine: Any) -> None:
+    x = torch.full((10,), 5.0, device=DEVICE)
+    meter, step = new_meter(engine), new_step()
+    prepared(meter, [x])(step, [x])
+    meter.add(step, 1, x, LASTING)
+    x.zero_()
+    table = received(meter, meter.send_home(), step)
+    assert table.moments[:, MOMENTS.index("sum")].tolist() == [50, 50]
 
 
 @on_each_fused
@@ -609,43 +659,16 @@ def test_the_triton_kernels_compile_for_accelerators() -> None:
 
 
 @on_each_fused
-def test_what_lasts_and_was_changed_is_left_out_and_then_read_at_once(engine: Any) -> None:
-    x = torch.zeros(10, device=DEVICE)
-    meter, step = new_meter(engine), new_step()
-    meter.add(step, 0, torch.ones(3, device=DEVICE), LASTING)
-    meter.add(step, 1, x, LASTING)
-    x.add_(5)
-    meter.barrier()
-    assert meter.stale == 1
-    table = received(meter, meter.send_home(), step)
-    assert table.counts[:, 0].tolist() == [3]
-    step = new_step()
-    meter.add(step, 1, x, LASTING)
-    x.zero_()
-    table = received(meter, meter.send_home(), step)
-    assert table.moments[0, MOMENTS.index("sum")] == 50
-
-
-@on_each_fused
 def test_what_has_no_memory_is_refused_before_a_kernel_reads_it(engine: Any) -> None:
     x = torch.ones(8, device=DEVICE)
     x.untyped_storage().resize_(0)
     meter, step = new_meter(engine), new_step()
     with pytest.raises(RuntimeError, match="memory of a tensor was taken away"):
         meter.add(step, 0, x, AT_ONCE)
+    with pytest.raises(RuntimeError, match="memory of a tensor was taken away"):
+        prepared(meter, [x])(step, [x])
     meter.add(step, 1, torch.ones(3, device=DEVICE), AT_ONCE)
     assert received(meter, meter.send_home(), step).counts[:, 0].tolist() == [3]
-
-
-@on_each_fused
-def test_what_lasts_and_lost_its_memory_is_left_out(engine: Any) -> None:
-    x = torch.ones(10, device=DEVICE)
-    meter, step = new_meter(engine), new_step()
-    meter.add(step, 0, x, LASTING)
-    x.untyped_storage().resize_(0)
-    meter.barrier()
-    assert meter.stale == 1
-    assert meter.send_home() is None
 
 
 @pytest.mark.skipif(

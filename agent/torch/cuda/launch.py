@@ -13,8 +13,9 @@ from ....sketch.elements import BLOCK, WITHIN
 from ....sketch.formats import normal_bin
 from ....sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
 from ..arithmetic import Columns
-from ..fused import RUN, WORK, Chunks, byte_values
+from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
+from ..tables import RUN, WORK
 
 FILES = ("elements", "numbers", "bytes", "glances", "merge", "kernels")
 """Of CUDA C, each after those that it needs."""

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ....sketch import table
 from ....sketch.elements import BLOCK as ELEMENT_BLOCK
-from ..fused import RUN, WORK
+from ..tables import RUN, WORK
 
 TILE = 1024
 """Elements that a program holds at a time; `ELEMENT_BLOCK` is a multiple of it."""
