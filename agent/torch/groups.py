@@ -20,6 +20,8 @@ from ..steptable import StepTable
 from .found import Found
 from .megatron import Part
 
+LEAST = 4
+"""Members of a group that are read together: for fewer it would take more launches."""
 Tensors = Sequence[torch.Tensor | None]
 """One for each member of a group; None for what is not there, or not due."""
 
@@ -127,5 +129,5 @@ class Group:
         self.kind, self.members = kind, members
         self.ways = {False: Way(), True: Way()}
         """By whether it is the sentinel's."""
-        self.is_off = False
-        """Whether to read them together has failed."""
+        self.is_apart = len(members) < LEAST
+        """Whether all are read one by one: there are few, or to read them together has failed."""

@@ -261,7 +261,8 @@ class Recorder(Telling):
                     key, part = member.key, member.part_of(tensor)
                     aliases, placed = member.aliases, member.placed
                     self.measure(key, tensor, aliases=aliases, placed=placed, part=part)
-                    self._learn(way, place, key, tensor, how, part)
+                    if not group.is_apart:
+                        self._learn(way, place, key, tensor, how, part)
 
     def measure_gradient(
         self,
@@ -437,7 +438,7 @@ class Recorder(Telling):
         self, step: StepTable, group: Group, way: Way, tensors: Tensors
     ) -> Sequence[int]:
         """Measure what can be at once; the places of all others."""
-        if group.is_off or in_transform():
+        if group.is_apart or in_transform():
             return range(len(tensors))
         try:
             stamp = self.book.disabled, len(self.book.synchronous)
@@ -458,7 +459,7 @@ class Recorder(Telling):
         except Exception as error:  # the law: counted and told, never raised
             self.report(f"Some tensors of the kind {group.kind} could not be measured", error)
             self.counters["hook_errors"] += 1
-            group.is_off = True
+            group.is_apart = True
             return ()
         return left
 

@@ -12,6 +12,7 @@ import torch
 from ....sketch.elements import BLOCK, WITHIN
 from ....sketch.formats import normal_bin
 from ....sketch.table import BINS, COUNTS, FIRST_EXPONENT, MOMENTS
+from ...reading import Reading
 from ..arithmetic import Columns
 from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
@@ -84,32 +85,38 @@ class CudaKernels:
         within = torch.from_numpy((WITHIN | np.uint32(1)).view("i4"))
         self._within = within.to(device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
-        self._kinds = {dtype: dtype_name(dtype) for dtype in READABLE}
-        self._normal_bins = {dtype: normal_bin(name) for dtype, name in self._kinds.items()}
-        self._leaves: tuple[Columns, ctypes.Array[ctypes.c_uint64]] | None = None
+        self._leaves: Columns | None = None
+        self._jobs: dict[tuple[torch.dtype, bool, bool, bool], tuple[str, Job]] = {}
+        """What is the same for all tensors of a dtype that are read alike."""
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
-        how, dtype = chunks.how, chunks.tensor.dtype
+        tensor, how = chunks.tensor, chunks.how
+        if self._leaves is not leaves:
+            self._leaves, self._jobs = leaves, {}
+        alike = tensor.dtype, how.sentinel, how.compared, how.region is None
+        known = self._jobs.get(alike)
+        if known is None:
+            known = self._jobs[alike] = self._job(tensor.dtype, how, leaves)
+        name, job = known  # a launch takes a copy
+        job.work = 0 if chunks.work is None else chunks.work.data_ptr()
+        job.address, job.length = tensor.data_ptr(), tensor.numel()
+        job.size, job.leaf = chunks.size, chunks.first_leaf
+        job.origin, job.run, job.pitch = chunks.region
+        self._module.launch(name, chunks.number, job)
+
+    def _job(self, dtype: torch.dtype, how: Reading, leaves: Columns) -> tuple[str, Job]:
+        """The kernel that reads tensors of a dtype, and what it is told of all of them."""
         way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
         piece = "_piece" if how.region is not None and way != "glance" else ""
-        name = self._kinds[dtype]
-        kind = name if name in OF_THEIR_OWN else "bytes"
-        if self._leaves is None or self._leaves[0] is not leaves:
-            self._leaves = leaves, _addresses(leaves)
+        name = dtype_name(dtype)
         job = Job(
-            0 if chunks.work is None else chunks.work.data_ptr(),
-            chunks.tensor.data_ptr(),
-            chunks.tensor.numel(),
-            chunks.size,
-            chunks.first_leaf,
-            *chunks.region,
-            self._within.data_ptr(),
-            self._values[dtype].data_ptr(),
-            self._leaves[1],
-            self._normal_bins[dtype],
+            within=self._within.data_ptr(),
+            values=self._values[dtype].data_ptr(),
+            leaves=_addresses(leaves),
+            first_normal=normal_bin(name),
         )
-        self._module.launch(f"{way}{piece}_{kind}", chunks.number, job)
+        return f"{way}{piece}_{name if name in OF_THEIR_OWN else 'bytes'}", job
 
     def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None:
         """Queue the merge of runs of leaves into rows."""
