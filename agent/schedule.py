@@ -113,7 +113,11 @@ class Schedule:
 
     def is_turn_of(self, name: str, step: int) -> bool:
         """Whether the sites of that name are measured at `step`, at which something is."""
-        return not self.staggered or (step - self.offset - _number(name)) % self.every == 0
+        return not self.staggered or self.turn_of(name) == step % self.every
+
+    def turn_of(self, name: str) -> int:
+        """Of sites that take turns: the remainder of those steps, by `every`, that are theirs."""
+        return (self.offset + _number(name)) % self.every
 
 
 Scheduled = Schedule | int | str | Callable[[int], bool]

@@ -155,6 +155,11 @@ class Timetable:
             return way.glance
         return None
 
+    def turns(self, kind: str) -> Schedule | None:
+        """The schedule by which a kind's sites take turns, the others not being read at all."""
+        way = None if self._glances else self._sketched.get(kind)
+        return way.schedule if way is not None and self.takes_turns(kind) else None
+
     def takes_turns(self, kind: str) -> bool:
         """Whether the sites of a kind are not all read alike in this step."""
         way = self._sketched.get(kind)

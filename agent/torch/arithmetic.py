@@ -168,7 +168,7 @@ class Plain:
     def prepare(
         self, found: Sequence[Found]
     ) -> Callable[[Sequence[torch.Tensor | None], Columns], None]:
-        """What queues the sketches of contiguous tensors, one for each or None."""
+        """What queues the sketches of tensors, one for each or None."""
 
         def read(tensors: Sequence[torch.Tensor | None], into: Columns) -> None:
             for one, tensor in zip(found, tensors, strict=True):

@@ -34,6 +34,7 @@ class Engine(Protocol):
     """Queues the arithmetic of one device; sketches wait in it to be merged into a step's rows.
 
     Its tensors are contiguous, of any shape: a view of one axis would take as long as all else.
+    Those that are prepared are so in the order in which they lie in memory.
     """
 
     def has_room(self, tensor: torch.Tensor) -> bool: ...
@@ -88,7 +89,7 @@ class DeviceMeter:
         self._lock = Lock()
         self._used = torch.cuda.Event() if device.type == "cuda" else None
         self._is_spoilt = False
-        """Whether a step ended in a capture: its rows are emptied before they are used again."""
+        """Whether what is in the rows is nobody's: they are emptied before they are used again."""
 
     @contextmanager
     def _turn(self) -> Generator[None]:
@@ -104,6 +105,10 @@ class DeviceMeter:
                 self._clear()
             try:
                 yield
+            except BaseException:
+                # Of a step in which nothing is whole nothing is sent, and nothing is to be left.
+                self._is_spoilt = not self._touched
+                raise
             finally:
                 if stream is not None and self._used is not None:
                     self._used.record(stream)

@@ -44,7 +44,7 @@ class Found(NamedTuple):
             piece.dtype,
             piece.shape,
             piece.stride(),
-            getattr(tensor, "_spec", None),
+            None if type(tensor) in PLAIN else getattr(tensor, "_spec", None),
             tuple(elements.shape),
             elements.stride(),
         )

@@ -90,7 +90,7 @@ class Fused:
         """
         first, (size, number) = self._used, self._chunks(tensor)
         if number:
-            if not _has_memory(tensor):  # to read it would end the process
+            if not _has_memory(tensor, tensor.numel()):  # to read it would end the process
                 raise RuntimeError(TAKEN_AWAY)
             self._kernels.read(Chunks(number, tensor, how, None, size, first), self._leaves)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
@@ -100,9 +100,10 @@ class Fused:
     def prepare(
         self, found: Sequence[Found]
     ) -> Callable[[Sequence[torch.Tensor | None], Columns], None]:
-        """What queues the sketches of contiguous tensors, one for each or None, and merges them.
+        """What queues the sketches of tensors, one for each or None, and merges them.
 
-        It raises RuntimeError where memory of one was taken away.
+        In the order in which they lie in memory they are contiguous. It raises RuntimeError where
+        memory of one was taken away.
         """
         launches = list(
             together(found, leaves_of_tensor=self._kernels.leaves_of_tensor, most=self._most)
@@ -134,7 +135,7 @@ class Fused:
         addresses = np.array([NOT_THERE if one is None else one.data_ptr() for one in tensors])
         for place in launch.moved(addresses):
             tensor = tensors[place]
-            if tensor is not None and not _has_memory(tensor):
+            if tensor is not None and not _has_memory(tensor, launch.elements[place]):
                 raise RuntimeError(TAKEN_AWAY)
         if self._used + launch.leaves > self._most:
             self.absorb(into)
@@ -161,8 +162,8 @@ def byte_values(dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(256).to(torch.uint8).view(dtype).double()
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether its memory is there: FSDP takes it away, and zeros of autograd's have none."""
-    needed = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize
-    there = tensor.untyped_storage().nbytes() >= needed
-    return there and (tensor.data_ptr() != 0 or not needed)
+def _has_memory(tensor: torch.Tensor, elements: int) -> bool:
+    """Whether that of its elements is there: FSDP takes it away, and autograd's zeros have none."""
+    needed = (tensor.storage_offset() + elements) * tensor.itemsize
+    there = tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= needed
+    return there or not elements

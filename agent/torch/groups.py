@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ...wire.messages import Placement
+from ..schedule import Schedule
 from ..sitebook import Key
 from ..steptable import StepTable
 from .found import Found
@@ -129,5 +130,15 @@ class Group:
         self.kind, self.members = kind, members
         self.ways = {False: Way(), True: Way()}
         """By whether it is the sentinel's."""
+        self._turns: tuple[Schedule, dict[int, list[int]]] | None = None
         self.is_apart = len(members) < LEAST
         """Whether all are read one by one: there are few, or to read them together has failed."""
+
+    def in_turn(self, schedule: Schedule, step: int) -> Sequence[int]:
+        """The places of those whose turn it is, of members that take turns."""
+        if self._turns is None or self._turns[0] is not schedule:
+            places: dict[int, list[int]] = {}
+            for place, member in enumerate(self.members):
+                places.setdefault(schedule.turn_of(member.key[1]), []).append(place)
+            self._turns = schedule, places
+        return self._turns[1].get(step % schedule.every, ())

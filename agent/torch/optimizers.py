@@ -184,10 +184,10 @@ class ParameterHooks:
             mine = [parameter for parameter in held if parameter in self._parameters]
             group = Group("weight_gradient", [self._member("weight_gradient", one) for one in mine])
             known = self._gradients[optimizer] = _Gradients(held, mine, group)
-        tensors = list[torch.Tensor | None]()
-        for parameter, member in zip(known.parameters, known.group.members, strict=True):
-            gradient, key = gradient_of(parameter), member.key
-            tensors.append(None)
+        tensors: list[torch.Tensor | None] = [None] * len(known.parameters)
+        for place in self._recorder.due(known.group):
+            parameter, key = known.parameters[place], known.group.members[place].key
+            gradient = gradient_of(parameter)
             if gradient is None:
                 continue
             self._ledger.take(key[1])
@@ -195,7 +195,7 @@ class ParameterHooks:
                 self._note(("weight_gradient", key[1], OF_VALUES, 0), gradient, parameter)
             elif key not in self._noted:
                 self._noted.add(key)
-                tensors[-1] = gradient
+                tensors[place] = gradient
         self._recorder.measure_group(known.group, tensors)
 
     def _keep(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -219,17 +219,11 @@ class ParameterHooks:
                 for one, state in states.items()
                 if one in self._parameters and isinstance(state, dict)
             }
-            members = [
-                self._member("optimizer_state", parameter, str(slot))
-                for parameter, state in mine.items()
-                for slot in state
-            ]
-            group = Group("optimizer_state", members)
-            known = self._states[optimizer] = _States(len(states), mine, group)
-        tensors = list[torch.Tensor | None]()
-        for (parameter, slot, state), member in zip(known.slots, known.group.members, strict=True):
+            known = self._states[optimizer] = self._found_states(optimizer, len(states), mine)
+        tensors: list[torch.Tensor | None] = [None] * len(known.slots)
+        for place in self._recorder.due(known.group):
+            (parameter, slot, state), member = known.slots[place], known.group.members[place]
             value = state[slot]
-            tensors.append(None)
             if not isinstance(value, torch.Tensor) or value.dim() == 0:  # `step` is a scalar tensor
                 continue
             if _is_of_all(value, parameter, optimizer):
@@ -237,8 +231,25 @@ class ParameterHooks:
                 self._note_whole(key, value)
             elif member.key not in self._noted:
                 self._noted.add(member.key)
-                tensors[-1] = value
+                tensors[place] = value
         self._recorder.measure_group(known.group, tensors)
+
+    def _found_states(
+        self,
+        optimizer: torch.optim.Optimizer,
+        number: int,
+        states: Mapping[torch.nn.Parameter, dict[str, Any]],
+    ) -> _States:
+        """What it keeps now of the model's parameters, of so many in all."""
+        members = list[Member]()
+        for parameter, state in states.items():
+            for slot, value in state.items():
+                if isinstance(value, torch.Tensor) and _is_of_all(value, parameter, optimizer):
+                    key = "optimizer_state", self._called(optimizer), str(slot), 0
+                    members.append(Member(key))
+                else:
+                    members.append(self._member("optimizer_state", parameter, str(slot)))
+        return _States(number, states, Group("optimizer_state", members))
 
     def _note_whole(self, key: Key, tensor: torch.Tensor) -> None:
         """Measure once a step what is of all parameters, and says itself how it is cut."""

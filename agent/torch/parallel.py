@@ -80,7 +80,9 @@ class ParallelHooks:
                     continue
                 if is_unit(unit) and _is_shared(parameter, axes):
                     held = _Held(module, attribute, parameter, *known[parameter])
-                    units.setdefault(unit, []).append(held)
+                    tied = any(one.sharded is parameter for one in units.setdefault(unit, []))
+                    if not tied:
+                        units[unit].append(held)
                 elif not (self._is_shared or self._adds_up(known[parameter][0], parameter)):
                     continue
                 elif parameter.requires_grad and parameter not in self._hooked:

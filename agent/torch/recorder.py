@@ -248,6 +248,15 @@ class Recorder(Telling):
             self.counters["hook_errors"] += 1
             self.book.disable(key)
 
+    def due(self, group: Group) -> Sequence[int]:
+        """The places of those members of a group that may be measured in the open step."""
+        if self._open is None or not self.timetable.due(group.kind):
+            return ()
+        turns = self.timetable.turns(group.kind)
+        if turns is None:
+            return range(len(group.members))
+        return group.in_turn(turns, self._open.step)
+
     def measure_group(self, group: Group, tensors: Tensors) -> None:
         """`measure` the tensors of a group: together where they lie as they did before."""
         step = self._open
@@ -424,10 +433,12 @@ class Recorder(Telling):
 
     def _in_turn(self, group: Group, tensors: Tensors) -> Iterator[tuple[Reading, Tensors]]:
         """In which ways tensors of a group are read in this step; each with None for the others."""
-        if not self.timetable.takes_turns(group.kind):
-            how = self.timetable.how(group.kind, "")
+        in_turn = self.timetable.turns(group.kind) is not None
+        if in_turn or not self.timetable.takes_turns(group.kind):
+            due = self.due(group)
+            how = self.timetable.how(group.kind, group.members[due[0]].key[1]) if due else None
             if how is not None:
-                yield how, tensors
+                yield how, _only(due, tensors) if in_turn else tensors
             return
         ways = [self.timetable.how(group.kind, member.key[1]) for member in group.members]
         for way in dict.fromkeys(filter(None, ways)):
@@ -437,15 +448,16 @@ class Recorder(Telling):
     def _measure_together(
         self, step: StepTable, group: Group, way: Way, tensors: Tensors
     ) -> Sequence[int]:
-        """Measure what can be at once; the places of all others."""
+        """Measure what can be at once; the places of those that are to be measured one by one."""
         if group.is_apart or in_transform():
             return range(len(tensors))
+        left: list[int] = []
         try:
             stamp = self.book.disabled, len(self.book.synchronous)
             if way.stamp != stamp:
                 measured = [self.book.row(one.key) != UNMEASURED for one in group.members]
                 way.prepare(stamp, measured, self._meter)
-            left = list(way.apart)
+            left += way.apart
             for prepared in way.prepared:
                 if is_capturing(prepared.device):
                     left += prepared.places
@@ -460,7 +472,6 @@ class Recorder(Telling):
             self.report(f"Some tensors of the kind {group.kind} could not be measured", error)
             self.counters["hook_errors"] += 1
             group.is_apart = True
-            return ()
         return left
 
     def _learn(
@@ -579,6 +590,14 @@ class Recorder(Telling):
                 f"{MAX_NUMBERS} counts"
             )
         return row
+
+
+def _only(places: Sequence[int], tensors: Tensors) -> Tensors:
+    """The tensors at those places alone."""
+    chosen: list[torch.Tensor | None] = [None] * len(tensors)
+    for place in places:
+        chosen[place] = tensors[place]
+    return chosen
 
 
 def health_of(recorder: Recorder) -> dict[str, float]:

@@ -73,6 +73,7 @@ class Together:
     ) -> None:
         self.places = [place for place, _ in found]
         self.how: Reading = found[0][1].how
+        self.elements = [one.elements for _, one in found]
         self.leaves = sum(chunks_of(one.elements, leaves_of_tensor)[1] for _, one in found)
         work, runs, owners = list[tuple[int, ...]](), list[Run](), list[int]()
         for number, (_, one) in enumerate(found):
@@ -87,12 +88,12 @@ class Together:
         for one in (*rounds, list(enumerate(left))):
             table = _table([run.words() for _, run in one], RUN)
             self._tables.append((table, np.array([place for place, _ in one])))
-        self._addresses = np.full(len(found), NOT_THERE)
-        self._kept: list[torch.Tensor] = []
+        self._kept = np.full(len(found), NOT_THERE), list[torch.Tensor]()
+        """Where the tensors were, and the tables for it: one, for a signal may come between two."""
 
     def moved(self, addresses: NDArray[np.int64]) -> Sequence[int]:
         """Which tensors are elsewhere than they were the last time."""
-        return np.flatnonzero(addresses != self._addresses).tolist()
+        return np.flatnonzero(addresses != self._kept[0]).tolist()
 
     def tables(self, addresses: NDArray[np.int64], device: torch.device) -> list[torch.Tensor]:
         """The table of work; those of runs that are merged among leaves; that of runs for rows.
@@ -101,16 +102,17 @@ class Together:
             addresses: int64 [tensors]; `NOT_THERE` for those that are left out.
             device: where the tables are needed.
         """
-        if not self._kept or not np.array_equal(addresses, self._addresses):
+        known, tables = self._kept
+        if not tables or not np.array_equal(addresses, known):
             is_there = addresses != NOT_THERE
-            tables = [table[is_there[owners]] for table, owners in self._tables]
-            tables[0][:, 0] = addresses[self._owners[is_there[self._owners]]]
-            self._kept = [on_device(table, device) for table in tables]
-            self._addresses = addresses
+            words = [table[is_there[owners]] for table, owners in self._tables]
+            words[0][:, 0] = addresses[self._owners[is_there[self._owners]]]
+            tables = [on_device(table, device) for table in words]
+            self._kept = addresses, tables
         elif device.type == "cuda":  # they may have been made on another stream
-            for table in self._kept:
+            for table in tables:
                 table.record_stream(torch.cuda.current_stream(device))
-        return self._kept
+        return tables
 
 
 def together(found: Sequence[Found], *, leaves_of_tensor: int, most: int) -> Iterator[Together]:

@@ -14,6 +14,8 @@ from torch import nn
 from rankscope.sketch import sketch_array
 from rankscope.sketch.reference import glance_at
 
+from .engines import in_cuda
+
 if TYPE_CHECKING:
     from conftest import Observed
 
@@ -24,7 +26,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "in turn": {"every": 3, "staggered": True},
     "in turn, else a sentinel": {"every": 3, "staggered": True, "sentinel": True},
 }
-on_both_kernels = pytest.mark.parametrize("kernel", ["numba", "torch"])
+on_each_kernel = pytest.mark.parametrize("kernel", ["numba", "torch", "cuda"])
+
+
+def use(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have it read the tensors of the CPU."""
+    if kernel != "numba":
+        monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    if kernel == "cuda":
+        monkeypatch.setattr("rankscope.agent.torch.meters.Plain", in_cuda)
 
 
 class Experts(nn.Module):
@@ -105,12 +115,11 @@ def changes(model: Experts, optimizer: torch.optim.Optimizer) -> dict[int, Calla
 
 
 @pytest.mark.parametrize("way", WAYS)
-@on_both_kernels
+@on_each_kernel
 def test_what_changes_from_step_to_step_is_seen_as_it_is(
     observed: Observed, monkeypatch: pytest.MonkeyPatch, way: str, kernel: str
 ) -> None:
-    if kernel == "torch":  # what an accelerator uses
-        monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    use(kernel, monkeypatch)
     model, kept, steps = Experts(), Kept(), 16
     held = [parameter for name, parameter in model.named_parameters() if name != "late"]
     optimizer = torch.optim.AdamW(held, lr=0.01)
@@ -159,12 +168,31 @@ def test_weights_that_change_before_they_are_read_are_left_out_and_then_read_at_
     assert_all_stored(observed, kept, 5, {})
 
 
-@on_both_kernels
+@pytest.mark.usefixtures("one_thread")
+@on_each_kernel
+def test_weights_that_are_swapped_before_they_are_read_are_those_of_the_forward(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    use(kernel, monkeypatch)
+    model, kept = Experts(), Kept()
+    optimizer = torch.optim.SGD([model.late], lr=0.1)
+    first = model.first.weight.requires_grad_(False)
+    with observed.observe(model, optimizer, kinds=["weight"]) as scope:
+        for step in range(4):
+            keep(kept, step, "weight", dict(model.named_parameters()))
+            model(torch.randn(5, 6), 0).sum().backward()
+            first.data = torch.zeros(2)  # as of a model that is moved away, or averaged
+            optimizer.step()
+            scope.step()
+            first.data = torch.randn(200, 6)
+    assert_all_stored(observed, kept, 4, {})
+
+
+@on_each_kernel
 def test_a_weight_that_cannot_be_read_leaves_the_others_right(
     observed: Observed, monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
-    if kernel == "torch":
-        monkeypatch.setattr("rankscope.agent.torch.meters.find_spec", lambda _: None)
+    use(kernel, monkeypatch)
     model, kept = Experts(), Kept()
     packed, halved = (model.get_parameter(f"experts.{one}.weight") for one in (2, 1))
     optimizer = torch.optim.SGD([model.late], lr=0.1)

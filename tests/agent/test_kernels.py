@@ -31,6 +31,7 @@ from rankscope.agent.torch.arithmetic import Plain
 from rankscope.agent.torch.cpu import CpuMeter
 from rankscope.agent.torch.device import Copy, DeviceMeter
 from rankscope.agent.torch.found import Found
+from rankscope.agent.torch.local import in_memory_order
 from rankscope.agent.torch.threads import team
 from rankscope.agent.torch.trial import differences
 from rankscope.sketch import MOMENTS, SketchTable, sketch_array
@@ -579,6 +580,39 @@ def test_of_tensors_read_together_some_may_be_missing_and_others_elsewhere(engin
         assert copy is not None
         assert copy.rows == here
         assert received(meter, copy, step) == on_a_device([now[row] for row in here], engine)
+
+
+@on_each_engine
+def test_what_is_expanded_or_permuted_or_empty_is_read_together_with_others(engine: Any) -> None:
+    base = torch.randn(6, 400, device=DEVICE)
+    tensors = [base[:1].expand(5, 400), base.T, base.view(-1)[2400:], base[2:]]
+    meter, step = new_meter(engine), new_step()
+    found = list[Found]()
+    for row, one in enumerate(tensors):
+        elements, copies = in_memory_order(one)
+        found.append(Found.of(row, Reading(copies=copies), one, one, elements))
+    assert all(map(meter.can_prepare, found))
+    add_all = meter.prepare(found)
+    for step in (new_step(), new_step()):
+        add_all(step, tensors)
+        table = received(meter, meter.send_home(), step)
+        assert table.counts[:, 0].tolist() == [2000, 2400, 0, 1600]
+        assert_same(base.cpu().numpy(), table.take([1]))
+        assert_same(base[2:].cpu().numpy(), table.take([3]))
+        assert_repeated(table.take([0]), base[0], 5)
+
+
+@on_each_engine
+def test_what_could_not_be_read_leaves_nothing_to_the_next_step(engine: Any) -> None:
+    tensors = [torch.randn(n, device=DEVICE) for n in (30, 20_000)]
+    meter = new_meter(engine)
+    add_all = prepared(meter, tensors)
+    with pytest.raises((IndexError, ValueError)):
+        add_all(new_step(), tensors[:1])
+    assert meter.send_home() is None
+    step = new_step()
+    add_all(step, tensors)
+    assert received(meter, meter.send_home(), step) == on_a_device(tensors, engine)
 
 
 @on_each_engine

@@ -15,6 +15,7 @@ from ...reading import Reading
 from ...sitebook import SiteBook
 from ...steptable import StepRing, StepTable
 from ..device import DeviceMeter
+from ..found import Found
 from ..local import READABLE, in_memory_order
 from ..meters import meter_maker
 from ..recorder import Meter
@@ -45,9 +46,17 @@ def sketch_tensors(
         try:
             for device, rows in by_device.items():
                 meter = _meter(device)
+                found = dict[int, tuple[torch.Tensor, Found]]()
                 for row in rows:
                     elements, how = _reading(tensors[row], regions[row])
-                    meter.add(step, row, elements, how)
+                    one = Found.of(row, how, elements, elements, elements)
+                    if meter.can_prepare(one):
+                        found[row] = elements, one
+                    else:
+                        meter.add(step, row, elements, how)
+                if found:
+                    all_elements, ones = zip(*found.values(), strict=True)
+                    meter.prepare(ones)(step, all_elements)
                 _bring_home(meter, step)
         except BaseException:
             _meter.cache_clear()  # what it has noted is nobody's any more
