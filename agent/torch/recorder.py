@@ -19,7 +19,6 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import TensorWeakRef
 
-from ...sketch.elements import Region
 from ...sketch.exact_counts import MAX_NUMBERS
 from ...wire.messages import Gap, Placement
 from ..reading import Reading
@@ -36,10 +35,7 @@ from .found import Found, plain_piece
 from .groups import Group, Tensors, Way
 from .local import (
     PLAIN,
-    Cut,
-    cut_of,
     dtype_name,
-    in_memory_order,
     in_transform,
     inner_tensors,
     local_tensor,
@@ -48,6 +44,7 @@ from .local import (
 )
 from .megatron import Part
 from .printouts import Printouts
+from .readings import Readings
 from .sampling import LEAST as LEAST_SAMPLED
 
 logger = logging.getLogger(__name__)
@@ -126,8 +123,7 @@ class Recorder(Telling):
         }
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
-        self._cuts: dict[int, tuple[object, Region | None]] = {}
-        """By row: sizes and placements, and where the piece lies."""
+        self._readings = Readings(book, self.report)
         self._arrivals = Arrivals()
         self.calls = Calls(self.report)
         """Says which calls of a tap are measured."""
@@ -415,7 +411,7 @@ class Recorder(Telling):
         if row is None:
             row = self._new_site(key, tensor, piece, module, aliases, placed or {}, part)
         if row != UNMEASURED:
-            elements, how = self._reading(row, tensor, piece, how, part)
+            elements, how = self._readings.reading(row, tensor, piece, how, part)
             counted = () if how.sentinel else self.book.counted.get(row, ())
             to_count = ToCount.of(piece, counted) if counted else None
             # Of what changes the values of a sparse tensor their version does not tell. A device
@@ -488,7 +484,7 @@ class Recorder(Telling):
         if row is None or row == UNMEASURED or piece is None or row in self.book.counted:
             return
         if how.stride == 1 or row in self.book.whole:
-            elements, how = self._reading(row, tensor, piece.detach(), how, part)
+            elements, how = self._readings.reading(row, tensor, piece.detach(), how, part)
             way.learn(place, Found.of(row, how, tensor, piece, elements))
 
     def _take_table(self, step: int) -> None:
@@ -497,46 +493,6 @@ class Recorder(Telling):
             self._awaited.pop()
             self.counters["steps_dropped"] += 1
             self.lose(Gap(first_step=step, last_step=step, frames=1, cause=NO_TABLE))
-
-    def _reading(
-        self,
-        row: int,
-        tensor: torch.Tensor,
-        piece: torch.Tensor,
-        how: Reading,
-        part: Part | None,
-    ) -> tuple[torch.Tensor, Reading]:
-        """Which elements of a local piece are read, in which order, and how."""
-        stride = 1 if row in self.book.whole else how.stride
-        numbered = stride == 1 and (how.compared or not how.sentinel)
-        region = self._region(row, tensor, piece, part) if numbered else None
-        elements, copies = (piece, 1) if region is not None else in_memory_order(piece)
-        if (copies, stride, region) != (1, how.stride, None):
-            how = replace(how, copies=copies, stride=stride, region=region)
-        return elements, how
-
-    def _region(
-        self, row: int, tensor: torch.Tensor, piece: torch.Tensor, part: Part | None
-    ) -> Region | None:
-        """Where a piece lies in the whole tensor, found once while both keep their sizes."""
-        placements = part if type(tensor) in PLAIN else getattr(tensor, "placements", part)
-        if placements is None or not piece.is_contiguous():
-            return None
-        sizes = tensor.shape, piece.shape, placements
-        known = self._cuts.get(row)
-        if known is None or known[0] != sizes:
-            cut = self._cut(self.book.sites[row].name, tensor, piece, part)
-            known = self._cuts[row] = sizes, cut.region() if cut else None
-        return known[1]
-
-    def _cut(
-        self, name: str, tensor: torch.Tensor, piece: torch.Tensor, part: Part | None
-    ) -> Cut | None:
-        try:
-            return part.cut(piece.shape) if part is not None else cut_of(tensor, piece)
-        except Exception as error:  # its sketch is right all the same
-            self.report(f"Elements of the pieces of {name} are numbered from 0", error)
-            return None
 
     def _add_parts(
         self,
@@ -571,7 +527,7 @@ class Recorder(Telling):
     ) -> int:
         default = self._default_placement.get(key[0], {})
         refused = self.book.refused_exact_counts
-        cut = self._cut(key[1], tensor, piece, part)
+        cut = self._readings.cut(key[1], tensor, piece, part)
         row = self.book.add(
             key,
             dtype=dtype_name(piece.dtype),
