@@ -89,7 +89,7 @@ class Batch:
     step: StepTable
     rows: list[int] = field(default_factory=list[int])
     tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    """Other tensors of the same memory: what is given to a parameter's `data` is not read."""
+    """Of parameters other tensors of the same memory: what their `data` is made is not read."""
     versions: list[int] = field(default_factory=list[int])
     readings: list[Reading] = field(default_factory=list[Reading])
     places: dict[int, int] = field(default_factory=dict[int, int])
@@ -122,7 +122,9 @@ class Batch:
         self.places[tensor.data_ptr()] = len(self.tensors)
         self.readings.append(how)
         self.rows.append(row)
-        self.tensors.append(tensor.detach())
+        # Not of a gradient: autograd would take its memory, of which it sees no other holder.
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        self.tensors.append(tensor.detach() if is_parameter else tensor)
         self.versions.append(version_of(tensor))
         self.size_bytes += max(tensor.nbytes, FIXED_BYTES)
 
