@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..reading import Reading
+from ..strides import CONTIGUOUS, runs_of
 from .local import PLAIN, READABLE
 
 
@@ -57,12 +58,7 @@ class Found(NamedTuple):
     @property
     def is_contiguous(self) -> bool:
         """Whether they are read as they lie in memory, one after the other."""
-        expected = 1
-        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
-            if size != 1 and stride != expected:
-                return self.elements == 0
-            expected *= size
-        return True
+        return runs_of(self.sizes, self.strides) == CONTIGUOUS
 
     def piece_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The rank's own elements of a tensor, if they lie as they did before."""

@@ -27,7 +27,7 @@ Tensors = Sequence[torch.Tensor | None]
 """One for each member of a group; None for what is not there, or not due."""
 
 
-class Meter(Protocol):
+class Preparing(Protocol):
     """A meter, as far as it reads tensors together."""
 
     def can_prepare(self, found: Found) -> bool: ...
@@ -94,7 +94,7 @@ class Way:
             self.found[place], self.stamp = found, None
 
     def prepare(
-        self, stamp: object, measured: Sequence[bool], meter: Callable[[torch.device], Meter]
+        self, stamp: object, measured: Sequence[bool], meter: Callable[[torch.device], Preparing]
     ) -> None:
         """Sort the members, as far as they are measured, by what was found.
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from ...sketch.labels import OF_VALUES
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
 from .groups import Group, Member
 from .ledger import Ledger
-from .local import gradient_of, placement_of
+from .local import gradient_of, placement_of, slot_of
 from .megatron import part_of, placement_in_mesh, tensor_parallel_axis
 from .names import Names
 from .recorder import Recorder
@@ -191,8 +190,8 @@ class ParameterHooks:
             if gradient is None:
                 continue
             self._ledger.take(key[1])
-            if gradient.is_sparse:
-                self._note(("weight_gradient", key[1], OF_VALUES, 0), gradient, parameter)
+            if slot := slot_of(gradient):
+                self._note(("weight_gradient", key[1], slot, 0), gradient, parameter)
             elif key not in self._noted:
                 self._noted.add(key)
                 tensors[place] = gradient

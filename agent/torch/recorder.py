@@ -32,7 +32,7 @@ from .calls import Calls
 from .counting import ToCount
 from .device import DeviceMeter, is_capturing
 from .found import Found, plain_piece
-from .groups import Group, Tensors, Way
+from .groups import Group, Preparing, Tensors, Way
 from .local import (
     PLAIN,
     dtype_name,
@@ -71,7 +71,7 @@ LOCAL_GRADIENT = "local_weight_gradient"
 """The kind whose tensors are addends on each data-parallel rank."""
 
 
-class Meter(Protocol):
+class Meter(Preparing, Protocol):
     """Summarises tensors of one kind of device into the open step."""
 
     @property
@@ -84,8 +84,6 @@ class Meter(Protocol):
         how: Reading,
         to_count: ToCount | None = None,
     ) -> None: ...
-    def can_prepare(self, found: Found) -> bool: ...
-    def prepare(self, found: Sequence[Found]) -> Callable[[StepTable, Tensors], None]: ...
     def read_briefs(self) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
