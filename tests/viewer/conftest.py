@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from bokeh.document import Document
+from bokeh.io import curdoc
+from bokeh.io.doc import set_curdoc
 
 from rankscope.merge import Derived
 from rankscope.rules import Watch, rule_book
@@ -361,3 +364,14 @@ def derived_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job.writer.commit(records, streams={}, alerts=[alert])
     job.close()
     return path
+
+
+@pytest.fixture
+def closed_page() -> Iterator[None]:
+    """A page that a server closed is what Bokeh holds to be the process's current document."""
+    before, page, session = curdoc(), Document(), object()
+    page.on_change_dispatch_to(session)
+    page.destroy(session)
+    set_curdoc(page)
+    yield
+    set_curdoc(before)

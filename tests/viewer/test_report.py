@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from rankscope.rules import why
 from rankscope.sketch import SettingError
 from rankscope.store import Alert, Event, open_run
+from rankscope.viewer import plots
 from rankscope.viewer.report import write_report
 from rankscope.viewer.report.command import report
 
@@ -64,6 +65,18 @@ def test_it_can_be_dark_all_over(judged_job: Path, tmp_path: Path) -> None:
     assert "background: #f" not in told
     with pytest.raises(SettingError, match="`theme` must be one of light, dark, got 'blue'"):
         write_report(open_run(judged_job), tmp_path / "report.html", theme="blue")
+
+
+def test_pages_of_this_process_are_not_its_business(
+    judged_job: Path, tmp_path: Path, closed_page: None
+) -> None:
+    run = open_run(judged_job)
+
+    written = write_report(run, tmp_path / "report.html")
+    saved = plots.save(plots.scalar_heatmap(run), tmp_path / "plot.html")
+
+    assert "rankscope report" in text_of(written)
+    assert saved.read_bytes().startswith(b"<!doctype")
 
 
 def test_a_tensor_and_a_step_can_be_asked_for(broken_job: Path, tmp_path: Path) -> None:

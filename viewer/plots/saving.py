@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holoviews as hv
-from bokeh.embed import components
 
 from ...sketch.errors import SettingError
 from ...sketch.writing import writing
-from ..offline import scripts
+from ..offline import embedded, scripts
 
 if TYPE_CHECKING:
     from .look import Plot
@@ -62,9 +61,11 @@ def save(plot: Plot, path: str | Path) -> Path:
 
 
 def _page(plot: Plot, name: str) -> str:
-    figure = hv.render(plot, backend="bokeh")
-    script, place = components(figure)
+    renderer = hv.renderer("bokeh").instance()
+    renderer.notebook_context = True  # else it takes the process's current document, see `embedded`
+    figure = renderer.get_plot_state(plot)
+    script, places = embedded({name: figure})
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">'
-        f"<title>{escape(name)}</title>{scripts([figure])}</head><body>{place}{script}</body></html>"
+        f"<title>{escape(name)}</title>{scripts([figure])}</head><body>{places[name]}{script}</body></html>"
     )

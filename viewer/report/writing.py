@@ -12,13 +12,11 @@ from string import Template
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bokeh.embed import components
-
 from ...sketch.errors import SettingError
 from ...sketch.writing import writing
 from .. import findings, markup, words
 from ..figures.colours import THEMES
-from ..offline import scripts
+from ..offline import embedded, scripts
 from ..views.themes import root_css
 from .contents import Contents, Evidence, gather
 from .figures import STATISTIC, Drawing, heatmaps
@@ -80,7 +78,7 @@ def render(run: Run, *, site: str, step: int | None, theme: Theme, now: datetime
           for part in _evidence(drawing, one, number)),
         *_not_observed(run),
     ]  # fmt: skip
-    script, places = components(drawing.figures) if drawing.figures else ("", {})
+    script, places = embedded(drawing.figures)
     return PAGE.substitute(
         title=escape(f"{run.name} – rankscope report"),
         css=root_css(theme) + CSS,
