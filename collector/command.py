@@ -15,6 +15,7 @@ import click
 from ..rules.book import rule_book
 from ..settings.options import Said, insecure_option, log_format_option
 from ..sinks.opening import Metrics, open_sinks, parse_sink
+from ..store.place import place_of
 from ..wire.address import parse_address
 from ..wire.health import HealthServer, parse_place
 from ..wire.keys import CollectorKeys, read_keys
@@ -41,6 +42,7 @@ TAKE_OVER_S = 30.0
 )
 @click.option(
     "--store",
+    type=Said(place_of),
     default="rankscope-runs",
     show_default=True,
     help="Folder of the runs, or a URL: s3://, gs:// or az://BUCKET/FOLDER.",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from ..agent.settings import agent_settings, faults_of_agent
 from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file
+from ..wire.address import parse_address
 from .defaults import CONFIGURED, defaults_of
 from .options import check_options, parameters_of
 from .variables import strays, variable_of, wrong_values
@@ -24,6 +27,13 @@ OF_AGENTS = {
     "RANKSCOPE_DIR": "directory",
 }
 """What some of them say to agents; the later goes before the earlier."""
+GUARDED = {
+    "collect": ("bind", "keys"),
+    "relay": ("bind", "keys"),
+    "view": ("address", "token_file"),
+}
+"""Of commands the option where they listen, and the one without which they do so for this machine
+alone."""
 
 
 @click.group()
@@ -56,6 +66,8 @@ def check(file: Path | None) -> None:
         click.echo(fault)
     if faults:
         raise SystemExit(1)
+    for name in [name for name in GUARDED if f"[{name}]" in checked]:
+        _tell_if_open(name, chosen)
     is_whole = len(checked) == len(said)
     right = "is right" if is_whole else "is right in what was checked"
     click.echo(f"{chosen} {right}: {', '.join(checked) or 'no table'}.")
@@ -79,19 +91,8 @@ def show() -> None:
         except click.ClickException as error:
             click.echo(f"{name} is not shown: {error}", err=True)
             continue
-        context = click.Context(
-            command,
-            info_name=name,
-            default_map=None if file is None else dict(defaults_of(command, name, file)),
-            **command.context_settings,
-        )
-        for key, parameter in parameters_of(command).items():
-            found, source = parameter.consume_value(context, {})
-            if source in (ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):
-                value = json.dumps(parameter.type_cast_value(context, found), default=str)
-                is_variable = source is ParameterSource.ENVIRONMENT
-                whose = variable_of(command, parameter) if is_variable else file
-                click.echo(f"{name}.{key} = {value}  # {whose}")
+        for key, value, whose in _said_of(command, name, file):
+            click.echo(f"{name}.{key} = {json.dumps(value, default=str)}  # {whose}")
 
 
 @config.command()
@@ -99,6 +100,44 @@ def schema() -> None:
     """Print the JSON Schema of the file, for editors."""
     # Made of all commands by `make schema`, for not all are installed everywhere.
     click.echo(Path(__file__).with_name("config.schema.json").read_text("utf-8"), nl=False)
+
+
+def _said_of(
+    command: click.Command, name: str, file: Path | None
+) -> Iterator[tuple[str, Any, str]]:
+    """Of the options of a command those that somebody has said: name, value, and who."""
+    context = click.Context(
+        command,
+        info_name=name,
+        default_map=None if file is None else dict(defaults_of(command, name, file)),
+        **command.context_settings,
+    )
+    for key, parameter in parameters_of(command).items():
+        found, source = parameter.consume_value(context, {})
+        if source in (ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):
+            is_variable = source is ParameterSource.ENVIRONMENT
+            whose = variable_of(command, parameter) if is_variable else str(file)
+            yield key, parameter.type_cast_value(context, found), whose
+
+
+def _tell_if_open(name: str, file: Path) -> None:
+    """Say that a command will not start where others reach it and nothing says who may come.
+
+    That is no fault: its command line may say so.
+    """
+    said = {key: value for key, value, _ in _said_of(_command(name), name, file)}
+    place, guard = GUARDED[name]
+    if place not in said:
+        return
+    address = str(said[place])
+    where = parse_address(address if "://" in address else f"tcp://{address or '*'}:0")
+    has_token = name == "view" and os.environ.get("RANKSCOPE_VIEW_TOKEN")
+    if not (where.is_local or said.get(guard) or said.get("insecure") or has_token):
+        option = guard.replace("_", "-")
+        click.echo(
+            f"{file}, [{name}]: others reach {address}, so `rankscope {name}` will not start "
+            f"without `--{option}`, or `--insecure`; neither is said here."
+        )
 
 
 def _chosen(file: Path | None) -> Path:

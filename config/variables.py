@@ -26,8 +26,10 @@ VARIABLES = (
     "RANKSCOPE_WEBHOOK",
 )
 """Those that are no option's."""
-KUBERNETES = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
-"""How the variables end that Kubernetes sets for a service."""
+KUBERNETES = re.compile(
+    r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$"
+)
+"""How the variables end that Kubernetes sets for a service; `…_PORT` alone is an address."""
 
 
 def variable_of(command: click.Command, parameter: click.Parameter) -> str:
@@ -61,9 +63,14 @@ def strays_of(command: click.Command) -> list[str]:
     return strays(own, [variable_of(command, one) for one in command.params])
 
 
+def _is_of_kubernetes(name: str) -> bool:
+    end = KUBERNETES.search(name)
+    return end is not None and (end[0] != "_PORT" or "://" in os.environ.get(name, ""))
+
+
 def strays(names: Collection[str], known: Collection[str]) -> list[str]:
     """Faults of variables that are not among these and `VARIABLES`."""
     faults = list[str]()
-    ours = [name for name in names if name in known or not KUBERNETES.search(name)]
+    ours = [name for name in names if name in known or not _is_of_kubernetes(name)]
     check_names(ours, [*VARIABLES, *known], "environment", faults)
     return faults

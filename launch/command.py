@@ -70,7 +70,7 @@ def run(
     The script needs no change: its models and optimizers are found when they are first used.
     """
     options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
-    _check({**options, "run": run})
+    _check({**options, "run": run, **({"to": to} if to else {})})
     launch = os.environ.get("RANKSCOPE_LAUNCH") or os.environ.get("SLURM_JOB_ID") or ""
     if print_environment:
         asked = Observation(

@@ -82,7 +82,9 @@ def fault_of(value: Any, kind: Any) -> str:
         choices = _choices(kind)
         if expected.startswith("Invalid enum value") and choices:
             wrong = [one for one in _said_in(value) if one not in choices]
-            return f"is one of {', '.join(choices)}, got {', '.join(map(repr, wrong))}."
+            near = [get_close_matches(str(one), choices, n=1) for one in wrong]
+            could = f" Did you mean {' and '.join(one for (one,) in near)}?" if all(near) else ""
+            return f"is one of {', '.join(choices)}, got {', '.join(map(repr, wrong))}.{could}"
         return f"cannot be {value!r}: {expected[:1].lower()}{expected[1:]}."
     return ""
 

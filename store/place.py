@@ -57,6 +57,9 @@ def place_of(where: str | Place) -> Place:
         return where
     match = _URL.fullmatch(where)
     if match is None:
+        name, _, rest = where.partition(":/")
+        if name.lower() in SCHEMES:
+            raise StoreError(f"{where} has one slash: write {name}://{rest}, or ./{where}.")
         return Path(where)
     scheme, rest = match[1].lower(), match[2]
     if scheme not in SCHEMES:

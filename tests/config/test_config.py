@@ -87,12 +87,13 @@ FAULTS = [
     ("[[bounds]]\nbelow = 1", "[[bounds]] 1: quantity is missing."),
     ("[agent", "is no TOML"),
     ("[agent]\nkinds = ['weight', 'wieght']", "weight_gradient, local_weight_gradient"),
-    ("[agent]\nkinds = ['weight', 'wieght']", ", got 'wieght'."),
+    ("[agent]\nkinds = ['weight', 'wieght']", ", got 'wieght'. Did you mean weight?"),
     ("[agent]\nschedules = { wieght = 3 }", ", got 'wieght'."),
     ("[agent]\nquantities = {Linear = 3}", "expected `str | array`, got `int`"),
     ("[agent]\nquantities = {Linear = [['rank_me', 'lin(3)']]}", "'lin(3)' is no schedule"),
     ("[agent]\nquantities = {Linear = [['rank_me', 3, 4]]}", "expected `array` of length <= 2"),
     ("[collect]\nbind = '0.0.0.0:7600'", "[collect]: bind cannot be '0.0.0.0:7600': An address"),
+    ("[collect]\nstore = 's3:/b/runs'", "s3:/b/runs has one slash: write s3://b/runs, or ./s3:"),
     ("[collect]\nhealth = '7610'", "[collect]: health cannot be '7610': A place for /healthz"),
     ("[collect]\nsink = ['prometheus', 'foo:bar']", "There is no sink 'foo'; say jsonl:PATH"),
     ("[collect]\nkeys = '/nonexistent'", "There is no key /nonexistent/own.key_secret"),
@@ -131,6 +132,36 @@ def test_a_file_that_is_right_is_told_so(file: Path, capsys: pytest.CaptureFixtu
         assert said.out.startswith(f"{file} is right: [agent], [collect], [relay], [view]")
 
 
+@pytest.mark.usefixtures("runner")  # clears the environment
+def test_it_tells_what_will_not_start_for_want_of_keys_or_a_token(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {
+        "collect": 'bind = "tcp://0.0.0.0:7600"',
+        "relay": 'bind = "tcp://*:7601"',
+        "view": 'address = "0.0.0.0"',
+    }
+
+    def check(more: str = "") -> list[str]:
+        file.write_text("\n".join(f"[{name}]\n{said}\n{more}" for name, said in tables.items()))
+        with pytest.raises(SystemExit) as ended:
+            cli(["config", "check", str(file)])
+        assert ended.value.code == 0
+        return capsys.readouterr().out.splitlines()
+
+    *told, right = check()
+    assert [line.partition(", so ")[0] for line in told] == [
+        f"{file}, [collect]: others reach tcp://0.0.0.0:7600",
+        f"{file}, [relay]: others reach tcp://*:7601",
+        f"{file}, [view]: others reach 0.0.0.0",
+    ]
+    assert "without `--token-file`, or `--insecure`" in told[2]
+    assert right == f"{file} is right: [collect], [relay], [view]."
+    assert check("insecure = true") == [right]
+    monkeypatch.setenv("RANKSCOPE_VIEW_TOKEN", "a" * 32)
+    assert check() == [*told[:2], right]
+
+
 @pytest.mark.parametrize(("text", "said"), FAULTS)
 def test_a_fault_is_told_with_its_place_and_what_could_be(
     runner: CliRunner, file: Path, text: str, said: str
@@ -167,13 +198,26 @@ def test_a_variable_that_is_none_of_ours_is_told(
     runner: CliRunner, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANKSCOPE_COLLECT_BNID", "tcp://127.0.0.1:1")
-    monkeypatch.setenv("RANKSCOPE_COLLECTOR_SERVICE_PORT", "7600")  # as Kubernetes sets it
+    monkeypatch.setenv("RANKSCOPE_COLLECT_PORT", "7600")
+    monkeypatch.setenv("RANKSCOPE_VIEW_PORTT", "5006")
+    of_kubernetes = {
+        "RANKSCOPE_COLLECTOR_SERVICE_HOST": "10.0.0.1",
+        "RANKSCOPE_COLLECTOR_SERVICE_PORT": "7600",
+        "RANKSCOPE_COLLECTOR_SERVICE_PORT_FRAMES": "7600",
+        "RANKSCOPE_COLLECTOR_PORT": "tcp://10.0.0.1:7600",
+        "RANKSCOPE_COLLECTOR_PORT_7600_TCP": "tcp://10.0.0.1:7600",
+        "RANKSCOPE_COLLECTOR_PORT_7600_TCP_ADDR": "10.0.0.1",
+    }
+    for name, value in of_kubernetes.items():
+        monkeypatch.setenv(name, value)
     result = runner.invoke(cli, ["config", "check", str(file)])
     assert result.exit_code == 1
     assert (
         "there is no 'RANKSCOPE_COLLECT_BNID'; did you mean RANKSCOPE_COLLECT_BIND" in result.output
     )
-    assert "SERVICE" not in result.output
+    assert "there is no 'RANKSCOPE_COLLECT_PORT'; did you mean" in result.output
+    assert "there is no 'RANKSCOPE_VIEW_PORTT'; did you mean RANKSCOPE_VIEW_PORT" in result.output
+    assert "COLLECTOR" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,8 @@ def test_a_run_of_before_is_not_what_was_observed(tmp_path: Path) -> None:
         (["--run", "x", "--kinds", "weights"], "kinds is one of input, local_activation, "),
         (["--run", "x", "--kinds", "weight,weights"], "got 'weights'."),
         (["--run", "x", "--include", "("], "include='(' is not a regular expression"),
+        (["--run", "x", "--kinds", "activatoin"], "got 'activatoin'. Did you mean activation?"),
+        (["--run", "x", "--to", "tcp://127.0.0.1"], "An address looks like tcp://127.0.0.1:7600"),
         (["--run", "x", "--budget", "2"], "budget cannot be 2.0: expected `float` <= 1.0."),
     ],
 )
