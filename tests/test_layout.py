@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "doctor": {"collector", "sketch", "store", "wire"},
     "relay": {"merge", "settings", "sketch", "wire"},
     "rules": {"settings", "sketch", "store"},
-    "config": {"agent", "rules", "settings", "sketch"},
+    "config": {"agent", "rules", "settings", "sketch", "wire"},
     "sinks": {"sketch", "store", "wire"},
     "logframe": {"rules", "sketch", "store", "wire"},
     "viewer": {"rules", "sketch", "store"},
