@@ -21,7 +21,7 @@ SRUN = """#!/usr/bin/env bash
 # srun kills the task.
 name=$(basename "$1")
 while [[ $1 == -* ]]; do [[ $1 != --job-name=* ]] || name=${1#*=}; shift; done
-"$@" &
+"$@" <&0 &
 task=$!
 trap 'kill -KILL "$task"' TERM
 step=0
@@ -77,7 +77,7 @@ def submit(
             "PATH": f"{stubs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "STEPS": str(folder / "steps"),
             "SLURM_JOB_ID": "17",
-            "SLURM_JOB_NODELIST": "node-[1]",
+            "SLURMD_NODENAME": "127.0.0.1",
             "SLURM_NNODES": "1",
             "RANKSCOPE_RUN": name,
             "COLLECTOR_PORT": ports[0],
