@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import select
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from ..wire.health import HealthServer, parse_place
 from ..wire.keys import CollectorKeys, read_keys
 from ..wire.logs import log_to_stderr
 from ..wire.memory import raise_file_limit, use_one_heap
-from ..wire.stopping import StopSignal, leave
+from ..wire.stopping import StopSignal, input_has_ended, leave
 from .health import pipeline_of
 from .joiner import JoinerSettings
 from .keeper import per_rank
@@ -184,7 +183,7 @@ def collect(
             "Listening on %s, %s, storing in %s.", service.address, guard, store
         )
         if while_input:
-            service.run(lambda: stop() or _input_has_ended(), until_done=until_done)
+            service.run(lambda: stop() or input_has_ended(), until_done=until_done)
         service.run(stop, until_done=until_done or while_input)
     leave()
 
@@ -197,11 +196,6 @@ def _told_by(metrics: Metrics, service: Service) -> Callable[[str], tuple[str, b
         return metrics.render(accept, pipeline_of(health, time.monotonic()), health.sinks)
 
     return tell
-
-
-def _input_has_ended() -> bool:
-    """Whether nobody holds its other end any more; nothing comes through it."""
-    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def _keys(given: str | None) -> CollectorKeys | None:

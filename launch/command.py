@@ -25,6 +25,11 @@ from .environment import Observation, environment_of
 
 STOP_S = 60.0
 """How long the collector may take to store what it has, in seconds."""
+PASSED_ON = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2),  # "the time limit is near"
+)
+"""Signals that the command gets from us."""
 
 
 @click.command()
@@ -125,11 +130,11 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
         raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}.") from None
 
     def pass_on(number: int, _: object) -> None:
-        # A terminal sends Ctrl-C to both.
-        if number != signal.SIGINT or not sys.stdin.isatty():
+        # A terminal sends Ctrl-C and Ctrl-\\ to both.
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
             process.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in PASSED_ON:
         signal.signal(number, pass_on)
     return process.wait()
 

@@ -17,7 +17,7 @@ from ..wire.health import HealthServer, parse_place
 from ..wire.keys import RelayKeys
 from ..wire.logs import log_to_stderr
 from ..wire.memory import raise_file_limit
-from ..wire.stopping import StopSignal, leave
+from ..wire.stopping import StopSignal, input_has_ended, leave
 from .service import Service
 from .settings import RelaySettings
 
@@ -97,6 +97,12 @@ class Bytes(click.ParamType):
     show_default=True,
     help="With --until-done: seconds to wait for the first rank; 0 sends what is in the spool.",
 )
+@click.option(
+    "--while-input",
+    is_flag=True,
+    help="Serve while the input is open, then end when nobody is connected and all is stored: for "
+    "a process that starts this one, and knows when the last rank has ended.",
+)
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
     "--keys",
@@ -121,6 +127,7 @@ def relay(
     memory_bytes: int,
     merge: bool,
     until_done: bool,
+    while_input: bool,
     first_agent: float,
     announce: bool,
     keys: str | None,
@@ -156,5 +163,7 @@ def relay(
         below = "with keys" if loaded and loaded.below else "without keys"
         above = "with keys" if loaded else "without keys"
         logger.info("Listening on %s, %s, sending to %s, %s.", service.address, below, to, above)
-        service.run(stop, until_done=until_done)
+        if while_input:
+            service.run(lambda: stop() or input_has_ended(), until_done=until_done)
+        service.run(stop, until_done=until_done or while_input, nobody_comes=while_input)
     leave()

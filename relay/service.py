@@ -75,6 +75,8 @@ class Service:
         above = keys and keys.above
         self._upstream = Connection(to, keys=above, party="relay", send_messages=1000)
         self._heard = 0.0
+        self._is_told_lost = False
+        """Whether the log ends with there being no connection upstream."""
         self._last: RelayStatistics | None = None
         """What there was to tell when it was closed."""
         self._listener = Listener(where, self.settings, below, party="relay")
@@ -92,8 +94,14 @@ class Service:
         self.health = self._look(self._started)
         """How it was when it looked last; for other threads, too."""
 
-    def run(self, stop: Callable[[], bool], *, until_done: bool = False) -> None:
-        """Serve until `stop` says so, or, if wanted, until all work is done."""
+    def run(
+        self, stop: Callable[[], bool], *, until_done: bool = False, nobody_comes: bool = False
+    ) -> None:
+        """Serve until `stop` says so, or, if wanted, until all work is done.
+
+        Args:
+            nobody_comes: whoever is not connected is gone.
+        """
         leave_at = 0.0
         takes = True
         while not stop():
@@ -104,9 +112,11 @@ class Service:
             self._listener.attend(now)
             if now - self.health.at >= LOOK_S:
                 self.health = self._look(now)
-            if not (until_done and self._relay.is_done(now)):
+            deserted = nobody_comes and not self._listener.connections
+            if not (until_done and self._relay.is_done(now, deserted=deserted)):
                 leave_at = now + STAY_S
             elif now >= leave_at:
+                self._relay.forget_gone()
                 break
 
     def statistics(self) -> RelayStatistics:
@@ -181,6 +191,9 @@ class Service:
                 parts = upstream.receive()
                 if parts is None:
                     break
+                if self._is_told_lost:
+                    self._is_told_lost = False
+                    logger.info("There is a connection to %s.", upstream.address)
                 self._heard = now
                 upstream.welcomed()
                 self._relay.answer(parts, now)
@@ -194,7 +207,7 @@ class Service:
             self._drop(now, upstream.problem or lost)
 
     def _drop(self, now: float, why: str) -> None:
-        self._complaints.say("upstream", why, now)
+        self._is_told_lost |= self._complaints.say("upstream", why, now)
         self._heard = 0.0
         self._upstream.drop(now)
         self._relay.upstream.disconnect(why)

@@ -414,17 +414,27 @@ class Relay:
             for member in self._members.values()
         )
 
-    def is_done(self, now: float) -> bool:
+    def is_done(self, now: float, *, deserted: bool = False) -> bool:
         """Whether every stream has left or is gone, and all is durable upstream.
 
         Streams of an earlier process, which are in the spool, do not tell that nobody will come.
+
+        Args:
+            deserted: nobody is connected, and nobody will come.
         """
-        if not self._heard and now - self._started < self.settings.first_hello_s:
+        is_early = not self._heard and now - self._started < self.settings.first_hello_s
+        if is_early and not deserted:
             return False
         return all(
-            member.left or member.refused or self._is_gone(member, now)
+            member.left or member.refused or self._is_gone(member, now, deserted=deserted)
             for member in self._members.values()
         )
+
+    def forget_gone(self) -> None:
+        """It is done, and ends: streams that are gone leave nothing in the spool."""
+        for member in self._members.values():
+            if not (member.left or member.refused):
+                self._spool.forget(member.id)
 
     def statistics(self) -> RelayStatistics:
         """What was done so far."""
@@ -454,9 +464,9 @@ class Relay:
     def _used(self) -> set[bytes]:
         return {name for member in self._members.values() for name in member.schemas}
 
-    def _is_gone(self, member: Member, now: float) -> bool:
+    def _is_gone(self, member: Member, now: float, *, deserted: bool = False) -> bool:
         """Whether a stream without goodbye is silent, and has nothing left."""
-        silent = now - member.seen > self.settings.lost_after_s
+        silent = deserted or now - member.seen > self.settings.lost_after_s
         return silent and member.goodbye is None and not len(member.backlog)
 
     def _is_overfull(self) -> bool:

@@ -28,22 +28,26 @@ class Complaints:
     every_s: float = 10.0
     _kinds: dict[str, _Kind] = field(default_factory=dict[str, _Kind])
 
-    def say(self, kind: str, text: str, now: float, trace: str = "") -> None:
+    def say(self, kind: str, text: str, now: float, trace: str = "") -> bool:
         """Log `text`, unless something of this kind was logged a moment ago.
 
         Args:
             trace: of a fault of ours, on lines of its own.
+
+        Returns:
+            Whether it was logged.
         """
         before = self._kinds.get(kind)
         if before is not None and now - before.said < before.wait_s:
             before.heard, before.unsaid = now, before.unsaid + 1
-            return
+            return False
         goes_on = before is not None and now - before.heard < before.wait_s
         wait_s = min(2 * before.wait_s, LONGEST_S) if before and goes_on else self.every_s
         more = before.unsaid if before else 0
         self._kinds[kind] = _Kind(said=now, heard=now, wait_s=wait_s)
         also = f" ({more} more like this)" if more else ""
         self.logger.warning("%s%s%s", plain(text), also, f"\n{trace}" if trace else "")
+        return True
 
 
 def plain(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 from contextlib import suppress
@@ -12,18 +13,29 @@ from typing import NoReturn
 
 
 class StopSignal:
-    """Becomes true with SIGINT or SIGTERM."""
+    """Becomes true with SIGINT, and with SIGTERM unless whoever started us had that ignored.
+
+    SIGUSR1 and SIGUSR2 are for the job that is served, and are ignored.
+    """
 
     def __init__(self) -> None:
         self._stopped = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, self._stop)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
 
     def __call__(self) -> bool:
         return self._stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
+
+
+def input_has_ended() -> bool:
+    """Whether nobody holds the other end of our input any more; nothing comes through it."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def leave() -> NoReturn:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rankscope.store import open_run
@@ -17,13 +20,14 @@ from rankscope.store import open_run
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "launch" / "job.py"
 SRUN = """#!/usr/bin/env bash
-# One node: what follows the options is run here, as the next step. As Slurm has it, SIGTERM to
-# srun kills the task.
+# One node: what follows the options is run here, as the next step, with our input. As Slurm has it,
+# SIGTERM to srun kills the task, and SIGUSR1 is passed on to it.
 name=$(basename "$1")
 while [[ $1 == -* ]]; do [[ $1 != --job-name=* ]] || name=${1#*=}; shift; done
-"$@" &
+"$@" <&0 &
 task=$!
 trap 'kill -KILL "$task"' TERM
+trap 'kill -USR1 "$task"' USR1
 step=0
 until mkdir "$STEPS/$SLURM_JOB_ID.$step" 2>/dev/null; do step=$((step + 1)); done
 echo "$name" > "$STEPS/$SLURM_JOB_ID.$step/name"
@@ -38,11 +42,9 @@ cd "$STEPS"
 for step in *; do echo "$step $(cat "$step/name")"; done
 """
 SCANCEL = """#!/usr/bin/env bash
-# A signal for the tasks of a step: scancel --signal=TERM STEP.
-kill "-${1#--signal=}" "$(cat "$STEPS/$2/task")"
-"""
-SCONTROL = """#!/bin/sh
-echo 127.0.0.1
+# A signal for the processes of a step: scancel --quiet --signal=INT STEP.
+task=$(cat "$STEPS/$3/task")
+kill "-${2#--signal=}" "$task" $(ps -o pid= --ppid "$task")
 """
 
 
@@ -63,7 +65,7 @@ def submit(
     stubs = folder / "bin"
     stubs.mkdir()
     (folder / "steps").mkdir()
-    commands = {"srun": SRUN, "squeue": SQUEUE, "scancel": SCANCEL, "scontrol": SCONTROL}
+    commands = {"srun": SRUN, "squeue": SQUEUE, "scancel": SCANCEL}
     for command, text in commands.items():
         (stubs / command).write_text(text)
         (stubs / command).chmod(0o755)
@@ -77,7 +79,7 @@ def submit(
             "PATH": f"{stubs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "STEPS": str(folder / "steps"),
             "SLURM_JOB_ID": "17",
-            "SLURM_JOB_NODELIST": "node-[1]",
+            "SLURMD_NODENAME": "127.0.0.1",
             "SLURM_NNODES": "1",
             "RANKSCOPE_RUN": name,
             "COLLECTOR_PORT": ports[0],
@@ -112,6 +114,29 @@ def test_relays_that_nobody_came_to_are_told_to_end(tmp_path: Path) -> None:
     assert not (tmp_path / "rankscope-runs" / "nothing").exists()
 
 
+def test_a_signal_for_the_script_goes_to_the_command_alone(tmp_path: Path) -> None:
+    words = "import os, signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9)); "
+    words += "open('ready', 'w').close(); signal.pause()"
+    told = threading.Thread(target=tell, args=(tmp_path, signal.SIGUSR1))
+    told.start()
+    done = submit(tmp_path, "signalled", [sys.executable, "-c", words])
+    told.join()
+    assert done.returncode == 9, done.stderr
+    assert '"held_frames": 0' in done.stderr
+
+
+def tell(folder: Path, number: signal.Signals) -> None:
+    """Send a signal to the script, once its command is ready."""
+    while not (folder / "ready").exists():
+        time.sleep(0.1)
+    [script] = [
+        one
+        for one in psutil.Process().children()
+        if any("observe.sbatch" in word for word in one.cmdline())
+    ]
+    script.send_signal(number)
+
+
 def test_without_a_collector_it_says_where_frames_lie_and_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     began = time.monotonic()
@@ -124,7 +149,9 @@ def test_without_a_collector_it_says_where_frames_lie_and_does_not_wait(tmp_path
     )
     assert time.monotonic() - began < 90
     assert done.returncode == 0, done.stderr
-    spool = tmp_path / "spool" / "17.0"
+    spool = tmp_path / "spool" / "17"
+    assert "the collector has ended while the job runs" in done.stderr
+    assert "set RANKSCOPE_DIR" in done.stderr
     assert f"is not stored lies on each node in {spool}: docs/relay.md says how" in done.stderr
     command = [Path(sys.executable).parent / "rankscope"]
     collect = [*command, "collect", "--announce", "--until-done", "--bind", "tcp://127.0.0.1:*"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,29 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
     ran(tmp_path, "raises", code=1)
     events = run_of(tmp_path, "raises").events()
     assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTERM", "SIGHUP"])
+def test_a_signal_goes_to_the_command(tmp_path: Path, name: str) -> None:
+    script = (
+        f"import signal, sys; signal.signal(signal.{name}, lambda *_: sys.exit(9)); "
+        "print('ready', flush=True); signal.pause()"
+    )
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rankscope", "run", "--run", "x"),
+            *("--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c", script),
+        ],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(getattr(signal, name))
+    process.communicate(timeout=60)
+    assert process.returncode == 9
 
 
 def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:
