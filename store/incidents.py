@@ -39,6 +39,7 @@ CAUSES = (
     "vanishing-gradient",
     "drift",
     "loss-nonfinite",
+    "skipped-updates",
     "loss-spike",
     "agent-losses",
     "agent-overhead",
