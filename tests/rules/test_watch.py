@@ -285,6 +285,19 @@ def test_an_outlier_that_is_another_rank_each_time_is_chance(normal: Draw) -> No
     assert Job([FC], ranks=8).records(20, some_one) == []
 
 
+def test_ranks_are_not_compared_by_a_few_elements(normal: Draw) -> None:
+    one, some = (
+        SiteInfo(kind="local_weight_gradient", name="head.bias", shape=shape)
+        for shape in ((1,), (16,))
+    )
+
+    def odd_one(_: int) -> list[np.ndarray]:
+        return [np.full(16, 50.0 if rank == 6 else 1.0) for rank in range(8)]
+
+    assert Job([one], ranks=8).records(6, odd_one) == []
+    assert rules_of(Job([some], ranks=8).records(6, odd_one)) == ["rank-outlier"]
+
+
 def test_a_rank_that_is_missing_in_two_records_is_named(normal: Draw) -> None:
     job = Job([FC], ranks=3)
 

@@ -133,6 +133,12 @@ def test_the_ends_of_any_format_are_drawn_where_they_are(name: str, broken_job: 
         assert np.isfinite(line.dimension_values(1)).all(), "drawn, not only told"
 
 
+def test_short_names_of_formats_are_drawn(broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(open_run(broken_job), site=OTHER, step=20, formats="e4m3")
+
+    assert len(labelled(drawn, "float8_e4m3fn max"))
+
+
 def test_several_formats_can_be_compared_and_none(broken_job: Path) -> None:
     run = open_run(broken_job)
 
