@@ -182,12 +182,19 @@ def _by_rank(observed: Observed) -> Numbers:
 
 
 def _distributions(observed: Observed, dense: Numbers, known: list[int]) -> list[RankDistribution]:
-    """How the main statistics that are `RANKED` are distributed over ranks, by their peers."""
+    """How the main statistics that are `RANKED` are distributed over ranks, by their peers.
+
+    A rank whose finite elements are all zero beside others that are not finite does not count: its
+    numbers say nothing of how large its elements were.
+    """
     joined = observed.joined()
     peers = [observed.parts[number].layout.peers for number in observed.singles]
     count = max([own + 1 for own in peers] + [len(frame.header.peers) for _, frame, _ in joined])
     columns, sites = [MAIN.index(name) for name in RANKED], len(observed.plan.sites)
-    values = dense[:, :, columns].reshape(len(known), sites * len(RANKED))
+    values = dense[:, :, columns]
+    is_lost = (values == 0) & (dense[:, :, [MAIN.index("nonfinite")]] > 0)
+    values = np.where(is_lost, np.float32(np.nan), values)
+    values = values.reshape(len(known), sites * len(RANKED))
     found = list[RankDistribution]()
     for one in range(min(count, MAX_PEERS)):
         some = [place for place, own in enumerate(peers) if own == one]

@@ -24,6 +24,7 @@ WIDTH = 100
 INDENT = "   "
 BARS = "·▁▂▃▄▅▆▇█"
 MOST_BARS = 48
+MOST_OF_RUN = 4
 """Powers of two that are shown, the largest."""
 
 
@@ -124,6 +125,8 @@ def _finding_lines(number: int, one: Finding, *, several: bool) -> Iterator[str]
         yield _indented(unknown if one.undetermined else f"On {where}.")
     others = f", also {', '.join(one.others)}" if one.others else ""
     yield _indented(f"Spread: {one.spread}{others}. Confidence: {one.confidence}. {one.reason}")
+    if one.of_run:
+        yield _indented(f"Of the run as a whole: {' '.join(one.of_run[:MOST_OF_RUN])}")
     yield from _stored_lines(one)
     yield _indented(f"{one.meaning} {one.advice}".strip())
 

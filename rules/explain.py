@@ -76,6 +76,8 @@ class Finding:
     """How far it spread, in words."""
     others: Sequence[str]
     """Other rules that found something in the same incident."""
+    of_run: Sequence[str]
+    """What was told of the run as a whole in the same incident, in sentences."""
     stored: Evidence
     """What the store holds of the tensor: the steps before, and its exponents."""
 
@@ -240,6 +242,7 @@ def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
         threshold=cause.threshold,
         spread=f"{many} in {where}" if incident.sites else many,
         others=sorted({one.rule for one in incident.alerts} - {cause.rule}),
+        of_run=[one.text for one in incident.alerts if not one.site and one is not cause],
         stored=stored,
     )
 

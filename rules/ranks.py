@@ -17,6 +17,7 @@ from ..sketch.distribution import (
     log2_magnitude,
 )
 from ..sketch.labels import rank_words
+from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Seen
 
@@ -39,6 +40,9 @@ LEAST_OCTAVES = 1.25
 """Between a rank and half of the others: what is less than 2.4 times as large is no trouble."""
 CLEAR, CLEAR_OCTAVES = 20.0, 0.75
 """Unless the others are so alike that it is so many deviations."""
+LEAST_ELEMENTS = 16
+"""Of fewer independent ones chance alone moves the rms by more than a quarter of an octave (about
+1/sqrt(n) of one), of which `LEAST_OCTAVES` are five."""
 BASE = 5.0
 """Deviations beyond what chance gives the most extreme of all ranks at all sites."""
 LOCAL = (
@@ -68,6 +72,11 @@ def missing(seen: Seen, _: Memory) -> Verdict | None:
     return of_run(float(len(absent)), tell)
 
 
+def _elements(site: SiteInfo) -> float:
+    """How many elements a rank's tensor has; infinite where its shape is not known."""
+    return float(math.prod(site.shape)) if site.shape else math.inf
+
+
 def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     """How far the most extreme rank is from the others, over what chance explains.
 
@@ -76,6 +85,7 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     """
     summaries = seen.record.distribution
     rows = seen.rows(*LOCAL)
+    rows = rows[seen.known("elements", _elements)[rows] >= LEAST_ELEMENTS]
     if not len(summaries) or not len(rows):
         return None
     ranks, middle, deviation, lowest, highest, low_name, high_name = (

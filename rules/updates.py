@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 
 from ..sketch.table import PROJECTION
 from ..store.record import SiteInfo
-from .rule import Memory, Rule, Told, Verdict, of_rows
+from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Rows, Seen
 
 STILL = 5
 """So many records in a row must a weight stay as it is, while others change, to be told of."""
 IDLE = 50
 """So many must all stay as they are: gradients are added up over fewer micro-batches."""
+SKIPPED, SEEKING = 8, 16
+"""So many updates in a row does no scaler skip that has found its scale; to find it, it may skip
+more: from 2^32 to 2^16 these."""
 LEAST_ELEMENTS = 256
 """Of weights of fewer the sizes change by leaps: biases begin at zero."""
 FEW, SMOOTHING = 8, 1 / 8
@@ -33,16 +36,10 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
 
     Where no weight changes, the optimizer did nothing: that is told of the run, after more records.
     """
-    rows, record = seen.rows("weight"), seen.record
-    rows = rows[record.merged.has_checksum()[rows]]
+    rows, known, still = _unchanged(seen, memory)
     if not len(rows):
         return None
-    sites = record.sites[rows]
-    words = record.merged.checksum[rows].view(np.uint32).reshape(-1, 2).astype(np.float64)
-    low, high = memory.column("low", seen.size), memory.column("high", seen.size)
-    known = ~np.isnan(low[sites])
-    still = (low[sites] == words[:, 0]) & (high[sites] == words[:, 1])
-    low[sites], high[sites] = words.T
+    record, sites = seen.record, seen.record.sites[rows]
     for_how_long = memory.column("still", seen.size, 0.0)
     stepped = bool((known & ~still).any())  # else warm-up, accumulation, or nothing at all
     gradient = _of_gradients(seen, rows, "rms")
@@ -77,6 +74,53 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
 
     of_all = max(idle[0] - (IDLE - STILL), 0.0) if known.any() else np.nan
     return Verdict(sites=np.append(sites, -1), value=np.append(value, of_all), tell=tell)
+
+
+def _unchanged(seen: Seen, memory: Memory) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Rows of weights with a checksum, bool [rows]: whether it was seen before, and is the same."""
+    rows, merged = seen.rows("weight"), seen.record.merged
+    rows = rows[merged.has_checksum()[rows]]
+    sites = seen.record.sites[rows]
+    words = merged.checksum[rows].view(np.uint32).reshape(-1, 2).astype(np.float64)
+    low, high = memory.column("low", seen.size), memory.column("high", seen.size)
+    known = ~np.isnan(low[sites])
+    still = (low[sites] == words[:, 0]) & (high[sites] == words[:, 1])
+    low[sites], high[sites] = words.T
+    return rows, known, still
+
+
+def skipped(seen: Seen, memory: Memory) -> Verdict | None:
+    """In how many records in a row a gradient scaler lowered its scale: it skipped the update.
+
+    Not those in which a weight has changed: the scale was lowered by somebody else. While it has
+    fallen in every record so far it is being found, and `SEEKING` of them do not count.
+    """
+    scale = seen.training("loss_scale")
+    if np.isnan(scale):
+        return None
+    _, known, still = _unchanged(seen, memory)
+    last, at, first, since = (memory.column(name, 1) for name in ("scale", "at", "first", "since"))
+    falls, has_held = memory.column("falls", 1, 0.0), memory.column("held", 1, 0.0)
+    if scale < last[0] and not (known & ~still).any():
+        if not falls[0]:
+            first[0], since[0] = last[0], at[0]
+        falls[0] += 1
+    else:
+        has_held[0] = max(has_held[0], float(not np.isnan(last[0])))
+        falls[0] = 0.0
+    last[0], at[0] = scale, seen.record.step
+
+    def tell() -> Told:
+        seen_still = "no weight changed" if known.any() else "a skipped update changes no weight"
+        text = (
+            f"From step {since[0]:.0f} on the gradient scaler skipped updates in {falls[0]:.0f} "
+            f"records in a row: the loss scale fell from {figures(float(first[0]))} to "
+            f"{figures(scale)} in them, and {seen_still}."
+        )
+        evidence = {"records": float(falls[0]), "loss_scale": scale, "before": float(first[0])}
+        return Told(text=text, evidence=evidence, since=int(since[0]) if falls[0] else None)
+
+    return of_run(float(falls[0]) - (0 if has_held[0] else SEEKING), tell)
 
 
 def _of_gradients(seen: Seen, rows: Rows, statistic: str) -> np.ndarray:
@@ -205,6 +249,18 @@ UPDATES = (
         threshold=STILL - 1,
         clear=0.0,
         measure=not_updating,
+    ),
+    Rule(
+        name="skipped-updates",
+        severity="error",
+        meaning="The gradient scaler skips every update: the weights stay as they are.",
+        advice=(
+            "Look at where gradients are first not finite: a scale that falls on and on finds "
+            "no overflow of its own making, but NaN."
+        ),
+        threshold=SKIPPED - 1,
+        clear=0.0,
+        measure=skipped,
     ),
     Rule(
         name="lost-updates",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -55,6 +55,7 @@ BLOCK_FORMATS_BY_NAME: Mapping[str, BlockFormat] = {
 
 
 SHORT: Mapping[str, str] = {
+    "fp32": "float32",
     "fp16": "float16",
     "bf16": "bfloat16",
     "e5m2": "float8_e5m2",
@@ -78,6 +79,35 @@ def format_named(name: str) -> NumberFormat | BlockFormat:
     if whole in FORMATS:
         return number_format(whole)
     known = (*FORMATS, *BLOCK_FORMATS_BY_NAME, *SHORT)
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
+    begins = name.lower().replace("fp", "float") if name.lower().startswith("fp") else name
+    near = [one for one in known if one.startswith(begins)] if begins else []
+    near = near or get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(known)}."
     raise SettingError(f"There is no number format {name!r}; {hint}")
+
+
+def formats_named(formats: str | Iterable[str]) -> list[NumberFormat | BlockFormat]:
+    """The formats of one name, or of several; each once, in their order.
+
+    Raises:
+        SettingError: there is no such format.
+    """
+    names = [formats] if isinstance(formats, str) else formats
+    return list({one.name: one for one in map(format_named, names)}.values())
+
+
+def number_formats_named(formats: str | Iterable[str]) -> list[NumberFormat]:
+    """The same of those whose elements share no scale.
+
+    Raises:
+        SettingError: there is no such format, or its blocks have scales of their own.
+    """
+    found = list[NumberFormat]()
+    for one in formats_named(formats):
+        if isinstance(one, BlockFormat):
+            raise SettingError(
+                f"{one.name} has a scale for each block, and so no end of its own: ask for that of "
+                f"its elements, {one.element}, or see `Run.format_table`."
+            )
+        found.append(one)
+    return found

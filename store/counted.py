@@ -19,8 +19,9 @@ from ..sketch.exact_counts import (
     ExactCount,
     FineExponents,
 )
-from ..sketch.formats import BLOCK_FORMATS, number_format
+from ..sketch.formats import BLOCK_FORMATS
 from ..sketch.ranges import fit
+from ..sketch.shared_scales import number_formats_named
 from ..sketch.table import FIRST_EXPONENT, Ints, SketchTable
 from .fit import counted_of, fit_row, nonzero
 from .labels import by_step
@@ -81,7 +82,7 @@ def counts_at(reader: Reader, site: str, step: int, attempt: int | None) -> dict
 
 
 def fit_blocks(
-    table: SketchTable, counts: dict[ExactCount, Ints], formats: Sequence[str] | None
+    table: SketchTable, counts: dict[ExactCount, Ints], formats: str | Sequence[str] | None
 ) -> pd.DataFrame:
     """By exact count and format, see `Run.block_formats`; `table` is the sketch of the tensor.
 
@@ -89,7 +90,7 @@ def fit_blocks(
         SettingError: there is no such format.
     """
     total = nonzero(table)
-    targets = [number_format(name) for name in formats or BLOCK_FORMATS]
+    targets = number_formats_named(formats or BLOCK_FORMATS)
     rows = {
         (exact_count.name, target.name): fit_row(fit(exact_count, found, target))
         | {"counted_share": counted_of(exact_count, found) / total if total else 1.0}

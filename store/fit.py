@@ -9,14 +9,15 @@ import pandas as pd
 
 from ..sketch.derive import derive
 from ..sketch.exact_counts import NONZERO, BlockExponents, CastCounts, ExactCount
-from ..sketch.formats import NumberFormat, number_format
+from ..sketch.formats import NumberFormat
 from ..sketch.ranges import QUESTIONS, Bounded, fit
+from ..sketch.shared_scales import number_formats_named
 from ..sketch.table import ZERO, Ints, SketchTable
 from ..sketch.tally import Tally
 
 
 def fit_formats(
-    table: SketchTable, counts: Mapping[ExactCount, Ints], formats: Sequence[str]
+    table: SketchTable, counts: Mapping[ExactCount, Ints], formats: str | Sequence[str]
 ) -> pd.DataFrame:
     """By format, of the one row of `table`: shares with their bounds, and where the format ends.
 
@@ -29,8 +30,10 @@ def fit_formats(
         SettingError: there is no such format.
     """
     tally = Tally.of(table)
-    rows = [_row(table, tally, counts, number_format(name)) for name in formats]
-    return pd.DataFrame(rows, index=pd.Index(list(formats), name="format", dtype=object))
+    targets = number_formats_named(formats)
+    rows = [_row(table, tally, counts, target) for target in targets]
+    names = [target.name for target in targets]
+    return pd.DataFrame(rows, index=pd.Index(names, name="format", dtype=object))
 
 
 def fit_row(shares: Mapping[str, Bounded]) -> dict[str, float]:

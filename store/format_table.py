@@ -18,7 +18,7 @@ from ..sketch.exact_counts import BlockExponents
 from ..sketch.formats import NumberFormat
 from ..sketch.ranges import QUESTIONS, Bounded, fit
 from ..sketch.scaling import best_shift
-from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, BlockFormat, format_named
+from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, BlockFormat, formats_named
 from ..sketch.table import Floats, Ints, SketchTable
 from ..sketch.tally import Tally
 from .fit import counted_of
@@ -45,7 +45,7 @@ VALUE, LOW, HIGH = range(len(BOUNDS))
 class Question:
     """What is asked of all sites."""
 
-    formats: Sequence[str]
+    formats: str | Sequence[str]
     scale: Scale
     most_overflow: float
     """Share of a tensor's elements that may overflow, or be clipped, in one that fits."""
@@ -61,7 +61,7 @@ def format_table(reader: Reader, chosen: Chosen, places: Indices, asked: Questio
     Raises:
         SettingError: there is no such format, kind, or scale.
     """
-    targets = list({one.name: one for one in map(format_named, asked.formats)}.values())
+    targets = formats_named(asked.formats)
     if not targets:
         raise SettingError("`formats` must name a number format, as float8_e4m3fn.")
     sites = reader.sites(places)

@@ -26,7 +26,6 @@ CAUSES = (
     "poor-initialisation",
     "optimizer-poisoned",
     "update-ratio",
-    "underflow",
     "overflow",
     "weights-not-updating",
     "nonfinite",
@@ -36,14 +35,17 @@ CAUSES = (
     "zero-gradient",
     "exploding-activation",
     "exploding-gradient",
+    "underflow",
     "vanishing-gradient",
     "drift",
     "loss-nonfinite",
+    "skipped-updates",
     "loss-spike",
     "agent-losses",
     "agent-overhead",
 )
-"""Rules by how much they say of the cause; those that are not named come last."""
+"""Rules by how much they say of the cause; those that are not named come last. What explodes makes
+gradients underflow, as a normalisation divides by it, and never the other way round."""
 OF_RANKS = (COPIES, SUMS, "missing-rank", "rank-outlier")
 """What these find follows from nothing but themselves: numbers go bad on all ranks alike."""
 COUNTED = (COPIES, SUMS, "missing-rank", "nonfinite", "loss-nonfinite")
@@ -282,10 +284,12 @@ def _incident(number: int, alerts: Sequence[Alert], order: Mapping[str, int]) ->
     early = [one for one in alerts if one.record - first <= _lag(one.rule)]
     rule = _cause(early)
     alike = [one for one in early if one.rule == rule]
-    begin = min(one.first_step for one in alike)
-    within = 0 if rule in COUNTED else AT_ONCE
-    at_once = [one for one in alike if one.first_step - begin <= within]
+    # Since when, those that compare only infer: what they told together began together.
+    began = [one.record if rule in COMPARING else one.first_step for one in alike]
+    until = min(began) + (0 if rule in COUNTED else AT_ONCE)
+    at_once = [one for one, when in zip(alike, began, strict=True) if when <= until]
     cause = min(at_once, key=lambda one: (order.get(one.site, -1), one.first_step))
+    begin = min(one.first_step for one in ([cause] if rule in COMPARING else at_once))
     goes_on = any(one.last_step is None for one in alerts)
     return Incident(
         number=number,

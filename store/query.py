@@ -104,7 +104,9 @@ class Run:
         self._reader = reader
 
     def __repr__(self) -> str:
-        return f"<Run {self.name!r} at {self.path}, {self._reader.state.records} records>"
+        attempts = len(self._reader.meta.attempts)
+        several = f", {attempts} attempts" if attempts > 1 else ""
+        return f"<Run {self.name!r} at {self.path}, {self._reader.state.records} records{several}>"
 
     @property
     def name(self) -> str:
@@ -454,7 +456,7 @@ class Run:
         *,
         site: str,
         step: int,
-        formats: Sequence[str] = FORMATS,
+        formats: str | Sequence[str] = FORMATS,
         view: View = "merged",
         attempt: int | None = None,
     ) -> pd.DataFrame:
@@ -492,7 +494,7 @@ class Run:
         name: str | None = None,
         site: str | None = None,
         sites: Labels = None,
-        formats: Sequence[str] = NARROW_FORMATS,
+        formats: str | Sequence[str] = NARROW_FORMATS,
         scale: Scale = 0,
         most_overflow: float = 0.0,
         most_underflow: float = 0.01,
@@ -512,8 +514,9 @@ class Run:
         Args:
             steps: a step, or first and last; the worst of them counts.
             kind, name, site, sites: which sites, see `scalar`.
-            formats: names, as float8_e4m3fn, or e4m3; and those with a scale by block: mxfp8_e5m2,
-                mxfp8_e4m3, mxfp6_e3m2, mxfp6_e2m3, mxfp4_e2m1, nvfp4, which scale themselves.
+            formats: a name, or several, as float8_e4m3fn, or e4m3; and those with a scale by
+                block: mxfp8_e5m2, mxfp8_e4m3, mxfp6_e3m2, mxfp6_e2m3, mxfp4_e2m1, nvfp4,
+                which scale themselves.
             scale: the exponent of a power of two by which all are multiplied, or one for each
                 kind; "site": the best of each site, or "kind": of each kind as a whole. The best
                 is one with which nothing overflows in any of the steps; of these one with which
@@ -588,7 +591,7 @@ class Run:
         *,
         site: str,
         step: int,
-        formats: Sequence[str] | None = None,
+        formats: str | Sequence[str] | None = None,
         attempt: int | None = None,
     ) -> pd.DataFrame:
         """How one tensor would fit formats whose elements share a scale by block.
@@ -912,8 +915,10 @@ class Run:
         ranks' own gradients are those of small batches, their mean is that of a large one: so it
         costs nothing beside them. `gradient_square` estimates |G|^2 and `trace` tr(S), each from
         one step alone, unbiased and noisy, of gradients as backward makes them, without the loss
-        scale. `noise_scale` is the ratio of their means over the steps up to this one, `error` its
-        standard error: NaN where the gradient cannot be told from noise, or too little is known.
+        scale: a loss that is divided by k micro-batches makes both k^2 times as small, and leaves
+        their ratio as it is. `noise_scale` is the ratio of their means over the steps up to this
+        one, `error` its standard error: NaN where the gradient cannot be told from noise, or too
+        little is known.
 
         Args:
             batch: samples, or tokens, in one micro-batch of one rank; the noise scale is in the

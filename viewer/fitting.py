@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..sketch.errors import SettingError
 from ..sketch.exact_counts import exact_count_named
-from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, format_named
+from ..sketch.shared_scales import BLOCK_FORMATS_BY_NAME, formats_named
 from ..store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, VERDICTS
 from ..store.query import NARROW_FORMATS
 from ..store.sketched import fullest_step, sketched_steps
@@ -201,7 +201,7 @@ def read_formats(text: str) -> list[str]:
         SettingError: there is no such format.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
-    return list(dict.fromkeys(format_named(name).name for name in names))
+    return [one.name for one in formats_named(names)]
 
 
 def read_most(text: str) -> tuple[float, float]:

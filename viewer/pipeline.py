@@ -96,7 +96,7 @@ def load_pipeline(run: Run, *, records: pd.DataFrame) -> Pipeline:
         overhead=_overhead(health),
         stretch=float(np.nanmax([1.0, *_column(health, "stretch", "latest")])),
         incomplete=records["complete"].tolist().count(False),
-        records=len(records),
+        records=sum(run.attempts["records"].tolist()),
         lost=dict(sorted(lost.items(), key=lambda one: -one[1][0])),
         drops={name: number for name, number in drops.items() if number},
     )

@@ -138,7 +138,7 @@ def load_training(run: Run, name: str) -> Lines:
     values = np.where(np.isfinite(values), values, np.nan)
     by_rank = dict(zip(ranks, values, strict=True))
     if name == "loss":
-        bad += _lost(run, steps, by_rank)
+        bad += _lost(run, table["attempt"].values, steps, by_rank)
     low, high = envelope(values)
     finite = np.isfinite(found.transpose("rank", "step", "name").values[heard])
     given = np.asarray(finite.any(axis=2))
@@ -172,18 +172,37 @@ def _gaps(values: Floats, given: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _lost(
-    run: Run, steps: NDArray[np.int64], by_rank: Mapping[int, Floats]
+    run: Run,
+    attempts: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    by_rank: Mapping[int, Floats],
 ) -> list[tuple[int, int]]:
-    """(step, rank) where the loss was NaN: the store alone cannot tell that from none at all."""
+    """(step, rank) where the loss was NaN: the store alone cannot tell that from none at all.
+
+    An alert is of its own attempt, and none of the record after training, which has no loss, nor of
+    a rank that a record lacks.
+
+    Args:
+        attempts: int64 [steps]: which the record of each step is of.
+    """
     alerts = run.alerts()
+    columns = ["attempt", "ranks", "first_step", "last_step"]
+    told = alerts.loc[alerts["rule"] == "loss-nonfinite", columns]
+    if not len(told):
+        return []
+    records = run.records()
+    final = np.isin(steps, records.loc[records["final"], "step"])
+    short = records.loc[~records["complete"], ["step", "missing"]]
+    lacking = {(step, rank) for step, some in short.itertuples(index=False) for rank in some}
     found = list[tuple[int, int]]()
-    told = alerts.loc[alerts["rule"] == "loss-nonfinite", ["ranks", "first_step", "last_step"]]
-    for ranks, first, last in told.itertuples(index=False):
-        during = (steps >= first) & (steps <= (steps[-1] if pd.isna(last) else last))
+    for attempt, ranks, first, last in told.itertuples(index=False):
+        during = (attempts == attempt) & (steps >= first) & ~final
+        if not pd.isna(last):
+            during &= steps <= last
         for rank in ranks or by_rank:
             if rank in by_rank:
-                lost = steps[during & np.isnan(by_rank[rank])]
-                found += [(int(step), rank) for step in lost]
+                lost = steps[during & np.isnan(by_rank[rank])].tolist()
+                found += [(step, rank) for step in lost if (step, rank) not in lacking]
     return found
 
 

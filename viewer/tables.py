@@ -90,7 +90,9 @@ def _odd(one: Outlier) -> str:
 
 
 def _ratio(one: Outlier, ratio: float) -> str:
-    return words.ratio(ratio) if one.is_known else f"{words.number(max(ratio, 1 / ratio))} apart"
+    if one.is_known:
+        return words.ratio(ratio)
+    return f"{words.ratio(max(ratio, 1 / ratio)).removeprefix('× ')} apart"
 
 
 def _worst(one: Outlier) -> str:

@@ -19,6 +19,8 @@ VIEWS: Mapping[str, str] = {
 }
 """Views that are no rank, and how they are called."""
 
+ENDLESS = 2.0**128
+"""A ratio of so much is one of a number to zero."""
 SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
 
@@ -52,8 +54,13 @@ def as_power(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """A ratio that is not negative, as what it does to a number: `× 3`, or `÷ 40`."""
-    return f"÷ {number(1 / value)}" if 0 < value < 1 else f"× {number(value)}"
+    """A ratio that is not negative, as what it does to a number: `× 3`, `÷ 40`, or `× ∞`.
+
+    It is infinite beyond 2^128, the largest float32 over 1: the store has 2^-200 in place of 0.
+    """
+    if value < 1:
+        return f"÷ {number(1 / value)}" if value > 1 / ENDLESS else "÷ ∞"
+    return "× ∞" if value >= ENDLESS else f"× {number(value)}"
 
 
 def share(part: float) -> str:

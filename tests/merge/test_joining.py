@@ -58,8 +58,11 @@ class Job:
         ]
         self.seed = seed
 
-    def contribution(self, rank: int, *, odd: bool = False) -> Contribution:
-        """What a rank holds; where `odd` its last site has one bit flipped."""
+    def contribution(self, rank: int, *, odd: bool = False, lost: bool = False) -> Contribution:
+        """What a rank holds; where `odd` its last site has one bit flipped.
+
+        Where it is `lost` its elements are zero but for one that is not finite.
+        """
         tables = []
         for number, site in enumerate(self.sites):
             cell = [
@@ -69,6 +72,8 @@ class Job:
             ]
             random = np.random.default_rng([self.seed, number, *cell])
             data = random.standard_normal(5).astype(np.float32)
+            if lost:
+                data[:] = 0, 0, np.nan, 0, 0
             if odd and number == len(self.sites) - 1:
                 data.view(np.uint32)[0] ^= 1
             tables.append(sketch_array(data, start=5 * sum(cell)))
@@ -140,7 +145,10 @@ def jobs(draw: st.DrawFn) -> tuple[Job, dict[int, Contribution], list[int]]:
     job = Job(draw(st.integers(0, 99)), sizes, draw(how))
     there = draw(st.sets(st.sampled_from(list(job.ranks)), min_size=1))
     odd = draw(st.sets(st.sampled_from(sorted(there)), max_size=2))
-    parts = {rank: job.contribution(rank, odd=rank in odd) for rank in sorted(there)}
+    lost = draw(st.sets(st.sampled_from(sorted(there)), max_size=2))
+    parts = {
+        rank: job.contribution(rank, odd=rank in odd, lost=rank in lost) for rank in sorted(there)
+    }
     return job, parts, [draw(st.integers(-1, 3)) for _ in parts]
 
 

@@ -28,6 +28,7 @@ from rankscope.sketch import (
     main_statistics,
     sketch_array,
 )
+from rankscope.sketch.distribution import MAGNITUDES, NAMES, RANKED, RANKS
 from rankscope.sketch.reference import glance_at
 from rankscope.wire import MeshAxis, Site, SiteExactCount
 
@@ -321,6 +322,21 @@ def test_the_spread_names_the_ranks_of_the_extremes_and_ignores_nan() -> None:
     assert spread["nonfinite"].tolist() == [0.0, 1.0, 0.0, 10.0]
     assert np.isnan(spread["std"]).all()
     assert merged.by_rank[20][0, MAIN.index("mean")] == -5.0
+
+
+def test_zeros_beside_what_is_not_finite_say_nothing_of_a_rank_s_size() -> None:
+    site = Site(kind="local_weight_gradient", name="w", placement={"dp": "partial"})
+    arrays = [[2.0, 2.0], [0.0, np.nan], [0.0, 0.0], [8.0, 2.0], [8.0, np.inf]]
+    parts = {
+        rank: contribution([site], [np.array(values, np.float32)], {"dp": (5, rank)})
+        for rank, values in enumerate(arrays)
+    }
+
+    over_ranks = merge_contributions(parts).distribution[0, 0, RANKED.index("abs_max")]
+
+    assert over_ranks[RANKS] == 4
+    assert over_ranks[NAMES].tolist() == [2, 0, 3, 4, 3, 4, 0, 2]
+    assert over_ranks[MAGNITUDES].tolist() == [0, 2, 8, 8, 8, 8, 2, 0]
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -47,6 +47,19 @@ def test_the_rule_that_says_most_of_the_cause_speaks_if_it_was_found_soon() -> N
     assert one.cause.rule == "loss-spike"
 
 
+def test_what_explodes_speaks_for_the_gradients_that_underflow_by_it() -> None:
+    blown_up = [
+        alert("exploding-activation", "b", 30, first_step=9, ranks=(1,)),
+        alert("exploding-activation", "a", 30, first_step=28, ranks=(1,)),
+    ]
+    later = [alert("underflow", "c", 32, first_step=31), alert("nonfinite", "a", 33, ranks=(1,))]
+
+    [one] = group([*blown_up, *later], ORDER)
+
+    assert (one.cause.rule, one.cause.site, one.ranks) == ("exploding-activation", "a", (1,))
+    assert one.first_step == 28
+
+
 def test_what_begins_later_is_another_unless_an_error_goes_on() -> None:
     early = alert("underflow", severity="warning")
     late = alert("dead-activation", "b", 100, severity="warning")

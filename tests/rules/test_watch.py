@@ -168,6 +168,37 @@ def test_that_no_weight_changes_for_long_is_told_of_the_run(normal: Draw) -> Non
     assert (over.rule, over.last_step) == ("weights-not-updating", 59)
 
 
+def test_a_scaler_that_skips_every_update_is_told_of_the_run(normal: Draw) -> None:
+    job, weight, still = Job([BIAS]), lambda _: normal(0.02), normal(0.02)
+    job.records(4, weight, training={"loss_scale": 1024.0})
+    job.record(still, training={"loss_scale": 1024.0})
+
+    quiet = [
+        one for n in range(7) for one in job.record(still, training={"loss_scale": 512 / 2**n})
+    ]
+    [told] = job.record(still, training={"loss_scale": 4.0})
+    [over] = job.record(normal(0.02), training={"loss_scale": 4.0})
+
+    assert quiet == []
+    assert (told.rule, told.severity, told.site) == ("skipped-updates", "error", "")
+    assert (told.first_step, told.value, told.threshold) == (4, 8.0, 7.0)
+    assert told.text == (
+        "From step 4 on the gradient scaler skipped updates in 8 records in a row: the loss scale "
+        "fell from 1,024 to 4 in them, and no weight changed."
+    )
+    assert (over.rule, over.last_step) == ("skipped-updates", 12)
+
+
+def test_a_scale_that_is_being_found_or_lowered_by_hand_is_no_trouble(normal: Draw) -> None:
+    start, lowered, still = Job([BIAS]), Job([BIAS]), normal(0.02)
+    lowered.records(3, lambda _: normal(0.02), training={"loss_scale": 2.0**20})
+
+    for fall in range(20):
+        scale = {"loss_scale": 2.0 ** (32 - fall)}
+        assert start.record(still, training=scale) == []
+        assert lowered.record(normal(0.02), training={"loss_scale": 2.0 ** (20 - fall)}) == []
+
+
 def test_a_spike_of_one_record_is_told_where_it_is_hundreds_of_times_as_large(
     normal: Draw,
 ) -> None:
@@ -252,6 +283,19 @@ def test_an_outlier_that_is_another_rank_each_time_is_chance(normal: Draw) -> No
         return [normal(5.0 if rank == step % 8 else 1.0) for rank in range(8)]
 
     assert Job([FC], ranks=8).records(20, some_one) == []
+
+
+def test_ranks_are_not_compared_by_a_few_elements(normal: Draw) -> None:
+    one, some = (
+        SiteInfo(kind="local_weight_gradient", name="head.bias", shape=shape)
+        for shape in ((1,), (16,))
+    )
+
+    def odd_one(_: int) -> list[np.ndarray]:
+        return [np.full(16, 50.0 if rank == 6 else 1.0) for rank in range(8)]
+
+    assert Job([one], ranks=8).records(6, odd_one) == []
+    assert rules_of(Job([some], ranks=8).records(6, odd_one)) == ["rank-outlier"]
 
 
 def test_a_rank_that_is_missing_in_two_records_is_named(normal: Draw) -> None:

@@ -225,6 +225,17 @@ def test_of_copies_with_a_majority_the_odd_rank_is_named(write: Callable[..., Pa
     assert open_run(path).alerts()["undetermined"].tolist() == [False]
 
 
+def test_what_was_found_of_the_run_as_a_whole_is_told_with_its_incident(
+    write: Callable[..., Path],
+) -> None:
+    lost = alert(rule="nonfinite", site="activation:fc", text="activation:fc holds 2 NaN.")
+    whole = alert(rule="skipped-updates", site="", text="The gradient scaler skipped updates.")
+
+    text = told(write(lost, whole))
+
+    assert "Of the run as a whole: The gradient scaler skipped updates." in text
+
+
 def test_a_run_without_tensors_is_not_called_healthy(tmp_path: Path) -> None:
     job = Job([], ranks=1)
     job.records(3, training={"loss": 1.0})

@@ -56,6 +56,24 @@ def test_a_run_says_what_it_is(run: Run, path: Path) -> None:
     ]
 
 
+def test_a_run_of_several_attempts_says_so(run: Run, writer: RunWriter, path: Path) -> None:
+    writer.catalog.attempt_of("second launch")
+    writer.commit([], streams={"s": 1})
+    run.refresh()
+
+    assert repr(run) == f"<Run 'gpt' at {path}, 20 records, 2 attempts>"
+
+
+def test_one_name_of_a_format_is_one_everywhere(run: Run) -> None:
+    assert run.formats(site=UP_0, step=1, formats="e4m3").index.tolist() == ["float8_e4m3fn"]
+    table = run.format_table(1, site=UP_0, formats="e4m3")
+    assert table["format"].values.tolist() == ["float8_e4m3fn"]
+    with pytest.raises(SettingError, match="'fp8'; did you mean float8_e5m2, float8_e5m2fnuz, f"):
+        run.formats(site=UP_0, step=1, formats="fp8")
+    with pytest.raises(SettingError, match="nvfp4 has a scale for each block"):
+        run.formats(site=UP_0, step=1, formats="nvfp4")
+
+
 def test_sites_come_in_the_order_of_execution(run: Run) -> None:
     sites = run.sites()
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
-from rankscope.store import open_run
+from rankscope.store import RunWriter, open_run
 from rankscope.viewer import grid, plots
 from rankscope.viewer.plots.guesses import shares
 from rankscope.viewer.spectrum import Spectrum, outline
@@ -131,6 +131,21 @@ def test_the_ends_of_any_format_are_drawn_where_they_are(name: str, broken_job: 
         line = labelled(drawn, f"{name} {end}")
         assert line.dimension_values(0).tolist() == [np.log2(value)] * 2
         assert np.isfinite(line.dimension_values(1)).all(), "drawn, not only told"
+
+
+def test_a_run_without_sites_says_so(tmp_path: Path) -> None:
+    with RunWriter.open(tmp_path / "empty", run="empty") as writer:
+        writer.catalog.attempt_of("launch")
+        writer.commit([], streams={"s": 1})
+
+    with pytest.raises(SettingError, match="No site has been recorded yet"):
+        plots.scalar_heatmap(open_run(tmp_path / "empty"), "rms")
+
+
+def test_short_names_of_formats_are_drawn(broken_job: Path) -> None:
+    drawn = plots.exponent_histogram(open_run(broken_job), site=OTHER, step=20, formats="e4m3")
+
+    assert len(labelled(drawn, "float8_e4m3fn max"))
 
 
 def test_several_formats_can_be_compared_and_none(broken_job: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -41,6 +42,35 @@ def test_what_is_given_now_and_then_lacks_nothing(new_job: Callable[..., Any]) -
 
     for name in ("loss", "validation"):
         assert not series.load_training(run, name).lost.size
+
+
+def test_a_lost_loss_is_of_its_attempt_and_not_of_the_weights_after_it(
+    new_job: Callable[..., Any],
+) -> None:
+    job = new_job(bad_step=None, watched=True)
+    catalog = job.writer.catalog
+    job.training = lambda step, rank: {"loss": nan if rank == 1 and step >= 5 else 2.0}
+    job.commit(range(6))
+    job.commit(range(6, 7), without=(1,))
+    job.commit(range(7, 10))
+    healthy = catalog.attempt_of("launch-2")
+    catalog.set_attempt(healthy, job.ranks, {"dp": job.ranks}, catalog.meta.attempts[0].ranks)
+    for attempt, step in ((0, 10), (healthy, 9)):
+        weights = job.record(job.writer.next_record, step, without=(), spike={})
+        told = {rank: dict[str, float]() for rank in range(job.ranks)}
+        last = replace(weights, attempt=attempt, final=True, training=told)
+        job.writer.commit([last], streams={})
+    job.attempt, job.watch = healthy, None
+    job.training = lambda step, rank: {"loss": 2.0} if step != 8 else {}
+    job.commit(range(7, 9))
+    run = open_run(job.path)
+
+    found = series.load_training(run, "loss")
+
+    assert run.alerts()["rule"].tolist() == ["loss-nonfinite"]
+    assert run.alerts()["last_step"].isna().all()
+    assert found.steps.tolist() == list(range(11))
+    assert found.bad == [(5, 1), (9, 1)]
 
 
 def test_a_stretch_without_a_number_is_at_one_level() -> None:

@@ -51,6 +51,22 @@ def test_ranks_are_told_in_runs() -> None:
     assert words.rank_words([2]) == "rank 2"
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3.0, "× 3"),
+        (0.025, "÷ 40"),
+        (2.0**125, "× 4.254e+37"),
+        (2.0**200 * 0.6, "× ∞"),
+        (2.0**-200 * 0.6, "÷ ∞"),
+        (math.inf, "× ∞"),
+        (0.0, "÷ ∞"),
+    ],
+)
+def test_a_number_over_zero_is_endless(value: float, expected: str) -> None:
+    assert words.ratio(value) == expected
+
+
 def test_ages() -> None:
     assert [words.age(s) for s in (0.5, 42, 125, 7300, 200000)] == [
         "just now",

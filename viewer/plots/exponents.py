@@ -11,7 +11,8 @@ import holoviews as hv
 import numpy as np
 
 from ...sketch.errors import SettingError
-from ...sketch.formats import FORMATS, NumberFormat, number_format
+from ...sketch.formats import FORMATS, NumberFormat
+from ...sketch.shared_scales import number_formats_named
 from ...store.selection import nearest
 from .. import words
 from ..figures import colours
@@ -158,7 +159,7 @@ def _formats(source: Source, site: str, formats: Formats) -> list[NumberFormat]:
     if formats is None:
         own = source.dtype(site)
         return [site_format(own)] if own in FORMATS else []
-    return [number_format(name) for name in ([formats] if isinstance(formats, str) else formats)]
+    return number_formats_named(formats)
 
 
 def ends(target: NumberFormat) -> dict[str, float]:

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
-from ...sketch.formats import FORMATS, number_format
+from ...sketch.formats import FORMATS
 from ...sketch.ranges import QUESTIONS
+from ...sketch.shared_scales import number_formats_named
 from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
 from ...store.logframe import SCALARS, TENSOR_TYPES
 from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
@@ -207,7 +208,7 @@ class FrameSource:
         most: tuple[float, float],
     ) -> pd.DataFrame:
         """By site and format what is lost in the worst step."""
-        names = [number_format(name).name for name in formats]
+        names = [target.name for target in number_formats_named(formats)]
         limits = (steps, steps) if isinstance(steps, int) else steps
         parts: list[pd.DataFrame] = []
         for site in sites:

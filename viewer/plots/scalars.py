@@ -308,7 +308,9 @@ def picture(
 ) -> look.Plot:
     """A grid as a picture: shades, what has none, and a hatch where nothing was observed."""
     rows = len(cells.names)
-    if not rows or not cells.first.size:
+    if not rows:
+        raise SettingError("No site has been recorded yet.")
+    if not cells.first.size:
         raise SettingError(f"There is nothing to draw of {title} in these steps.")
     # Dimensions of its own: HoloViews gives those of one label one range in all plots.
     row = hv.Dimension(f"row of {title}")

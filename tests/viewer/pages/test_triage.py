@@ -11,6 +11,7 @@ import numpy as np
 
 from rankscope.rules import why
 from rankscope.store import Alert, Event, RankInfo, open_run
+from rankscope.viewer.pipeline import load_pipeline
 
 ORIGIN = "activation:blocks.2.mlp.act"
 
@@ -345,6 +346,7 @@ def test_attempts_are_listed_the_latest_first(new_job: Callable, open_page: Call
     rows = re.findall("<tr>(.*?)</tr>", page.told.attempts)[1:]
     assert plain(rows[0]).startswith("1 0 of 8 dp 8 3 2–4 2025-10-09 08:53:22")
     assert plain(rows[1]).startswith("0 4 of 4 dp 4 3 0–2")
+    assert load_pipeline(page.session.run, records=page.session.run.records()).records == 6
 
 
 def test_where_the_loss_was_nan_its_line_is_marked(new_job: Callable, open_page: Callable) -> None:
