@@ -237,7 +237,9 @@ class Scope(Block):
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
         if self._to is None:
             meeting, share = processes.meeting(), processes.share
-            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
+            self._to, self._keys = collector_of(
+                meeting, share, settings.run, settings.directory, self._own_collector
+            )
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         self._printer = Printer(self._worker.submit)
         self._layout = Layout(
@@ -256,8 +258,9 @@ class Scope(Block):
             self.health,
             self._printer,
         )
-        self._worker.start()
-        if settings.mesh is not None:  # it says hello while the step is compiled
+
+    def _prepare(self) -> None:
+        if self._settings.mesh is not None:  # it says hello while the step is compiled
             self._layout.settle(())
         from ..kernel import warm  # here, not with the module: it imports numba
 

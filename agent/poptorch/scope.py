@@ -274,13 +274,15 @@ class Scope(Block):
                 lambda _, make: make(),
                 settings.run,
                 settings.directory,
+                self._own_collector,
             )
         self._outbox = Outbox(to, hello, keys=keys)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         self._delivery = Delivery(
             self._book, self._outbox, self._telling, self._worker.submit, self.health
         )
-        self._worker.start()
+
+    def _prepare(self) -> None:
         warm()
         self._begun = time.monotonic()
 
