@@ -78,6 +78,7 @@ class Block(ABC):
             raise SettingError(
                 "A scope can be entered once; call observe() again for another block."
             )
+        self._refuse_twin()
         is_made = False
         try:
             self._enter()
@@ -170,6 +171,18 @@ class Block(ABC):
 
     def _how_it_ended(self, error: BaseException | None) -> str:
         return f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else ""
+
+    def _refuse_twin(self) -> None:
+        """Two collectors of one process cannot write one run."""
+        own = self.path.absolute()
+        twins = [one for one in self._open_blocks if one.path.absolute() == own]
+        if self._destination is None and any(one.destination is None for one in twins):
+            module = type(self).__module__.rpartition(".")[0]
+            raise SettingError(
+                f"Run {self._run!r} in {own.parent} is observed by this process already, by a "
+                f"scope that was not left: call {module}.leave_scopes(), which leaves all that are "
+                "open, or take another `run=` or `directory=`."
+            )
 
     def _undo(self, error: BaseException, *, is_made: bool) -> None:
         """Leave nothing behind of a block that was not wholly entered.

@@ -105,7 +105,8 @@ class EmbeddedCollector:
         process.wait()  # the shell
         if not line:
             said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
-            raise RankscopeError(last_sentence(said) or "The embedded collector did not start.")
+            why = last_sentence(said).replace("--store or run name", "`directory` or `run`")
+            raise RankscopeError(why or "The embedded collector did not start.")
         return str(json.loads(line)["address"])
 
 

@@ -25,6 +25,7 @@ from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
+from ..warming import warm
 from ..worker import Worker
 from .collecting import Taps, collect
 from .delivery import Delivery
@@ -262,8 +263,6 @@ class Scope(Block):
     def _prepare(self) -> None:
         if self._settings.mesh is not None:  # it says hello while the step is compiled
             self._layout.settle(())
-        from ..kernel import warm  # here, not with the module: it imports numba
-
         warm()
         self._begun = time.monotonic()
 
@@ -365,3 +364,11 @@ class Scope(Block):
         self._streams.beat(
             now, step=self._step, tensors=len(self._book.sites), health=self.health()
         )
+
+
+def leave_scopes() -> None:
+    """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+    For a notebook that has lost them, as it runs a cell anew in which one was entered.
+    """
+    _scopes.leave()

@@ -598,3 +598,11 @@ def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     scope = _scopes.innermost
     return scope.tap(name, tensor, mode=mode) if scope is not None else tensor
+
+
+def leave_scopes() -> None:
+    """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+    For a notebook that has lost them, as it runs a cell anew in which one was entered.
+    """
+    _scopes.leave()
