@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ..sketch.errors import SettingError
 from ..wire.messages import PROCESS_ENDED, TRAINING_ENDED
 from .alerts import AlertCallback, AlertCallbacks
+from .embedded import EmbeddedCollector
 from .lifetime import OpenBlocks
 from .outbox import OutboxStatistics
 from .selection import RankscopeWarning
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_S = 15.0
 """How long leaving the block may wait for the collector, in seconds."""
+UNDO_S = 5.0
+"""And how long where it could not be entered."""
 
 
 def numbers_given(training: Mapping[str, Number | None]) -> dict[str, Number]:
@@ -51,6 +54,7 @@ class Block(ABC):
         self._destination = to
         self._step = self._start = start
         self._state = "new"
+        self._own_collector = EmbeddedCollector()
         self._callbacks = AlertCallbacks()
         self._statistics: OutboxStatistics | None = None
         self.ends_with_process = False
@@ -74,10 +78,19 @@ class Block(ABC):
             raise SettingError(
                 "A scope can be entered once; call observe() again for another block."
             )
-        self._enter()
-        self._state = "open"
-        self._open_blocks.opened(self)
-        self._begin()
+        self._refuse_twin()
+        is_made = False
+        try:
+            self._enter()
+            is_made = True
+            self._worker.start()  # it says hello while kernels are compiled
+            self._prepare()
+            self._state = "open"
+            self._open_blocks.opened(self)
+            self._begin()
+        except BaseException as error:  # Ctrl-C above all
+            self._undo(error, is_made=is_made)
+            raise
         return self
 
     def __exit__(
@@ -159,11 +172,39 @@ class Block(ABC):
     def _how_it_ended(self, error: BaseException | None) -> str:
         return f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else ""
 
-    def _let_go(self, why: str) -> None:
+    def _refuse_twin(self) -> None:
+        """Two collectors of one process cannot write one run."""
+        own = self.path.absolute()
+        twins = [one for one in self._open_blocks if one.path.absolute() == own]
+        if self._destination is None and any(one.destination is None for one in twins):
+            module = type(self).__module__.rpartition(".")[0]
+            raise SettingError(
+                f"Run {self._run!r} in {own.parent} is observed by this process already, by a "
+                f"scope that was not left: call {module}.leave_scopes(), which leaves all that are "
+                "open, or take another `run=` or `directory=`."
+            )
+
+    def _undo(self, error: BaseException, *, is_made: bool) -> None:
+        """Leave nothing behind of a block that was not wholly entered.
+
+        Args:
+            is_made: whether `_enter` was done.
+        """
+        self._state = "closed"
+        try:
+            if is_made:
+                self._let_go(self._how_it_ended(error), timeout_s=UNDO_S)
+                self._worker.join()
+                self._statistics = self._transport()
+        finally:
+            self._own_collector.end()
+
+    def _let_go(self, why: str, *, timeout_s: float = CLOSE_S) -> None:
         """End the record that is open, and let the agent's thread say goodbye.
 
         Args:
             why: what is told of training that did not end well.
+            timeout_s: how long the thread may take.
         """
         self._state = "closed"
         self._open_blocks.closed(self)
@@ -172,9 +213,9 @@ class Block(ABC):
             if why:
                 self._report(why)
             self._send_rest(partial=bool(why))
-            self._worker.submit(lambda: self._finish(CLOSE_S / 3))
+            self._worker.submit(lambda: self._finish(timeout_s / 3))
         finally:
-            self._worker.dismiss(timeout_s=CLOSE_S)
+            self._worker.dismiss(timeout_s=timeout_s)
 
     def _wait(self) -> None:
         """After `_let_go`: wait for all to be stored."""
@@ -188,7 +229,11 @@ class Block(ABC):
 
     @abstractmethod
     def _enter(self) -> None:
-        """Find the collector, and start the agent's thread."""
+        """Find the collector, and make what observes; if that fails, nothing does."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Do what may take a while before training begins; the agent's thread is at work."""
 
     @abstractmethod
     def _begin(self) -> None:

@@ -8,12 +8,14 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..sketch.errors import RankscopeError, SettingError
+from .interruption import undisturbed
 from .settings import agent_settings
 
 BESIDE = 'exec 3<&0; "$@" <&3 3<&- &'
@@ -39,46 +41,73 @@ def folder_of(directory: str | os.PathLike[str] | None) -> Path:
     return Path(named)
 
 
-def start_collector(
-    run: str, directory: Path, *, bind: str = "tcp://127.0.0.1:*", keys: str = ""
-) -> str:
-    """Start a collector that ends by itself when all ranks have left; its address.
+class EmbeddedCollector:
+    """The collector that this process starts, if it does; one that ends when all ranks have left.
 
     It has a session of its own, so that it outlives the rank that started it: launchers kill the
     process groups of their workers. Nor is it a child of that. What it logs goes to
     `directory/run.log`.
-
-    Args:
-        bind: where it listens.
-        keys: a line for its input, as of `keys_for_a_job`; empty: it has none.
-
-    Raises:
-        SettingError: `directory` cannot be written.
-        RankscopeError: it did not start; the message says what it said.
     """
-    log = open_log(run, directory)
-    command = [sys.executable, "-m", "rankscope", "collect", "--bind", bind]
-    command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
-    command += ["--keys", "-" if keys else ""]
-    begins = log.tell()
-    with log:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", BESIDE, "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            env=_plain_environment(),
-        )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as line_in:  # if it has ended it says why
-        line_in.write(keys.encode() + b"\n")
-    line = _first_line(process)
-    process.wait()  # the shell
-    if not line:
-        said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
-        raise RankscopeError(last_sentence(said) or "The embedded collector did not start.")
-    return str(json.loads(line)["address"])
+
+    def __init__(self) -> None:
+        self._group = 0
+        """The process group that it is alone in, once it is there."""
+        self._is_unwanted = False
+        self._lock = threading.Lock()
+
+    def start(
+        self, run: str, directory: Path, *, bind: str = "tcp://127.0.0.1:*", keys: str = ""
+    ) -> str:
+        """Start it; its address.
+
+        What a signal's handler raises meanwhile is raised here, and `end` ends it all the same.
+
+        Args:
+            bind: where it listens.
+            keys: a line for its input, as of `keys_for_a_job`; empty: it has none.
+
+        Raises:
+            SettingError: `directory` cannot be written.
+            RankscopeError: it did not start; the message says what it said.
+        """
+        return undisturbed(lambda: self._start(run, directory, bind, keys))
+
+    def end(self) -> None:
+        """End it now, whatever its ranks do: it stores what it has."""
+        with self._lock:
+            self._is_unwanted = True
+            if self._group:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._group, signal.SIGTERM)
+
+    def _start(self, run: str, directory: Path, bind: str, keys: str) -> str:
+        log = open_log(run, directory)
+        command = [sys.executable, "-m", "rankscope", "collect", "--bind", bind]
+        command += ["--store", str(directory), "--run", run, "--until-done", "--announce"]
+        command += ["--keys", "-" if keys else ""]
+        begins = log.tell()
+        with log, self._lock:
+            if self._is_unwanted:
+                return ""
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", BESIDE, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=_plain_environment(),
+            )
+            self._group = process.pid
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as line_in:  # if it has ended it says why
+            line_in.write(keys.encode() + b"\n")
+        line = _first_line(process)
+        process.wait()  # the shell
+        if not line:
+            said = (directory / f"{run}.log").read_bytes()[begins:].decode(errors="replace").strip()
+            why = last_sentence(said).replace("--store or run name", "`directory` or `run`")
+            raise RankscopeError(why or "The embedded collector did not start.")
+        return str(json.loads(line)["address"])
 
 
 def open_log(run: str, directory: Path) -> BinaryIO:

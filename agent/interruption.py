@@ -9,9 +9,13 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from itertools import pairwise
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+Result = TypeVar("Result")
 
 if TYPE_CHECKING or sys.version_info < (3, 14):
     Lock = threading.RLock
@@ -33,6 +37,23 @@ else:
         def __exit__(self, *_: object) -> None:
             while self._is_owned():
                 self.release()
+
+
+def undisturbed(job: Callable[[], Result]) -> Result:
+    """What `job` returns or raises, on a thread of its own, where no signal's handler raises.
+
+    What a handler raises comes to whoever waits for it here; the job goes on to its end then.
+    """
+    outcome = Future[Result]()
+
+    def run() -> None:
+        try:
+            outcome.set_result(job())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="rankscope", daemon=True).start()
+    return outcome.result()
 
 
 def error_of_a_signal(error: BaseException | None) -> BaseException | None:

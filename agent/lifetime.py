@@ -12,6 +12,9 @@ from typing import Generic, Protocol, TypeVar
 class Leavable(Protocol):
     """An observation, which is a `with` block."""
 
+    @property
+    def ends_with_process(self) -> bool: ...
+    def __exit__(self, kind: None, error: None, trace: None, /) -> None: ...
     def silence(self) -> None: ...
     def let_go_at_exit(self) -> None: ...
     def wait_at_exit(self) -> None: ...
@@ -50,6 +53,12 @@ class OpenBlocks(Generic[B]):
         """It is left."""
         if block in self._open:
             self._open.remove(block)
+
+    def leave(self) -> None:
+        """Leave those that are open, the innermost first, as `with` does at its end."""
+        for block in self._open[::-1]:
+            if not block.ends_with_process:
+                block.__exit__(None, None, None)
 
     def _silence(self) -> None:
         for block in list(self._all):

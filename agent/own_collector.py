@@ -19,7 +19,7 @@ import msgspec
 from ..sketch.errors import SettingError
 from ..wire.address import Address, parse_address
 from ..wire.keys import AgentKeys, Pair, keys_for_a_job
-from .embedded import start_collector
+from .embedded import EmbeddedCollector
 from .sharing import Share
 
 logger = logging.getLogger(__name__)
@@ -54,14 +54,17 @@ class Meeting:
 
 
 def collector_of(
-    meeting: Meeting, share: Share, run: str, directory: Path
+    meeting: Meeting, share: Share, run: str, directory: Path, own: EmbeddedCollector
 ) -> tuple[str, AgentKeys | None]:
     """The address of the job's collector, and the keys for it if it has some.
+
+    Args:
+        own: starts it on rank 0.
 
     Raises:
         RankscopeError: it did not start, or cannot be reached from this host.
     """
-    made = share("collector", lambda: _start(meeting, run, directory.absolute()))
+    made = share("collector", lambda: _start(own, meeting, run, directory.absolute()))
     contact = msgspec.json.decode(made, type=_Contact)
     if contact.host != meeting.host and parse_address(contact.address).is_local:
         raise SettingError(
@@ -71,22 +74,20 @@ def collector_of(
         )
     if not contact.collector:
         return contact.address, None
-    public, secret = contact.own
-    return contact.address, AgentKeys(
-        own=Pair(public=public, secret=secret), collector=contact.collector
-    )
+    pair = Pair(public=contact.own[0], secret=contact.own[1])
+    return contact.address, AgentKeys(own=pair, collector=contact.collector)
 
 
-def _start(meeting: Meeting, run: str, directory: Path) -> str:
+def _start(own: EmbeddedCollector, meeting: Meeting, run: str, directory: Path) -> str:
     contact = _Contact(address="", host=meeting.host)
     host, line = LOOPBACK, ""
     if not meeting.is_on_one_host:
         host = _own_address(meeting.address)
         line, keys = keys_for_a_job()
-        own = (keys.own.public, keys.own.secret)
-        contact = msgspec.structs.replace(contact, own=own, collector=keys.collector)
+        pair = (keys.own.public, keys.own.secret)
+        contact = msgspec.structs.replace(contact, own=pair, collector=keys.collector)
     bind = Address(transport="tcp", host=host, port=0)
-    address = start_collector(run, directory, bind=str(bind), keys=line)
+    address = own.start(run, directory, bind=str(bind), keys=line)
     logger.info("A collector has started at %s; the run lies in %s.", address, directory / run)
     return msgspec.json.encode(msgspec.structs.replace(contact, address=address)).decode()
 

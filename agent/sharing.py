@@ -29,8 +29,10 @@ def share(store: Store, path: str, make: Callable[[], str], *, is_first: bool) -
     if is_first:
         try:
             value = make()
-        except RankscopeError as error:
-            store.set(path, f"error {error}")
+        except BaseException as error:  # Ctrl-C, too: the others would wait for long
+            is_ours = isinstance(error, RankscopeError)
+            words = str(error) if is_ours else f"Rank 0 has given up: {type(error).__name__}."
+            store.set(path, f"error {words}")
             raise
         store.set(path, f"value {value}")
         return value

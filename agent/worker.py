@@ -57,7 +57,8 @@ class Worker:
 
     def join(self) -> None:
         """Wait until it has ended, after `dismiss`."""
-        self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
+        if self._thread.ident is not None:  # else it was interrupted as it started
+            self._thread.join(max(self._deadline - time.monotonic(), 0.0) + 1.0)
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

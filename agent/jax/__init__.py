@@ -8,7 +8,7 @@ with _brought_by("jax", "The agent for JAX"):
     from ..schedule import Schedule
     from .collecting import Taps, TapSite, collect
     from .observing import observe
-    from .scope import Scope
+    from .scope import Scope, leave_scopes
     from .taps import tap
     from .telemetry import Telemetry
 
@@ -23,6 +23,7 @@ __all__ = [
     "Taps",
     "Telemetry",
     "collect",
+    "leave_scopes",
     "observe",
     "tap",
 ]

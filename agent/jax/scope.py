@@ -25,6 +25,7 @@ from ..selection import RankscopeWarning
 from ..sitebook import SiteBook
 from ..stopwatch import Stopwatch
 from ..telling import Telling
+from ..warming import warm
 from ..worker import Worker
 from .collecting import Taps, collect
 from .delivery import Delivery
@@ -237,7 +238,9 @@ class Scope(Block):
         self._launch = processes.share("launch", lambda: uuid.uuid4().hex)
         if self._to is None:
             meeting, share = processes.meeting(), processes.share
-            self._to, self._keys = collector_of(meeting, share, settings.run, settings.directory)
+            self._to, self._keys = collector_of(
+                meeting, share, settings.run, settings.directory, self._own_collector
+            )
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         self._printer = Printer(self._worker.submit)
         self._layout = Layout(
@@ -256,11 +259,10 @@ class Scope(Block):
             self.health,
             self._printer,
         )
-        self._worker.start()
-        if settings.mesh is not None:  # it says hello while the step is compiled
-            self._layout.settle(())
-        from ..kernel import warm  # here, not with the module: it imports numba
 
+    def _prepare(self) -> None:
+        if self._settings.mesh is not None:  # it says hello while the step is compiled
+            self._layout.settle(())
         warm()
         self._begun = time.monotonic()
 
@@ -362,3 +364,11 @@ class Scope(Block):
         self._streams.beat(
             now, step=self._step, tensors=len(self._book.sites), health=self.health()
         )
+
+
+def leave_scopes() -> None:
+    """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+    For a notebook that has lost them, as it runs a cell anew in which one was entered.
+    """
+    _scopes.leave()

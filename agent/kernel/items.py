@@ -17,13 +17,18 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
+import sys
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numba
 import numpy as np
+from llvmlite import binding
 from numba import cfunc, njit
 from numba.core import types
 from numpy.typing import NDArray
@@ -46,6 +51,7 @@ from ...sketch.table import (
     SketchTable,
 )
 from ..strides import CONTIGUOUS, Runs
+from ..turns import Doing, made_once
 from .compiling import LINE, SOURCES, address_of, compiled, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT16, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
@@ -84,10 +90,15 @@ _MIN_KEY = np.int32(-0x7F800000)
 
 
 TOLD_AFTER_S = 3.0
-COMPILING = (
-    "rankscope prepares its kernels for the CPU: compiling them takes a minute or so, once on this "
-    "machine; numba keeps them (NUMBA_CACHE_DIR says where) and only loads them after that."
-)
+DOING: dict[Doing, str] = {
+    "making": "rankscope compiles its kernels for the CPU, which takes a minute or so, once on "
+    "this machine: numba keeps them (NUMBA_CACHE_DIR says where).",
+    "waiting": "rankscope waits for another process that compiles its kernels for the CPU, which "
+    "takes a minute or so, once on this machine.",
+    "loading": "rankscope loads its kernels for the CPU, which takes long while this machine is "
+    "busy; they were compiled before.",
+}
+"""What is told where it takes longer."""
 
 logger = logging.getLogger(__name__)
 
@@ -335,14 +346,29 @@ def absorb(
 
 
 def warm() -> None:
-    """Compile the kernels, a minute long, or load them from the cache on disk in a second."""
-    waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(COMPILING))
+    """Compile the kernels, a minute long, or load them from the cache on disk in a second.
+
+    Of the processes that share a cache one compiles them, and the others wait for it.
+    """
+    doing: list[Doing] = ["loading"]
+    waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(DOING[doing[-1]]))
     waits.daemon = True
     waits.start()
     try:
-        _warm()
+        with made_once(_marker(), doing.append):
+            _warm()
     finally:
         waits.cancel()
+
+
+def _marker() -> Path:
+    """The file that says that the kernels lie in numba's cache, in their present version."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    stamps = [file.stat().st_mtime_ns for file in files]  # numba compiles anew where they differ
+    machine = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    wanted = (os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))
+    key = repr((SOURCES, stamps, sys.version, numba.__version__, machine, wanted)).encode()
+    return Path(str(_absorb.stats.cache_path)) / f"rankscope-{zlib.crc32(key):08x}"
 
 
 def _warm() -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ...sketch.errors import SettingError
 from ...sketch.labels import site_label
 from ..block import Block, numbers_given
-from ..kernel import warm
 from ..lifetime import OpenBlocks
 from ..outbox import Outbox, OutboxStatistics
 from ..own_collector import Meeting, collector_of
@@ -19,6 +18,7 @@ from ..sitebook import UNMEASURED, SiteBook
 from ..steptable import StepTable
 from ..stopwatch import Stopwatch
 from ..telling import Telling
+from ..warming import warm
 from ..worker import Worker
 from .compiling import LASTING, Compiled, Taken, compiled
 from .delivery import Delivery, Parcel
@@ -274,13 +274,15 @@ class Scope(Block):
                 lambda _, make: make(),
                 settings.run,
                 settings.directory,
+                self._own_collector,
             )
         self._outbox = Outbox(to, hello, keys=keys)
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         self._delivery = Delivery(
             self._book, self._outbox, self._telling, self._worker.submit, self.health
         )
-        self._worker.start()
+
+    def _prepare(self) -> None:
         warm()
         self._begun = time.monotonic()
 
@@ -344,3 +346,11 @@ class Scope(Block):
 
 def _all_of(parts: Mapping[int, Sequence[Part]]) -> list[Part]:
     return [part for some in parts.values() for part in some]
+
+
+def leave_scopes() -> None:
+    """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+    For a notebook that has lost them, as it runs a cell anew in which one was entered.
+    """
+    _scopes.leave()

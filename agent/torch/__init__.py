@@ -6,7 +6,7 @@ with _brought_by("torch", "The agent for PyTorch"):
     from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
     from ...wire.messages import AlertSummary
     from ..schedule import Schedule
-    from .scope import Scope, observe, tap
+    from .scope import Scope, leave_scopes, observe, tap
 
 __all__ = [
     "AlertSummary",
@@ -15,6 +15,7 @@ __all__ = [
     "FineExponents",
     "Schedule",
     "Scope",
+    "leave_scopes",
     "observe",
     "tap",
 ]

@@ -90,22 +90,30 @@ class ModuleHooks:
         training_only: bool,
     ) -> None:
         self._recorder, self._training_only = recorder, training_only
-        self._root = names.roots[0]
-        """Whose mode is that of all stages."""
+        self._roots = names.roots
+        """The mode of the first is that of all stages."""
         self._placements = placements if placements.is_needed else None
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._trains = True
         """Whether the forward of the root that runs, if one does, is one of training."""
         self._tokens: list[torch.Tensor] = []
-        begins, ends = Hook(self._root_begins), Hook(self._root_ends)
-        self._handles = [root.register_forward_pre_hook(begins) for root in names.roots]
-        for name, module in names.modules():
-            if _is_chosen(module, modules):
-                self._attach(name, module)
+        self._handles: list[Any] = []
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
         self._print_token = compiled.watched_by(_CompiledPrint(self, recorder, "prints", ""))
         self._tokens += [self._root_token, self._print_token]
-        self._handles += [root.register_forward_hook(ends) for root in names.roots]
+        self._chosen = [
+            (name, module) for name, module in names.modules() if _is_chosen(module, modules)
+        ]
+
+    def attach(self) -> None:
+        """Put the hooks on the model."""
+        begins, ends = Hook(self._root_begins), Hook(self._root_ends)
+        for root in self._roots:
+            self._handles.append(root.register_forward_pre_hook(begins))
+        for name, module in self._chosen:
+            self._attach(name, module)
+        for root in self._roots:
+            self._handles.append(root.register_forward_hook(ends))
 
     def remove(self) -> None:
         """Take all hooks off the model."""
@@ -216,7 +224,7 @@ class ModuleHooks:
 
     def training(self) -> bool:
         """Whether the forward that runs is one that is observed, in whatever step."""
-        trains = not self._training_only or (self._root.training and self._trains)
+        trains = not self._training_only or (self._roots[0].training and self._trains)
         return trains and not is_tracing()  # sizes are tensors then, and nobody trains
 
     def weights_are_used(self) -> None:

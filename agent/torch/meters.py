@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import torch
 
 from ..sitebook import SiteBook
+from ..warming import warm
 from .arithmetic import Plain
 from .device import DeviceMeter, Engine
 from .fused import Fused, Kernels
@@ -33,10 +34,9 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
                 "numba is not installed, tensors are read some 20 times slower: pip install numba"
             )
             return DeviceMeter(device, Plain(device))
-        from ..kernel import warm
-        from .cpu import CpuMeter
-
         warm()
+        from .cpu import CpuMeter  # it imports numba
+
         return CpuMeter(book, submit)
 
     return make

@@ -72,9 +72,12 @@ class ParameterHooks:
         """Of the groups of each, as of its last update in this step."""
         self.updates = 0
         """How many there were."""
-        recorder.forward_listeners.append(self._forward_runs)
         self._handles: list[Any] = []
-        for optimizer in optimizers:
+
+    def attach(self) -> None:
+        """Put the hooks on all optimizers."""
+        self._recorder.forward_listeners.append(self._forward_runs)
+        for optimizer in self._optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._before_update))
             self._handles.append(optimizer.register_step_post_hook(self._after_update))
 

@@ -62,13 +62,17 @@ class ParallelHooks:
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
         self._silent: dict[str, int] = {}
         """By name of a parameter of which no own gradient has been seen: records without one."""
-        axes = data_axes(mesh)
-        wanted = any(map(recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
+        self._names, self._axes = names, data_axes(mesh)
         known = names.parameters()
         self._tensor_parallel = tensor_parallel_axis(mesh) if any(map(is_part, known)) else None
         """The axis along which Megatron cuts parameters."""
-        self._is_shared = any(axis.size > 1 for axis in mesh if axis.name in axes)
+        self._is_shared = any(axis.size > 1 for axis in mesh if axis.name in self._axes)
         """Whether ranks see different samples."""
+
+    def attach(self) -> None:
+        """Put the hooks on, if any are needed."""
+        names, axes, known = self._names, self._axes, self._names.parameters()
+        wanted = any(map(self._recorder.timetable.observes, (LOCAL_GRADIENT, UNSHARDED)))
         if not wanted or (not self._is_shared and self._tensor_parallel is None):
             return
         units = dict[torch.nn.Module, list[_Held]]()

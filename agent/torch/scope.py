@@ -6,6 +6,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -271,6 +272,8 @@ class Scope(Block):
         self._scale = scale
         self._training_only = training_only
         self._mesh, self._placing, self._unchecked = mesh, placing, unchecked
+        self._hooked = ExitStack()
+        """Takes all hooks off."""
 
     def step(self, **training: float | torch.Tensor | None) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
@@ -376,7 +379,9 @@ class Scope(Block):
             launch = launch or share("launch", launch_token)
             if address is None:
                 meeting = meeting_of(identity)
-                address, keys = collector_of(meeting, share, self._run, self._directory)
+                address, keys = collector_of(
+                    meeting, share, self._run, self._directory, self._own_collector
+                )
         hello = Hello(
             protocol_min=PROTOCOL,
             protocol_max=PROTOCOL,
@@ -399,8 +404,13 @@ class Scope(Block):
         try:
             self._attach(self._job.axes, identity.rank)
         except BaseException:
+            self._detach()
             leave_job(self._job)
             raise
+
+    def _prepare(self) -> None:
+        for device in devices_of(self.model):
+            self._recorder.prepare(device)
 
     def _begin(self) -> None:
         self._parameter_hooks.step_begins()
@@ -427,9 +437,7 @@ class Scope(Block):
         self._printer.attend()
 
     def _detach(self) -> None:
-        self._hooks.remove()
-        self._parameter_hooks.remove()
-        self._parallel_hooks.remove()
+        self._hooked.close()
         self._quantities.remove()
 
     def _forget(self) -> None:
@@ -503,6 +511,9 @@ class Scope(Block):
             placements,
             training_only=self._training_only,
         )
+        for hooks in (self._parameter_hooks, self._parallel_hooks, self._hooks):
+            self._hooked.callback(hooks.remove)
+            hooks.attach()
         self._quantities.attach(
             report=self._recorder.report,
             optimizers=self._optimizers,
@@ -511,9 +522,6 @@ class Scope(Block):
             placements=placements,
             stopwatch=self._stopwatch,
         )
-        self._worker.start()  # it says hello while kernels are compiled
-        for device in devices_of(self.model):
-            self._recorder.prepare(device)
 
     def _end_step(self, training: Mapping[str, float | torch.Tensor]) -> None:
         if self._recorder.is_open:
@@ -590,3 +598,11 @@ def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     scope = _scopes.innermost
     return scope.tap(name, tensor, mode=mode) if scope is not None else tensor
+
+
+def leave_scopes() -> None:
+    """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+    For a notebook that has lost them, as it runs a cell anew in which one was entered.
+    """
+    _scopes.leave()

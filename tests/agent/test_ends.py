@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 
+from rankscope.agent.torch import leave_scopes, observe
+from rankscope.sketch.errors import SettingError
 from rankscope.store import Run, open_run
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine: some eighty processes
@@ -266,6 +269,55 @@ def test_collectors_of_jobs_end_by_themselves(jobs: dict[str, Ended]) -> None:
             assert time.monotonic() < until, way
             time.sleep(0.2)
         assert jobs[way].run.finished
+
+
+@pytest.mark.parametrize("moment", ["0.01", "1.5", "begin", "exit"])
+def test_a_block_that_was_not_entered_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+    command = [sys.executable, str(JOB.with_name("entry_job.py")), str(tmp_path), moment]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    found = json.loads(done.stdout)
+    run = open_run(tmp_path / "runs" / "entered")
+
+    assert (found["hooks"], found["threads"]) == (0, 0)
+    assert found["gone_s"] < SLACK_S, "its collector stays"
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
+    told = {"begin": "KeyboardInterrupt", "exit": "SystemExit: 3"}
+    if moment in told:
+        assert [one.text for one in run.ending.earlier] == [
+            f"ended early in step 0: {told[moment]}"
+        ]
+    else:
+        assert not run.ending.is_bad
+        assert not run.ending.earlier
+
+
+def test_a_run_that_is_observed_already_is_refused_at_once(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 1)
+    observe(model, run="open", directory=tmp_path).__enter__().step()
+
+    with (
+        pytest.raises(
+            SettingError, match=r"Run 'open' .* rankscope\.agent\.torch\.leave_scopes\(\)"
+        ),
+        observe(model, run="open", directory=tmp_path),
+    ):
+        pass
+    with observe(model, run="another", directory=tmp_path) as other:
+        other.step()
+    leave_scopes()
+    with observe(model, run="open", directory=tmp_path) as scope:
+        scope.step()
+
+    assert len(open_run(tmp_path / "open").attempts) == 2
+    assert not open_run(tmp_path / "open").ending.earlier
+
+
+def test_an_interrupted_import_of_numba_is_not_left_half_done(tmp_path: Path) -> None:
+    command = [sys.executable, str(JOB.with_name("entry_job.py")), str(tmp_path), "import"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+
+    assert json.loads(done.stdout)["hooks"] == 0
+    assert open_run(tmp_path / "runs" / "entered").records()["step"].tolist() == [0, 1, 2, 3]
 
 
 def is_served(folder: Path, run: str) -> bool:
