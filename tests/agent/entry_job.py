@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,7 +49,8 @@ def hooks() -> int:
         for module in MODEL.modules()
         for one in (module._forward_hooks, module._forward_pre_hooks)
     ]
-    on += [OPTIMIZER._optimizer_step_pre_hooks, OPTIMIZER._optimizer_step_post_hooks]
+    updates: Any = OPTIMIZER  # its hooks are not public
+    on += [updates._optimizer_step_pre_hooks, updates._optimizer_step_post_hooks]
     return sum(map(len, on))
 
 
