@@ -68,7 +68,7 @@ def test_a_lost_loss_is_of_its_attempt_and_not_of_the_weights_after_it(
     found = series.load_training(run, "loss")
 
     assert run.alerts()["rule"].tolist() == ["loss-nonfinite"]
-    assert run.alerts()["last_step"].isna().all()
+    assert bool(run.alerts()["last_step"].isna().all())
     assert found.steps.tolist() == list(range(11))
     assert found.bad == [(5, 1), (9, 1)]
 
