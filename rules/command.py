@@ -24,8 +24,9 @@ WIDTH = 100
 INDENT = "   "
 BARS = "·▁▂▃▄▅▆▇█"
 MOST_BARS = 48
-MOST_OF_RUN = 4
 """Powers of two that are shown, the largest."""
+MOST_OF_RUN = 4
+"""Sentences on the run as a whole that are shown of an incident."""
 
 
 @click.command()

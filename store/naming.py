@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from .objects import names_in
 from .place import ObjectUrl, Place
 
 MOST_NAMES = 5
+DEFAULT_FOLDER = Path("rankscope-runs")
+"""Where a collector puts runs unless it is told otherwise."""
 
 
 def holds_repository(place: Place) -> bool:
@@ -42,7 +46,8 @@ def what_is_at(place: Place) -> str:
         if is_vacant(place):
             return "holds nothing"
     elif not place.exists():
-        return "does not exist"
+        meant = DEFAULT_FOLDER / place
+        return f"does not exist, but {meant} does" if holds_repository(meant) else "does not exist"
     elif not place.is_dir():
         return "is a file"
     elif is_vacant(place):

@@ -7,7 +7,9 @@ are NaN.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,7 @@ import xarray as xr
 import zarr
 
 from ..sketch.derive import MAIN, SENTINEL
-from ..sketch.errors import SettingError
+from ..sketch.errors import SettingError, StoreError
 from ..sketch.exact_counts import ExactCount, exact_count_named
 from ..sketch.formats import FORMATS
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
@@ -77,6 +79,8 @@ Labels = str | Collection[str] | None
 
 NARROW_FORMATS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 """Those of which people ask first, the narrowest before the others."""
+LOOK_S = 0.1
+"""Who waits for a run to be finished looks this often."""
 ROWS_AT_ONCE = 1 << 15
 """Histograms that are read at a time for a LogFrame."""
 
@@ -178,6 +182,30 @@ class Run:
         moved = newest is not self._reader
         self._reader = newest
         return moved
+
+    def wait(self, timeout_s: float = 60.0) -> Self:
+        """Wait until the run is finished, and move to the newest snapshot; the run itself.
+
+        A collector finishes a run a moment after its last rank has left, and one that was started
+        with the job then ends.
+
+        Args:
+            timeout_s: how long to wait, in seconds.
+
+        Raises:
+            StoreError: it is not finished by then.
+        """
+        until = time.monotonic() + timeout_s
+        self.refresh()
+        while not self.finished:
+            if time.monotonic() >= until:
+                raise StoreError(
+                    f"{self.path} is not finished after {timeout_s:g} s: {self.ending.text}. Its "
+                    "ranks have not left, or its collector has ended before they did."
+                )
+            time.sleep(LOOK_S)
+            self.refresh()
+        return self
 
     def records(self, *, all_attempts: bool = False) -> pd.DataFrame:
         """By record: step, attempt, time (UTC), complete, partial, final, and what it holds.

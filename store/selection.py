@@ -291,9 +291,12 @@ def nothing_matches(known: Sequence[SiteInfo], kinds: set[str] | None, name: str
 
 
 def near_names(name: str | None, names: Collection[str]) -> str:
-    """Which of some names are like one that is not among them, as the end of a sentence."""
-    near = get_close_matches(name or "", names, n=3, cutoff=0.3) or sorted(names)[:3]
-    return f"near are {', '.join(near)}"
+    """Which names are like one that is not among them, or some of all; the end of a sentence."""
+    near = get_close_matches(name or "", names, n=3, cutoff=0.5)
+    if near:
+        return f"near are {', '.join(near)}"
+    first = sorted(names)[:3]
+    return f"there are {', '.join(first)}{', …' if len(names) > len(first) else ''}"
 
 
 def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, slice]]:

@@ -47,6 +47,7 @@ def test_a_clock_that_is_set_back_and_forth_loses_nothing(
     reader = processes.reader()
     times = scaled(1, 6)
     senders = processes.senders(RANKS, steps=300 * times, pause_s=0.04, environment=environment)
+    wait_until(lambda: all(one.acknowledged for one in processes.ledgers(RANKS)))
     for _ in range(times):
         # Forward by less than the ten minutes that a store's own clock may differ by.
         for seconds in (300, 302, 299, 0, -5):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from rankscope.__main__ import cli
+from rankscope.sketch import StoreError
 from rankscope.store import Ending, Event, Record, RunWriter, list_runs, open_run
 
 Make = Callable[..., Record]
@@ -38,6 +41,25 @@ def test_a_run_that_ended_well_is_finished(tmp_path: Path, record: Make) -> None
 
 def test_a_run_that_goes_on_is_open(tmp_path: Path, record: Make) -> None:
     assert ending(tmp_path, record, over=False) == Ending(state="open", text="not finished")
+
+
+def test_it_can_be_waited_for(tmp_path: Path, record: Make) -> None:
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.attempt_of("launch")
+        writer.commit([record(0, {})], streams={})
+        run = open_run(tmp_path / "run")
+        with pytest.raises(
+            StoreError, match=r"run is not finished after 0.2 s: not finished\. Its"
+        ):
+            run.wait(0.2)
+        ends = threading.Timer(0.5, writer.finish)
+        ends.start()
+
+        assert run.wait() is run
+
+        ends.join()
+    assert run.finished
+    assert run.wait(0) is run
 
 
 def test_an_error_that_ended_training_is_told_with_its_step(tmp_path: Path, record: Make) -> None:

@@ -524,6 +524,16 @@ def test_a_path_that_is_no_run_says_what_it_is(
         open_run(tmp_path / "thing")
 
 
+def test_a_name_alone_is_told_where_the_run_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunWriter.open(Path("rankscope-runs/gpt"), run="gpt").close()
+
+    with pytest.raises(NotARunError, match="gpt does not exist, but rankscope-runs/gpt does; give"):
+        open_run("gpt")
+
+
 @pytest.fixture
 def watched(writer: RunWriter, record: Make) -> Run:
     """Twelve records, every fourth of sketches, the others of the sentinel; one is not finite."""
