@@ -495,6 +495,19 @@ def test_any_plot_is_saved_as_html_png_and_svg(broken_job: Path, tmp_path: Path)
             assert saved.read_bytes().startswith(start)
 
 
+def test_a_table_is_whole_in_a_picture_or_none_is_made(broken_job: Path, tmp_path: Path) -> None:
+    run = open_run(broken_job)
+    table = plots.format_table(run, kind="activation", formats="e4m3")
+
+    drawn = hv.renderer("matplotlib").get_plot(table).handles["artist"]
+
+    texts = [cell.get_text().get_text() for _, cell in sorted(drawn.get_celld().items())]
+    assert len(texts) == (len(table) + 1) * len(table.dimensions())
+    assert set(table.dframe()["site"]) <= set(texts)
+    with pytest.raises(SettingError, match=r"has at most 99 rows, got \d+: choose"):
+        plots.save(plots.format_table(run), tmp_path / "all.png")
+
+
 def test_a_legend_lies_on_nothing_that_is_drawn(broken_job: Path) -> None:
     drawn = plots.exponent_histogram(
         open_run(broken_job), site=OTHER, step=20, formats=["float16", "float8_e4m3fn"]

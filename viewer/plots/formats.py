@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FORMATS = ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float4_e2m1fn")
 WIDTHS = {"site": 330, "format": 110, "verdict": 80}
 """Pixels of columns; 90 for others."""
+WIDTH_INCHES, LINE_INCHES, MOST_LINES = 18, 0.25, 100
+"""Of a picture; of more lines none is made."""
 BOUNDS = ("", "_low", "_high")
 SHOWN = [f"{share}{end}" for share in ("overflow", "underflow", "subnormal") for end in BOUNDS]
 
@@ -70,10 +72,16 @@ def format_table(
         table = table[~table["verdict"].isin([FITS, NOT_KNOWN])]
     told = ["verdict", "shift", *SHOWN]
     plot = hv.Table(table[["site", "format", *told]], kdims=["site", "format"], vdims=told)
+    lines = len(table) + 1  # with the names of the columns
     return look.styled(
         plot,
         bokeh={"width": 1240, "height": 360, "fit_columns": False, "hooks": [_widths]},
-        mpl={"fig_inches": (18, 9), "max_rows": 40},
+        mpl={
+            "fig_inches": WIDTH_INCHES,
+            "aspect": WIDTH_INCHES / (LINE_INCHES * lines),
+            "max_rows": lines,
+            "max_value_len": max(map(len, sites)),
+        },
     )
 
 

@@ -11,6 +11,7 @@ import holoviews as hv
 from ...sketch.errors import SettingError
 from ...sketch.writing import writing
 from ..offline import embedded, scripts
+from .formats import MOST_LINES
 
 if TYPE_CHECKING:
     from .look import Plot
@@ -53,6 +54,11 @@ def save(plot: Plot, path: str | Path) -> Path:
         raise SettingError(
             f"{path.name} is drawn by Matplotlib, which is not installed: "
             "pip install 'rankscope[notebook]', or save as .html."
+        )
+    elif isinstance(plot, hv.Table) and len(plot) >= MOST_LINES:
+        raise SettingError(
+            f"A picture of a table has at most {MOST_LINES - 1} rows, got {len(plot)}: choose "
+            "sites or formats, or save as .html."
         )
     else:
         with writing(path):
