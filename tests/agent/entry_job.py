@@ -44,12 +44,9 @@ def begins(step: int) -> bool:
 
 def hooks() -> int:
     """How many are on the model and on the optimizer."""
-    on = [
-        one
-        for module in MODEL.modules()
-        for one in (module._forward_hooks, module._forward_pre_hooks)
-    ]
-    updates: Any = OPTIMIZER  # its hooks are not public
+    modules: list[Any] = list(MODEL.modules())  # hooks are not public
+    on = [one for each in modules for one in (each._forward_hooks, each._forward_pre_hooks)]
+    updates: Any = OPTIMIZER
     on += [updates._optimizer_step_pre_hooks, updates._optimizer_step_post_hooks]
     return sum(map(len, on))
 
