@@ -196,7 +196,7 @@ def test_sketches_tell_norms(four_ranks: Path, tmp_path: Path) -> None:
 
     assert run.quantity("output_norm", of="fc")["value"].tolist() == pytest.approx([32**0.5] * 3)
     assert "weight_norm" in run.quantities("fc")["quantity"].tolist()
-    with pytest.raises(SettingError, match=r"no weight of .nosuch., .*; near are fc\."):
+    with pytest.raises(SettingError, match=r"no weight of .nosuch., .*; there are fc\."):
         run.quantity("weight_norm", of="nosuch")
     with pytest.raises(SettingError, match="no weight_gradient of any module"):
         run.quantity("weight_grad_norm")

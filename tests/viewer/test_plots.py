@@ -81,7 +81,7 @@ def test_where_activations_are_meant_by_default_the_message_says_so(
         plots.scalar_lines(twice, "mean")
     with pytest.raises(SettingError, match="matches 'nowhere' among those of kind activation; "):
         plots.scalar_lines(run, kind="activation", name="nowhere")
-    with pytest.raises(SettingError, match="No site's name matches 'nowhere'; near are "):
+    with pytest.raises(SettingError, match="No site's name matches 'nowhere'; there are "):
         plots.scalar_heatmap(run, name="nowhere")
 
 
