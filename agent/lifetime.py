@@ -55,7 +55,10 @@ class OpenBlocks(Generic[B]):
             self._open.remove(block)
 
     def leave(self) -> None:
-        """Leave those that are open, the innermost first, as `with` does at its end."""
+        """Leave all scopes that are open in this process, as `with` does at the end of its block.
+
+        For a notebook that has lost them, as it runs a cell anew in which one was entered.
+        """
         for block in self._open[::-1]:
             if not block.ends_with_process:
                 block.__exit__(None, None, None)

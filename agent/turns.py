@@ -28,9 +28,8 @@ def made_once(marker: Path, tell: Callable[[Doing], object]) -> Generator[None]:
         marker: a file that has something in it once all is kept.
         tell: told what is done now.
     """
-    try:
-        file = os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:
+    file = _opened(marker)
+    if file is None:
         tell("making")
         yield
         return
@@ -45,6 +44,13 @@ def made_once(marker: Path, tell: Callable[[Doing], object]) -> Generator[None]:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have the file, too
         os.close(file)
+
+
+def _opened(marker: Path) -> int | None:
+    try:
+        return os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        return None
 
 
 def _takes_turn(file: int, tell: Callable[[Doing], object]) -> bool:

@@ -47,6 +47,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _scopes = OpenBlocks["Scope"]()
+leave_scopes = _scopes.leave
 
 
 class Scope(Block):
@@ -364,11 +365,3 @@ class Scope(Block):
         self._streams.beat(
             now, step=self._step, tensors=len(self._book.sites), health=self.health()
         )
-
-
-def leave_scopes() -> None:
-    """Leave all scopes that are open in this process, as `with` does at the end of its block.
-
-    For a notebook that has lost them, as it runs a cell anew in which one was entered.
-    """
-    _scopes.leave()

@@ -35,6 +35,7 @@ MOST_CALLS = 16
 """Calls of the model in one step whose tensors are kept until it ends."""
 
 _scopes = OpenBlocks["Scope"]()
+leave_scopes = _scopes.leave
 
 
 class Scope(Block):
@@ -346,11 +347,3 @@ class Scope(Block):
 
 def _all_of(parts: Mapping[int, Sequence[Part]]) -> list[Part]:
     return [part for some in parts.values() for part in some]
-
-
-def leave_scopes() -> None:
-    """Leave all scopes that are open in this process, as `with` does at the end of its block.
-
-    For a notebook that has lost them, as it runs a cell anew in which one was entered.
-    """
-    _scopes.leave()

@@ -84,6 +84,7 @@ WITH_QUANTITIES = 128 << 20
 """Bytes that are kept until they are durable where quantities are asked for: a covariance of 1,024
 features takes 4 MiB."""
 _scopes = OpenBlocks["Scope"]()
+leave_scopes = _scopes.leave
 
 
 @configured()
@@ -598,11 +599,3 @@ def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:
     """`Scope.tap` of the innermost open scope; only returns the tensor where there is none."""
     scope = _scopes.innermost
     return scope.tap(name, tensor, mode=mode) if scope is not None else tensor
-
-
-def leave_scopes() -> None:
-    """Leave all scopes that are open in this process, as `with` does at the end of its block.
-
-    For a notebook that has lost them, as it runs a cell anew in which one was entered.
-    """
-    _scopes.leave()

@@ -1,8 +1,8 @@
 """A block that is interrupted while it is entered, and then entered again under the same name.
 
-Usage: entry_job.py FOLDER MOMENT. MOMENT is a number of seconds after which Ctrl-C comes; `import`:
-while numba is imported; `begin`: when the first step begins; `exit`: the script exits then. It
-prints what was left of the first block, as JSON.
+Usage: python -m tests.agent.entry_job FOLDER MOMENT. MOMENT is a number of seconds after which
+Ctrl-C comes; `import`: while numba is imported; `begin`: when the first step begins; `exit`: the
+script exits then. It prints what was left of the first block, as JSON.
 """
 
 import json
@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from rankscope.agent.torch import observe
+
+from .served import is_served
 
 
 def interrupt() -> None:
@@ -51,20 +53,10 @@ def hooks() -> int:
     return sum(map(len, on))
 
 
-def is_served() -> bool:
-    """Whether a process collects in the folder."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            words = file.read_bytes().split(b"\0")
-            if str(FOLDER / "runs").encode() in words and b"collect" in words:
-                return True
-    return False
-
-
 def left() -> dict[str, float]:
     """What is there after the first block."""
     begun = time.monotonic()
-    while is_served() and time.monotonic() < begun + 90:
+    while is_served(FOLDER / "runs", "entered") and time.monotonic() < begun + 90:
         time.sleep(0.05)
     gone_s = time.monotonic() - begun
     threads = [one for one in threading.enumerate() if one.name == "rankscope"]

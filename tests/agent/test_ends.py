@@ -19,8 +19,11 @@ from rankscope.agent.torch import leave_scopes, observe
 from rankscope.sketch.errors import SettingError
 from rankscope.store import Run, open_run
 
+from .served import is_served
+
 pytestmark = pytest.mark.timeout(900)  # on a busy machine: some eighty processes
 
+ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("ends_job.py")
 BEFORE, SITES = 3, 18
 """Steps that are durable when a job ends, and the sites of each."""
@@ -271,11 +274,18 @@ def test_collectors_of_jobs_end_by_themselves(jobs: dict[str, Ended]) -> None:
         assert jobs[way].run.finished
 
 
+def entered(folder: Path, moment: str) -> Any:
+    """What is left of a block that is interrupted as it is entered, see `entry_job`."""
+    command = [sys.executable, "-m", "tests.agent.entry_job", str(folder), moment]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    )
+    return json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("moment", ["0.01", "1.5", "begin", "exit"])
 def test_a_block_that_was_not_entered_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
-    command = [sys.executable, str(JOB.with_name("entry_job.py")), str(tmp_path), moment]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    found = json.loads(done.stdout)
+    found = entered(tmp_path, moment)
     run = open_run(tmp_path / "runs" / "entered")
 
     assert (found["hooks"], found["threads"]) == (0, 0)
@@ -313,20 +323,5 @@ def test_a_run_that_is_observed_already_is_refused_at_once(tmp_path: Path) -> No
 
 
 def test_an_interrupted_import_of_numba_is_not_left_half_done(tmp_path: Path) -> None:
-    command = [sys.executable, str(JOB.with_name("entry_job.py")), str(tmp_path), "import"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-
-    assert json.loads(done.stdout)["hooks"] == 0
+    assert entered(tmp_path, "import")["hooks"] == 0
     assert open_run(tmp_path / "runs" / "entered").records()["step"].tolist() == [0, 1, 2, 3]
-
-
-def is_served(folder: Path, run: str) -> bool:
-    """Whether a process of this machine collects that run there."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_bytes().split(b"\0")
-        except OSError:  # it has just ended
-            continue
-        if str(folder).encode() in words and run.encode() in words:
-            return True
-    return False

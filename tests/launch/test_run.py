@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,23 @@ TORCHRUN = (
     *("-m", "torch.distributed.run", "--standalone"),
     *("--nproc-per-node", "2", "--max-restarts", "1"),
 )
+
+
+IN_HALVES = ("--run", "in_halves", "--", sys.executable, str(JOB), "in_halves")
+
+
+def launched(folder: Path, words: Sequence[str], *, said: bytes) -> subprocess.Popen[bytes]:
+    """`rankscope run` with these words, once its command has said something."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rankscope", "run", *words],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == said
+    return process
 
 
 def ran(folder: Path, name: str, *launcher: str, code: int = 0) -> str:
@@ -118,18 +136,8 @@ def test_a_signal_goes_to_the_command(tmp_path: Path, name: str) -> None:
         f"import signal, sys; signal.signal(signal.{name}, lambda *_: sys.exit(9)); "
         "print('ready', flush=True); signal.pause()"
     )
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rankscope", "run", "--run", "x"),
-            *("--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c", script),
-        ],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    words = ["--run", "x", "--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c", script]
+    process = launched(tmp_path, words, said=b"ready\n")
     process.send_signal(getattr(signal, name))
     process.communicate(timeout=60)
     assert process.returncode == 9
@@ -146,17 +154,7 @@ def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:
 def test_when_it_is_killed_the_command_is_observed_to_its_end_and_nothing_is_left(
     tmp_path: Path,
 ) -> None:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rankscope", "run", "--run", "in_halves"),
-            *("--", sys.executable, str(JOB), "in_halves"),
-        ],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"half\n"
+    process = launched(tmp_path, IN_HALVES, said=b"half\n")
     started = psutil.Process(process.pid).children()
 
     process.kill()
@@ -168,18 +166,7 @@ def test_when_it_is_killed_the_command_is_observed_to_its_end_and_nothing_is_lef
 
 
 def test_a_collector_that_dies_is_told_and_leaves_its_log(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rankscope", "run", "--run", "in_halves"),
-            *("--", sys.executable, str(JOB), "in_halves"),
-        ],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"half\n"
+    process = launched(tmp_path, IN_HALVES, said=b"half\n")
     [collector] = [
         one for one in psutil.Process(process.pid).children() if "collect" in one.cmdline()
     ]
