@@ -124,18 +124,27 @@ def _check(options: dict[str, Any]) -> None:
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """The exit code of a command, to which signals are passed on."""
+    process: subprocess.Popen[bytes] | None = None
+    early = list[int]()
+
+    def pass_on(number: int, _: object) -> None:
+        # A terminal sends Ctrl-C and Ctrl-\\ to both.
+        if number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty():
+            return
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    for number in PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # by nohup: the command ignores it, too
+            signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
         raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}.") from None
-
-    def pass_on(number: int, _: object) -> None:
-        # A terminal sends Ctrl-C and Ctrl-\\ to both.
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
-            process.send_signal(number)
-
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
+    for number in early:
+        process.send_signal(number)
     return process.wait()
 
 

@@ -8,11 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rankscope.store import open_run
@@ -58,9 +56,9 @@ def free_ports(number: int) -> list[str]:
     return ports
 
 
-def submit(
+def start(
     folder: Path, name: str, job: list[str | Path], **variables: str
-) -> subprocess.CompletedProcess[str]:
+) -> subprocess.Popen[str]:
     """The script as Slurm would start it, on one node."""
     stubs = folder / "bin"
     stubs.mkdir()
@@ -71,7 +69,7 @@ def submit(
         (stubs / command).chmod(0o755)
     ports = free_ports(2)
     kept = {key: value for key, value in os.environ.items() if "RANKSCOPE" not in key}
-    return subprocess.run(
+    return subprocess.Popen(
         ["bash", ROOT / "deploy" / "slurm" / "observe.sbatch", *job],
         cwd=folder,
         env={
@@ -88,11 +86,24 @@ def submit(
             "STOP_S": "20",
             **variables,
         },
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=150,
-        check=False,
     )
+
+
+def end_of(script: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for it, and for all that write where it does."""
+    with script:
+        said, complained = script.communicate(timeout=150)
+    return subprocess.CompletedProcess(script.args, script.returncode, said, complained)
+
+
+def submit(
+    folder: Path, name: str, job: list[str | Path], **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Start the script, and wait for it."""
+    return end_of(start(folder, name, job, **variables))
 
 
 @pytest.mark.parametrize(("name", "code"), [("plain", 0), ("fails", 7)])
@@ -115,26 +126,21 @@ def test_relays_that_nobody_came_to_are_told_to_end(tmp_path: Path) -> None:
 
 
 def test_a_signal_for_the_script_goes_to_the_command_alone(tmp_path: Path) -> None:
-    words = "import os, signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9)); "
-    words += "open('ready', 'w').close(); signal.pause()"
-    told = threading.Thread(target=tell, args=(tmp_path, signal.SIGUSR1))
-    told.start()
-    done = submit(tmp_path, "signalled", [sys.executable, "-c", words])
-    told.join()
+    words = """if True:
+        import signal, sys, time
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))
+        open("ready", "w").close()
+        while True:
+            time.sleep(0.1)
+    """
+    script = start(tmp_path, "signalled", [sys.executable, "-c", words])
+    while not (tmp_path / "ready").exists():
+        assert script.poll() is None
+        time.sleep(0.1)
+    script.send_signal(signal.SIGUSR1)
+    done = end_of(script)
     assert done.returncode == 9, done.stderr
     assert '"held_frames": 0' in done.stderr
-
-
-def tell(folder: Path, number: signal.Signals) -> None:
-    """Send a signal to the script, once its command is ready."""
-    while not (folder / "ready").exists():
-        time.sleep(0.1)
-    [script] = [
-        one
-        for one in psutil.Process().children()
-        if any("observe.sbatch" in word for word in one.cmdline())
-    ]
-    script.send_signal(number)
 
 
 def test_without_a_collector_it_says_where_frames_lie_and_does_not_wait(tmp_path: Path) -> None:

@@ -132,15 +132,33 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTERM", "SIGHUP"])
 def test_a_signal_goes_to_the_command(tmp_path: Path, name: str) -> None:
-    script = (
-        f"import signal, sys; signal.signal(signal.{name}, lambda *_: sys.exit(9)); "
-        "print('ready', flush=True); signal.pause()"
-    )
+    script = f"""if True:
+        import signal, sys, time
+        signal.signal(signal.{name}, lambda *_: sys.exit(9))
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.1)
+    """
     words = ["--run", "x", "--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c", script]
     process = launched(tmp_path, words, said=b"ready\n")
     process.send_signal(getattr(signal, name))
     process.communicate(timeout=60)
     assert process.returncode == 9
+
+
+def test_a_signal_that_is_ignored_stays_so_for_the_command(tmp_path: Path) -> None:
+    """As nohup has it."""
+    script = "import signal; print('ready', flush=True); input(); "
+    script += "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    words = ["--run", "x", "--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c", script]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = launched(tmp_path, words, said=b"ready\n")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    said, _ = process.communicate(b"\n", timeout=60)
+    assert (said, process.returncode) == (b"True\n", 0)
 
 
 def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:

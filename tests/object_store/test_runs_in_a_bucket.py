@@ -104,22 +104,25 @@ def test_a_job_is_collected_into_a_bucket(bucket: Bucket) -> None:
     folder = f"{bucket.url}/jobs"
     command = [sys.executable, "-m", "rankscope", "collect", "--bind", "tcp://127.0.0.1:*"]
     command += ["--store", folder, "--announce", "--until-done"]
-    collector = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert collector.stdout is not None
-    with collector.stdout as said:
-        address = json.loads(said.readline())["address"]
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as collector:
+        assert collector.stdout is not None
+        address = json.loads(collector.stdout.readline())["address"]
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    with observe(model, optimizer, run="tiny", to=address) as scope:
-        for _ in range(5):
-            loss = model(torch.ones(4, 3)).square().sum()
-            loss.backward()
-            optimizer.step()
-            scope.step(loss=loss)
-            optimizer.zero_grad()
+        with observe(model, optimizer, run="tiny", to=address) as scope:
+            for _ in range(5):
+                loss = model(torch.ones(4, 3)).square().sum()
+                loss.backward()
+                optimizer.step()
+                scope.step(loss=loss)
+                optimizer.zero_grad()
+            until = time.monotonic() + 60
+            while not scope.statistics().acknowledged:  # the repository is made first
+                assert time.monotonic() < until
+                time.sleep(0.1)
 
-    assert collector.wait(60) == 0
+        assert collector.wait(60) == 0
     run = open_run(f"{folder}/tiny")
     assert run.finished
     assert run.records()["step"].tolist() == list(range(6))  # the last is the final state
