@@ -301,6 +301,30 @@ def test_lines_are_the_numbers_of_the_run(broken_job: Path) -> None:
     assert labelled(drawn, "non-finite").dimension_values(0).tolist() == list(range(40, 51))
 
 
+def test_runs_are_told_apart_in_one_plot(broken_job: Path, frame: pd.DataFrame) -> None:
+    run = open_run(broken_job)
+
+    drawn = plots.scalar_lines({"as it was": run, "exported": frame}, "rms", site=[ORIGIN, OTHER])
+
+    assert titles(drawn) == [ORIGIN, OTHER]
+    one, other = parts(drawn.values()[0], hv.Curve)
+    assert (one.label, other.label) == ("as it was", "exported")
+    colours = [
+        hv.Store.lookup_options("bokeh", line, "style").kwargs["color"] for line in (one, other)
+    ]
+    assert len({*colours}) == 2
+    np.testing.assert_allclose(one.dimension_values(1), other.dimension_values(1), rtol=1e-6)
+
+    trained = plots.scalar_lines({"a": run, "b": run}, site=ORIGIN, training="loss")
+    assert titles(trained) == [ORIGIN, "loss, a", "loss, b"]
+    with pytest.raises(SettingError, match=r"exported: .*nothing-is-called-so"):
+        plots.scalar_lines({"exported": frame}, name="nothing-is-called-so")
+    with pytest.raises(SettingError, match="draws one run"):
+        plots.scalar_lines({"a": run, "b": run}, site=ORIGIN, ranks=True)
+    with pytest.raises(SettingError, match="`data` is empty"):
+        plots.scalar_lines({})
+
+
 def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None:
     drawn = plots.scalar_lines(open_run(broken_job), "abs_max", site=ORIGIN, ranks=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,8 @@ STATES = {
 class Line:
     """One line of a plot."""
 
+    run: str
+    """Its name, where there are several."""
     site: str
     statistic: str
     steps: NDArray[np.int64]
@@ -52,7 +54,7 @@ class Line:
 
 
 def scalar_lines(
-    data: Data,
+    data: Data | Mapping[str, Data],
     statistic: str | Sequence[str] = "rms",
     *,
     site: Many = None,
@@ -73,7 +75,7 @@ def scalar_lines(
     axis has no zero.
 
     Args:
-        data: a run, or a LogFrame.
+        data: a run, or a LogFrame; or several by the names to tell them apart by.
         statistic: one, or several.
         site: labels.
         kind: only these kinds; activations by default, unless `site` or `name` is given.
@@ -87,35 +89,66 @@ def scalar_lines(
         style: a line, points, or both.
         scale: `log2` or `linear` axis; empty chooses by statistic.
         columns: how many plots stand in a row.
-        training: a training statistic to draw below.
+        training: a training statistic to draw below, in a plot for each run.
 
     Raises:
-        SettingError: nothing matches, or too much does.
+        SettingError: nothing matches, in one of the runs, or too much does.
     """
     if facet not in ("site", "kind", "statistic", "") or style not in ("line", "points", "both"):
         raise SettingError(
             "`facet` must be site, kind, statistic or empty, and `style` line, points or both; "
             f"got {facet!r}, {style!r}."
         )
-    source, wanted = source_of(data), [statistic] if isinstance(statistic, str) else [*statistic]
-    sites = chosen(source, site, kind, name, most=MOST if facet == "site" else MOST_LINES)
+    wanted = [statistic] if isinstance(statistic, str) else [*statistic]
     logarithmic = all(grid.is_logarithmic(one, str(view), scale) for one in wanted)
+    sources = _sources(data)
+    whose = {
+        run: _sites(run, source, site, kind, name, most=MOST if facet == "site" else MOST_LINES)
+        for run, source in sources.items()
+    }
     if ranks:
-        plots = [_rank_lines(data, wanted, one, steps, logarithmic) for one in sites]
+        plots = [
+            _rank_lines(data, wanted, one, steps, logarithmic)
+            for sites in whose.values()
+            for one in sites
+        ]
     else:
         lines = [
             line
             for one in wanted
-            for line in _lines(source.curves(one, sites, steps=steps, view=view), sites)
+            for run, sites in whose.items()
+            for line in _lines(run, sources[run].curves(one, sites, steps=steps, view=view), sites)
         ]
         plots = _facets(lines, facet, style=style, logarithmic=logarithmic)
     plot = look.facets(plots, columns=columns, shared=True)
-    return alongside(plot, source, training, steps=steps)
+    if isinstance(training, str):
+        for run, source in sources.items():
+            plot = alongside(plot, source, training, steps=steps, whose=run)
+        return plot
+    return alongside(plot, next(iter(sources.values())), training, steps=steps)
 
 
-def _lines(found: Curves, sites: Sequence[str]) -> list[Line]:
+def _sources(data: Data | Mapping[str, Data]) -> dict[str, Source]:
+    """By name, where there are several; else the one there is, without a name."""
+    if not isinstance(data, Mapping):
+        return {"": source_of(data)}
+    if not data:
+        raise SettingError("`data` is empty: give a run, or several by name.")
+    return {str(name): source_of(one) for name, one in data.items()}
+
+
+def _sites(
+    run: str, source: Source, site: Many, kind: Many, name: str | None, *, most: int
+) -> list[str]:
+    try:
+        return chosen(source, site, kind, name, most=most)
+    except SettingError as error:
+        raise SettingError(f"{run}: {error}" if run else str(error)) from None
+
+
+def _lines(run: str, found: Curves, sites: Sequence[str]) -> list[Line]:
     return [
-        Line(site=site, statistic=found.statistic, steps=found.steps[kept],
+        Line(run=run, site=site, statistic=found.statistic, steps=found.steps[kept],
              values=found.values[kept, column], bad=found.bad[column])
         for column, site in enumerate(sites)
         for kept in [series.thin(found.steps, [found.values[:, column]], POINTS)]
@@ -155,10 +188,12 @@ def _facets(
 def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool) -> look.Plot:
     statistics = list(dict.fromkeys(line.statistic for line in lines))
     sites = list(dict.fromkeys(line.site for line in lines))
+    runs = {line.run for line in lines}
     value = hv.Dimension(statistics[0] if len(statistics) == 1 else "value")
     parts: list[look.Plot] = []
     for number, line in enumerate(lines):
-        told = [line.site] * (len(sites) > 1) + [line.statistic] * (len(statistics) > 1)
+        told = [line.run] * (len(runs) > 1)
+        told += [line.site] * (len(sites) > 1) + [line.statistic] * (len(statistics) > 1)
         parts += _line(
             line, " ".join(told), look.CYCLE[number % len(look.CYCLE)], value, style, logarithmic
         )
@@ -200,7 +235,7 @@ def _line(
 
 
 def _rank_lines(
-    data: Data,
+    data: Data | Mapping[str, Data],
     statistics: Sequence[str],
     site: str,
     steps: tuple[int, int] | None,
@@ -209,6 +244,8 @@ def _rank_lines(
     """A line for each rank."""
     if len(statistics) != 1:
         raise SettingError(f"`ranks` draws one statistic, got {', '.join(statistics)}.")
+    if isinstance(data, Mapping):
+        raise SettingError("`ranks` draws one run, without a name: its ranks are what is compared.")
     run, statistic = run_of(data, "`ranks`"), statistics[0]
     found = series.load_ranks(run, statistic, site=site)
     kept = np.ones(len(found.steps), bool)

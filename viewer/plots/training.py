@@ -31,6 +31,7 @@ def alongside(
     steps: tuple[int, int] | None = None,
     width: int = look.WIDTH,
     ends: tuple[float, float] | None = None,
+    whose: str = "",
 ) -> look.Plot:
     """The plot, and training statistics after it, over the same steps.
 
@@ -42,6 +43,7 @@ def alongside(
         steps: the first and last that are drawn.
         width: pixels.
         ends: between which steps the plot is drawn; where it has the steps on its axis at all.
+        whose: the run's name, where there are several.
 
     Raises:
         SettingError: there is none of that name.
@@ -51,7 +53,9 @@ def alongside(
         return plot
     parts = [*plot] if isinstance(plot, hv.Layout) else [plot]
     columns: int = plot._max_cols if isinstance(plot, hv.Layout) else 1  # pyright: ignore[reportPrivateUsage]
-    curves = [_training(one, step=step, steps=steps, width=width, ends=ends) for one in found]
+    curves = [
+        _training(one, step=step, steps=steps, width=width, ends=ends, whose=whose) for one in found
+    ]
     filled = [hv.Empty()] * (-len(parts) % columns)  # a row of its own
     return look.facets([*parts, *filled, *curves], columns=columns, shared=True, width=width)
 
@@ -88,6 +92,7 @@ def _training(
     steps: tuple[int, int] | None,
     width: int,
     ends: tuple[float, float] | None,
+    whose: str,
 ) -> look.Plot:
     kept = np.ones(len(lines.steps), bool)
     if steps is not None:
@@ -97,7 +102,8 @@ def _training(
     if step is not None:
         parts.append(look.upright(step))
     return look.sized(
-        hv.Overlay(parts), width=width, height=HEIGHT, title=lines.name, ylabel=lines.name,
+        hv.Overlay(parts), width=width, height=HEIGHT, ylabel=lines.name,
+        title=f"{lines.name}, {whose}" if whose else lines.name,
         xlabel="step", xlim=(None, None) if ends is None else ends,
         ylim=_around(lines.low[kept], lines.high[kept]),
     )  # fmt: skip

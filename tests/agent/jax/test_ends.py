@@ -50,6 +50,20 @@ def test_an_error_goes_through_and_is_told(watch: Watch, observed: Observed) -> 
     assert observed.reports() == "Training ended in step 3: ValueError: of the user's own."
 
 
+@pytest.mark.parametrize("moment", ["0.01", "1.5", "begin"])
+def test_a_block_that_was_not_entered_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+    command = [sys.executable, str(HERE / "entry_job.py"), str(tmp_path), moment]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200)
+    run = open_run(tmp_path / "runs" / "entered")
+
+    assert json.loads(done.stdout) == []
+    assert run.records()["step"].tolist() == [0, 1, 2]
+    assert not run.ending.is_bad
+    told = ["ended early in step 0: KeyboardInterrupt"]
+    can_be = {"0.01": [[]], "1.5": [[], told]}  # it may have said hello
+    assert [one.text for one in run.ending.earlier] in can_be.get(moment, [told])
+
+
 def test_a_block_that_is_never_left_is_left_at_exit(ended: Observed) -> None:
     assert ended.steps() == [0, 1, 2, 3, 4]
     assert "The process ended in step 4, in the middle of the block." in ended.reports()
