@@ -53,8 +53,7 @@ class SiteBook:
     """By row: what is counted there, with its index into `exact_counts`."""
     refused_exact_counts: int = 0
     """ExactCounts beyond `MAX_EXACT_COUNTS`, or `MAX_NUMBERS` counts."""
-    first_refused: str = ""
-    """The label of the first site that they are of."""
+    _untold: list[str] = field(default_factory=list[str])
     _numbers: int = 0
     _lock: Lock = field(default_factory=Lock)
     _rows: dict[Key, int] = field(default_factory=dict[Key, int])
@@ -132,13 +131,24 @@ class SiteBook:
         with self._lock:
             return list(self.sites), list(self.exact_counts)
 
+    def shortages(self) -> list[str]:
+        """Sentences of what there is no room for; each is given once."""
+        with self._lock:
+            untold, self._untold = self._untold, []
+            return untold
+
     def _add(self, site: Site, *, is_small: bool) -> int:
         if not self.chooses(site.name):
             return UNMEASURED
-        if len(self.sites) >= MAX_SITES:
+        row, label = len(self.sites), site_label(site.kind, site.name, site.slot, site.occurrence)
+        if row >= MAX_SITES:
+            if not self.refused:
+                self._untold.append(
+                    f"A rank has {MAX_SITES} sites at most, and {label} is the first that is not "
+                    "measured: choose by `kinds`, `include` or `modules`"
+                )
             self.refused += 1
             return UNMEASURED
-        row, label = len(self.sites), site_label(site.kind, site.name, site.slot, site.occurrence)
         self.sites.append(
             replace(
                 site,
@@ -161,8 +171,12 @@ class SiteBook:
         for exact_count in self.counts(label):
             numbers = self._numbers + math.prod(exact_count.shape)
             if numbers > MAX_NUMBERS or len(self.exact_counts) >= MAX_EXACT_COUNTS:
+                if not self.refused_exact_counts:
+                    self._untold.append(
+                        f"There is no room for all exact counts, and {label} is the first site of "
+                        f"which some are not counted: a rank has room for {MAX_NUMBERS} counts"
+                    )
                 self.refused_exact_counts += 1
-                self.first_refused = self.first_refused or label
                 continue
             self._numbers = numbers
             counted.append((len(self.exact_counts), exact_count))

@@ -1,6 +1,6 @@
 """Compile the agent's CPU kernels: `python -m rankscope.examples.kernels`.
 
-numba keeps them on disk. Done once before the ranks start, or each would do it for itself.
+numba keeps them on disk. Else the first process that observes does it, and the others wait.
 """
 
 from __future__ import annotations

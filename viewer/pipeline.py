@@ -26,8 +26,8 @@ DROPS: Mapping[str, str] = {
     "reports_dropped": "reports of the training loop dropped",
     "tensors_stale": "tensors gone before they were read",
     "tensors_unsupported": "tensors that cannot be read",
-    "sites_refused": "sites refused by the collector",
-    "exact_counts_refused": "exact_counts refused by the collector",
+    "sites_refused": "sites refused: more than a rank may have",
+    "exact_counts_refused": "exact counts refused: more than a rank may have",
     "hook_errors": "errors in the agent",
 }
 """Counters that are 0 where all is well, and what they count."""

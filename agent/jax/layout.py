@@ -206,7 +206,9 @@ class Layout:
         )
 
     def _tell_of(self, telemetry: Telemetry) -> None:
-        """Count what is passed over; what cannot be seen is told once."""
+        """Count what is passed over; what cannot be seen, or has no room, is told once."""
+        for sentence in self._book.shortages():
+            self._telling.report(sentence)
         plan, strays = telemetry.plan, self._strays_of(telemetry)
         self._telling.counters["tensors_unsupported"] += plan.unsupported + len(strays)
         if strays and not self._has_told_strays:

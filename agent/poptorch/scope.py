@@ -232,6 +232,8 @@ class Scope(Block):
 
     def _end_step(self, training: Mapping[str, Any]) -> None:
         parts, self._parts, self._weights = self._parts, self._weights, {}
+        for sentence in self._book.shortages():
+            self._telling.report(sentence)
         glances, self._glances, self._calls = self._glances, [], 0
         if any(self._is_due(kind, self._step) for kind in self._settings.schedules):
             numbers = {**self._hyperparameters(), **self._numbers(training)}

@@ -19,7 +19,6 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import TensorWeakRef
 
-from ...sketch.exact_counts import MAX_NUMBERS
 from ...wire.messages import Gap, Placement
 from ..reading import Reading
 from ..sitebook import UNMEASURED, Key, SiteBook
@@ -524,7 +523,6 @@ class Recorder(Telling):
         part: Part | None,
     ) -> int:
         default = self._default_placement.get(key[0], {})
-        refused = self.book.refused_exact_counts
         cut = self._readings.cut(key[1], tensor, piece, part)
         row = self.book.add(
             key,
@@ -537,12 +535,8 @@ class Recorder(Telling):
             cuts=cut.order if cut else [],
             is_small=piece.numel() < LEAST_SAMPLED,
         )
-        if not refused and self.book.refused_exact_counts:
-            self.report(
-                f"There is no room for all exact counts, and {self.book.first_refused} is the "
-                "first site of which some are not counted: a rank has room for "
-                f"{MAX_NUMBERS} counts"
-            )
+        for sentence in self.book.shortages():
+            self.report(sentence)
         return row
 
 

@@ -48,7 +48,7 @@ def _install() -> None:
 
 
 def _tell_of_jax() -> None:
-    if "jax" in sys.modules and "torch" not in sys.modules:
+    if "jax" in sys.modules and not {"torch", "rankscope.agent.jax"} & sys.modules.keys():
         sys.stderr.write(
             "rankscope: nothing is observed: a jitted step of JAX cannot be seen from outside; "
             "docs/jax.md has the lines that show it.\n"

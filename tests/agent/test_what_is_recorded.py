@@ -317,6 +317,20 @@ def test_forwards_in_evaluation_mode_are_left_out(observed: Observed, train: Tra
         assert derive(sketch, "abs_max")[0] < 100
 
 
+def test_more_sites_than_a_rank_has_room_for_are_told(observed: Observed) -> None:
+    net = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(20_003))
+    with observed.observe(net, kinds="weight") as scope:
+        scope.step()
+        scope.step()
+        refused = scope.health()["sites_refused"]
+
+    assert (refused, len(observed.labels())) == (3, 20_000)
+    assert observed.reports() == (
+        "A rank has 20000 sites at most, and weight:20000 is the first that is not measured: "
+        "choose by `kinds`, `include` or `modules`."
+    )
+
+
 def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.AdamW(model.parameters())

@@ -127,13 +127,15 @@ def test_relays_that_nobody_came_to_are_told_to_end(tmp_path: Path) -> None:
 
 def test_a_signal_for_the_script_goes_to_the_command_alone(tmp_path: Path) -> None:
     words = """if True:
-        import signal, sys, time
+        import os, signal, sys, time
+        assert os.environ["SRUN_CPUS_PER_TASK"] == "3"
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))
         open("ready", "w").close()
         while True:
             time.sleep(0.1)
     """
-    script = start(tmp_path, "signalled", [sys.executable, "-c", words])
+    job: list[str | Path] = [sys.executable, "-c", words]
+    script = start(tmp_path, "signalled", job, SLURM_CPUS_PER_TASK="3")
     while not (tmp_path / "ready").exists():
         assert script.poll() is None
         time.sleep(0.1)

@@ -161,6 +161,19 @@ def test_a_signal_that_is_ignored_stays_so_for_the_command(tmp_path: Path) -> No
     assert (said, process.returncode) == (b"True\n", 0)
 
 
+@pytest.mark.parametrize(
+    ("imports", "is_told"), [("jax", True), ("jax, rankscope.agent.jax", False)]
+)
+def test_a_script_of_jax_is_told_that_it_is_not_observed_from_outside(
+    tmp_path: Path, imports: str, is_told: bool
+) -> None:
+    words = ["--run", "x", "--to", "tcp://127.0.0.1:9", "--", sys.executable, "-c"]
+    process = launched(tmp_path, [*words, f"print('ready', flush=True); import {imports}"],
+                       said=b"ready\n")  # fmt: skip
+    _, complained = process.communicate(timeout=60)
+    assert (process.returncode, b"nothing is observed: a jitted step" in complained) == (0, is_told)
+
+
 def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:
     ran(tmp_path, "killed", code=137)
     run = run_of(tmp_path, "killed")
