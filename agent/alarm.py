@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ..sketch.table import MAX, MIN, NAN, NEG_INF, POS_INF
 from .steptable import StepTable
 
+ALARM_STEPS = 16
+"""Without a ring: what was wrong in one of so many steps before is no news."""
+
 
 @dataclass(slots=True)
 class Alarm:

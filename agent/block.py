@@ -209,13 +209,21 @@ class Block(ABC):
         self._state = "closed"
         self._open_blocks.closed(self)
         try:
-            self._detach()
             if why:
                 self._report(why)
-            self._send_rest(partial=bool(why))
+            self._try("What observes could not be taken off", self._detach)
+            rest = "What was left could not be sent"
+            self._try(rest, lambda: self._send_rest(partial=bool(why)))
             self._worker.submit(lambda: self._finish(timeout_s / 3))
         finally:
             self._worker.dismiss(timeout_s=timeout_s)
+
+    def _try(self, sentence: str, job: Callable[[], object]) -> None:
+        """What fails of it is told: where a device has failed that is what ends the block."""
+        try:
+            job()
+        except Exception as error:
+            self._report(sentence, error)
 
     def _wait(self) -> None:
         """After `_let_go`: wait for all to be stored."""

@@ -27,6 +27,7 @@ from ..wire.codec import (
     make_schema,
 )
 from ..wire.connection import Connection
+from ..wire.gaps import joined
 from ..wire.keys import AgentKeys
 from ..wire.messages import (
     MAX_NAME,
@@ -367,6 +368,6 @@ class Outbox:
     def _goodbye(self) -> Goodbye:
         """It takes a number of its own if it has to tell of losses, so that these count once."""
         new = self._window.take_gaps()
-        self._last_gaps += new
+        self._last_gaps = tuple(joined([*self._last_gaps, *new]))
         self._next_sequence += bool(new)
         return Goodbye(last=self._next_sequence - 1, gaps=list(self._last_gaps))

@@ -131,7 +131,8 @@ class Printer:
                 self._bytes += one.nbytes
             else:
                 self._left_out += 1
-        self._submit(self.attend)
+        if fits:
+            self._submit(self.attend)
 
     def attend(self) -> None:
         """From the agent's thread, now and then: print what has come."""

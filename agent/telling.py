@@ -11,6 +11,9 @@ MAX_REPORTS = 32
 """Sentences that one frame carries at most; more are only counted."""
 MAX_CHARACTERS = 1000
 """Of a sentence; it is cut between words."""
+FULL = "the agent's thread was behind, and all steps that it may hold were waiting"
+UNSENT = "no frame could be made of it"
+"""Why a step is missing."""
 
 
 class Telling:

@@ -39,8 +39,6 @@ class Worker:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="rankscope", daemon=True)
         self._breathed = self._deadline = 0.0
-        self.durable = False
-        """After `join`: whether the collector has everything on disk."""
 
     def start(self) -> None:
         """Begin to work."""
@@ -85,7 +83,7 @@ class Worker:
         self._outbox.poll(now)
 
     def _leave(self, timeout_s: float) -> None:
-        self.durable = self._outbox.close(timeout_s=timeout_s)
+        self._outbox.close(timeout_s=timeout_s)
 
     def _guarded(self, job: Job) -> None:
         try:

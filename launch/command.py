@@ -18,7 +18,7 @@ from typing import IO, Any
 import click
 
 from ..agent.embedded import last_sentence, open_log
-from ..agent.settings import AgentSettings, agent_settings
+from ..agent.settings import AgentSettings, agent_settings, keys_of
 from ..settings import settings_of
 from ..sketch.errors import RankscopeError, SettingError
 from .environment import Observation, environment_of
@@ -84,6 +84,8 @@ def run(
         for name, value in environment_of(asked, os.environ).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return
+    if keys and not to:
+        keys_of(keys, None)
     if not command:
         raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
     before = "" if to else _stored(directory, run)
@@ -182,7 +184,11 @@ def _collector(directory: str, run: str) -> Generator[str]:
                     click.echo(f"rankscope: {text}{said}", err=True)
             finally:
                 process.terminate()
-                process.wait(STOP_S)
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:  # it ends when it has stored all
+                    text = f"the collector still stores what it has, after {STOP_S:.0f} s: "
+                    click.echo(f"rankscope: {text}{_said(log, begins)}", err=True)
 
 
 def _log(directory: str, run: str) -> IO[bytes]:

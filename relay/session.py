@@ -152,6 +152,8 @@ class Relay:
                 self._joined(peer, member, message, (parts[0], parts[1]), now)
             case State():
                 self.upstream.show(member, parts[0])
+            case Goodbye() if member.needs_schema:  # frames before it were refused, and come again
+                self._dismiss(member, "stream", "Frames before the goodbye were refused.", 0.2)
             case Goodbye():
                 member.goodbye = message
                 member.received = max(member.received, message.last)

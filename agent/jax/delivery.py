@@ -19,12 +19,12 @@ import jax
 import numpy as np
 
 from ...wire.messages import Gap
-from ..alarm import Alarm
+from ..alarm import ALARM_STEPS, Alarm
 from ..framing import pack_step
 from ..interruption import Lock
 from ..outbox import Outbox
 from ..printing import Printer
-from ..telling import Telling
+from ..telling import FULL, UNSENT, Telling
 from .due import nothing_due
 from .layout import Layout, Sites, Sketched
 from .parcel import Number, Parcel, copy_of, value_of
@@ -35,12 +35,8 @@ MOST = 4
 """Steps that may wait to be read."""
 HELD = 16
 """Steps that may wait to be sent, read or not."""
-ALARM_STEPS = 16
-"""What was wrong in one of so many steps before is no news."""
 POLL_S = 0.002
-FULL = "the agent's thread was behind, and all steps that it may hold were waiting"
 TOO_LATE = "it had not been computed when the block was left"
-UNSENT = "no frame could be made of it"
 
 N = TypeVar("N", bound=Number)
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
 from ...wire.messages import Gap
-from ..alarm import Alarm
+from ..alarm import ALARM_STEPS, Alarm
 from ..framing import pack_step
 from ..interruption import Lock
 from ..kernel import absorb
 from ..outbox import Outbox
 from ..sitebook import SiteBook
 from ..steptable import StepTable
-from ..telling import Telling
+from ..telling import FULL, UNSENT, Telling
 from .sketching import Part, sketch
 
 MOST, HELD = 4, 16
-ALARM_STEPS = 16
-"""What was wrong in one of so many steps before is no news."""
-FULL = "the agent's thread was behind, and all steps that it may hold were waiting"
-UNSENT = "no frame could be made of it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +78,8 @@ class Delivery:
             self._lose(parcel.step, FULL)
             return
         if waiting >= MOST:
-            self._sketch(parcel)
+            with suppress(Exception):  # it comes again where the parcel is accepted, and is told
+                self._sketch(parcel)
         self._submit(lambda: self._accept(parcel))
 
     def finish(self) -> None:

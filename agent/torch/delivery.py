@@ -21,6 +21,7 @@ from ..framing import pack_step
 from ..outbox import Outbox
 from ..ring import Ring
 from ..steptable import StepTable
+from ..telling import UNSENT
 from .device import Copy, DeviceMeter, has_passed
 from .quantities.task import Taken
 from .recorder import Recorder, health_of
@@ -95,7 +96,7 @@ class Delivery:
         self._strays = set[str]()
         """Names under which something else than a number was given."""
         self.lost = 0
-        """Steps that had not arrived from their device when the block was left."""
+        """Steps of which no frame was made."""
 
     def send(
         self,
@@ -107,16 +108,17 @@ class Delivery:
         parcel = _Parcel(step, [])
         for meter in self._recorder.meters():
             if isinstance(meter, DeviceMeter):
-                before = meter.dropped
-                if (copy := meter.send_home()) is not None:
-                    parcel.copies.append((meter, copy))
-                elif meter.dropped > before:
-                    self._recorder.lose(_gap(step, NO_BUFFER))
-        self._note_numbers(parcel, training or {})
-        arrays = parcel.bring([one.values for one in taken])
-        parcel.taken = [
-            Taken(one.series, one.weight, array) for one, array in zip(taken, arrays, strict=True)
-        ]
+                self._send_home(meter, parcel)
+        try:
+            self._note_numbers(parcel, training or {})
+            arrays = parcel.bring([one.values for one in taken])
+            parcel.taken = [
+                Taken(one.series, one.weight, array)
+                for one, array in zip(taken, arrays, strict=True)
+            ]
+        except Exception as error:
+            self._recorder.report("Numbers of a step could not be sent", error)
+            parcel.numbers = []
         self._submit(lambda: self._accept(parcel))
 
     def finish(self, timeout_s: float) -> None:
@@ -125,7 +127,7 @@ class Delivery:
         while self._parcels and time.monotonic() < deadline:
             self.attend(0.0)
             time.sleep(POLL_S)
-        self.lost = len(self._parcels)
+        self.lost += len(self._parcels)
         for parcel in self._parcels:
             self._recorder.lose(_gap(parcel.step, TOO_LATE))
         self._recorder.handed_over(2**63 - 1)
@@ -133,7 +135,7 @@ class Delivery:
 
     def attend(self, now: float) -> None:
         """From the agent's thread, now and then: send what has arrived, and tell of a hang."""
-        while self._parcels and self._parcels[0].arrived():
+        while self._parcels and self._is_over(self._parcels[0]):
             self._send(self._parcels.popleft())
         step = self._recorder.peek()
         idle_s = now - self._recorder.touched
@@ -151,7 +153,38 @@ class Delivery:
         self._parcels.append(parcel)
         self.attend(0.0)
 
+    def _send_home(self, meter: DeviceMeter, parcel: _Parcel) -> None:
+        before = meter.dropped
+        try:
+            copy = meter.send_home()
+        except Exception as error:
+            self._recorder.report("What a device holds of a step could not be sent", error)
+            self._recorder.lose(_gap(parcel.step, UNSENT))
+            return
+        if copy is not None:
+            parcel.copies.append((meter, copy))
+        elif meter.dropped > before:
+            self._recorder.lose(_gap(parcel.step, NO_BUFFER))
+
+    def _is_over(self, parcel: _Parcel) -> bool:
+        """Whether it has arrived, or never will."""
+        try:
+            return parcel.arrived()
+        except Exception:  # of its device, which `_send` meets, too
+            return True
+
     def _send(self, parcel: _Parcel) -> None:
+        try:
+            self._make(parcel)
+        except Exception as error:  # the law: counted and told, and the next are sent
+            self._recorder.report(f"Step {parcel.step.step} could not be sent", error)
+            self._recorder.lose(_gap(parcel.step, UNSENT))
+            self.lost += 1
+        finally:
+            self._told = None
+            self._recorder.release(parcel.step)
+
+    def _make(self, parcel: _Parcel) -> None:
         step = parcel.step
         for meter in self._recorder.meters():
             meter.settle(step)
@@ -166,8 +199,6 @@ class Delivery:
             self._send_or_keep(step, self._ring, bad)
         elif something:
             self._frame(step, partial=step.partial, alarming=len(bad) > 0)
-        self._told = None
-        self._recorder.release(step)
 
     def _tell_open_step(self, step: StepTable) -> None:
         for meter in self._recorder.meters():

@@ -23,9 +23,6 @@ from .axes import JobAxes, job_axes, present_job
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-DATA_PARALLEL = "dp"
-"""The axis of a job that names none: all ranks hold the same model and see different samples."""
-
 _launches = count()
 _observed = Counter[str]()
 """By run: how often this process has begun to observe it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from ..printing import Printer, PrintOptions, Printout
 from ..sitebook import Key
+from .device import has_passed
 from .local import dtype_name
 
 AS_BY_DEFAULT = PrintOptions()
@@ -74,7 +75,7 @@ class Printouts:
                 how=how,
                 nbytes=home.nbytes,
                 elements=home.numpy,
-                is_there=there.query if there is not None else _at_once,
+                is_there=_at_once if there is None else partial(has_passed, there, piece.device),
             )
         )
 

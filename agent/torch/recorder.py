@@ -120,6 +120,8 @@ class Recorder(Telling):
         }
         self._make_meter = make_meter
         self._meters: dict[torch.device, Meter] = {}
+        self._of_parent: dict[torch.device, Meter] = {}
+        """In a forked child."""
         self._readings = Readings(book, self.report)
         self._arrivals = Arrivals()
         self.calls = Calls(self.report)
@@ -312,8 +314,8 @@ class Recorder(Telling):
         for meter in self._meters.values():
             meter.barrier()
 
-    def end(self, training: Mapping[str, float]) -> StepTable | None:
-        """Close the open step and return it; `collect` then completes it on the agent's thread."""
+    def end(self) -> StepTable | None:
+        """Close the open step and return it."""
         self.arrivals()
         self.counters["tensors_unsupported"] += self._arrivals.give_up()
         for key, held in self.calls.end():
@@ -322,7 +324,6 @@ class Recorder(Telling):
         step, self._open = self._open, None
         self.timetable.end()
         if step is not None:
-            step.training = dict(training)
             step.time_ns = time.time_ns()
             for meter in self._meters.values():
                 try:
@@ -337,6 +338,8 @@ class Recorder(Telling):
         self._open = None
         self.calls.forget()
         self.timetable.end()
+        # What its thread was reading is never read here; nor may memory of its devices be freed.
+        self._of_parent, self._meters = self._meters, {}
 
     def seconds(self) -> float:
         """Wall time since the first step began."""

@@ -421,10 +421,10 @@ class Scope(Block):
 
     def _send_rest(self, *, partial: bool) -> None:
         try:
-            left = self._recorder.end({})
+            left = self._recorder.end()
             if left is None and partial:  # nothing was due in this step, but this is told
                 self._recorder.begin_final(self._step)
-                left = self._recorder.end({})
+                left = self._recorder.end()
             if left is not None:
                 left.partial = True
                 self._delivery.send(left)
@@ -439,7 +439,7 @@ class Scope(Block):
 
     def _detach(self) -> None:
         self._hooked.close()
-        self._quantities.remove()
+        self._quantities.close()
 
     def _forget(self) -> None:
         self._recorder.forget()
@@ -532,7 +532,7 @@ class Scope(Block):
         self._parallel_hooks.step_ends()
         told = self._scale.take() | self._parameter_hooks.training()
         unmatched = self._ledger.end(optimizers=bool(self._optimizers))
-        step = self._recorder.end({})
+        step = self._recorder.end()
         if step is not None:
             step.unmatched = unmatched
             self._delivery.send(step, {**told, **training}, taken)
@@ -556,7 +556,7 @@ class Scope(Block):
             self._recorder.barrier()
         except Exception as error:  # the law: told, never raised
             self._recorder.report("The last weights could not be measured", error)
-        step = self._recorder.end({})
+        step = self._recorder.end()
         if step is not None:
             step.final = True
             self._delivery.send(step)

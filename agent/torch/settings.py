@@ -13,7 +13,7 @@ import torch
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
 from ...wire.messages import LEAST_BUDGET
-from ..alarm import Alarm
+from ..alarm import ALARM_STEPS, Alarm
 from ..ring import Ring
 from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning, warn_of_stray
@@ -24,8 +24,6 @@ from .names import NumberedStage
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-ALARM_STEPS = 16
-"""Without a ring: what was wrong in one of so many steps before is no news."""
 MAX_RING = 128
 """Steps that a ring holds at most: half of what an agent keeps until it is durable."""
 

@@ -23,7 +23,7 @@ class Training:
     `GradScaler.update()`.
 
     Args:
-        scope: that of the model, entered.
+        scope: that of the model.
         optimizers: how many update it.
     """
 
@@ -62,11 +62,17 @@ class Training:
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             scope = observe(model, optimizers, run=name, scaler=scaler, **options)
-        scope.__enter__()
-        scope.ends_with_process = True
         training = cls(scope, len(optimizers))
+        # Before those of the scope, which are to see an update in the step that it begins.
+        handles = [one.register_step_pre_hook(training._updates) for one in optimizers]
+        try:
+            scope.__enter__()
+        except BaseException:
+            for handle in handles:
+                handle.remove()
+            raise
+        scope.ends_with_process = True
         for one in optimizers:
-            one.register_step_pre_hook(training._updates)
             one.register_step_post_hook(training._has_updated)
         if scaler is not None:
             _call_after(scaler, "update", training._has_scaled)

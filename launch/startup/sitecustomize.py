@@ -22,17 +22,20 @@ class Waiting(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """That of torch, whose loader does a little more."""
+        """That of torch, whose loader does a little more; whoever asks may not load it yet."""
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = [one.find_spec for one in sys.meta_path if one is not self]
+        found = (find(fullname, path, target) for find in others)
+        spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_install(module: ModuleType) -> None:
                 load(module)
-                _install()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _install()
 
             spec.loader.exec_module = load_and_install
         return spec

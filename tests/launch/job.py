@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
+
+if sys.argv[1] == "after_a_look":
+    assert importlib.util.find_spec("torch") is not None
 
 import torch
 import torch.distributed as dist
@@ -33,6 +37,26 @@ def plain() -> None:
 
 def compiled() -> None:
     train(torch.compile(small(), backend="aot_eager", fullgraph=True))  # pyright: ignore[reportArgumentType]
+
+
+def after_a_look() -> None:
+    """A library has looked whether torch is there, before it was imported: see the top."""
+    train(small())
+
+
+def at_two_rates() -> None:
+    """One of two optimizers updates in every iteration, the other in every second."""
+    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    model = nn.Sequential(first, second)
+    nn.init.ones_(second.weight)
+    often = torch.optim.SGD(first.parameters(), 0.0)
+    seldom = torch.optim.SGD(second.parameters(), 0.0)
+    for iteration in range(1, 5):
+        model(torch.full((1, 1), float(iteration))).sum().backward()
+        often.step()
+        if iteration % 2 == 0:
+            seldom.step()
+        model.zero_grad()
 
 
 def fails() -> None:

@@ -41,9 +41,9 @@ def launched(folder: Path, words: Sequence[str], *, said: bytes) -> subprocess.P
     return process
 
 
-def ran(folder: Path, name: str, *launcher: str, code: int = 0) -> str:
+def ran(folder: Path, name: str, *launcher: str, code: int = 0, options: Sequence[str] = ()) -> str:
     """What a script says that is run under the name of its function."""
-    command = [sys.executable, "-m", "rankscope", "run", "--run", name]
+    command = [sys.executable, "-m", "rankscope", "run", "--run", name, *options]
     done = subprocess.run(
         [*command, "--", sys.executable, *launcher, str(JOB), name],
         cwd=folder,
@@ -63,7 +63,7 @@ def run_of(folder: Path, name: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", ["plain", "compiled"])
+@pytest.mark.parametrize("name", ["plain", "compiled", "after_a_look"])
 def test_all_that_is_trained_is_seen_from_the_first_step_on(tmp_path: Path, name: str) -> None:
     said = ran(tmp_path, name)
     run = run_of(tmp_path, name)
@@ -85,6 +85,15 @@ def test_parts_that_a_loop_calls_are_one_model_and_its_optimizers_make_one_step(
     run = run_of(tmp_path, "in_parts")
     assert run.records()["step"].tolist() == [0, 1, 2, 3]
     assert {"weight:0.weight", "weight:2.bias", "activation:1"} <= set(run.sites().index)
+
+
+def test_optimizers_may_update_at_different_rates(tmp_path: Path) -> None:
+    (tmp_path / "q.toml").write_text('[quantities]\n"0.weight" = ["weight_gradient_cosine", "update_cosine"]\n')
+    ran(tmp_path, "at_two_rates", options=["--quantities", "q.toml"])
+    run = run_of(tmp_path, "at_two_rates")
+    assert run.records()["step"].tolist() == [0, 1, 2, 3, 4]
+    gradients = run.scalar("max", sites="weight_gradient:0.weight").values[:4, 0]
+    assert gradients.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_each_model_of_several_is_a_run(tmp_path: Path) -> None:
@@ -172,6 +181,11 @@ def test_a_script_of_jax_is_told_that_it_is_not_observed_from_outside(
                        said=b"ready\n")  # fmt: skip
     _, complained = process.communicate(timeout=60)
     assert (process.returncode, b"nothing is observed: a jitted step" in complained) == (0, is_told)
+
+
+def test_keys_without_the_collector_that_they_are_for_are_refused(tmp_path: Path) -> None:
+    said = ran(tmp_path, "plain", code=1, options=["--keys", "keys/agent"])
+    assert said.startswith("Error: `keys` (or RANKSCOPE_KEYS) are for the collector that `to`")
 
 
 def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:

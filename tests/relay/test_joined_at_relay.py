@@ -187,6 +187,19 @@ def test_a_stream_that_owes_a_frame_is_not_joined(peers: Peers) -> None:
     assert peers.relay.statistics().frames == 0
 
 
+def test_it_answers_for_no_frame_that_was_refused_for_want_of_its_schema(peers: Peers) -> None:
+    header, blob = frame_of(0)
+    lacking = make_schema([*SITES, Site(kind="tap", name="new")])
+    peers.say(BELOW, 0, [encode(replace(decode(header, "agent"), schema=lacking.hash)), blob])
+    peers.say(BELOW, 0, [encode(Goodbye(last=0))])
+
+    assert peers.rejects() == 1, "the sender comes again, with the frame"
+    peers.greet(BELOW, 0)
+    peers.say(BELOW, 0, [header, blob])
+    peers.say(BELOW, 0, [encode(Goodbye(last=0))])
+    assert (peers.rejects(), peers.relay.statistics().frames) == (0, 1)
+
+
 def test_a_stream_that_has_ended_is_not_joined(peers: Peers) -> None:
     peers.say(BELOW, 1, [encode(Goodbye(last=-1))])
     peers.say(BELOW, 0, joined([0, 1]))

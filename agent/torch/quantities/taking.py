@@ -160,12 +160,14 @@ class Quantities:
         self._tell_others()
         return found
 
-    def held_bytes(self) -> int:
-        """What is held for the next step."""
-        return 0 if self._attached is None else self._attached[1].held_bytes()
+    def close(self) -> None:
+        """Take all hooks off the model and the optimizers."""
+        self.remove()
+        if self._attached is not None:
+            self._attached[1].close()
 
     def remove(self) -> None:
-        """Take all hooks off the model and the optimizers."""
+        """Look at nothing until a step begins."""
         self._step = None
         for attached in self._attached or ():
             attached.remove()
@@ -176,8 +178,8 @@ class Quantities:
         self._step = None
         for task in self._orders:
             task.drop()
-        if self._attached is not None:
-            self._attached[1].forget()
+        for attached in self._attached or ():
+            attached.forget()
 
     def _plans(self) -> Iterator[Plan]:
         return (plan for task in self._orders for plan in task.plans)

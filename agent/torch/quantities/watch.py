@@ -70,6 +70,10 @@ class Watch:
         for handle in handles:
             handle.remove()
 
+    def forget(self) -> None:
+        """Look at nothing more; the hooks stay, for a forked child must not disturb a forward."""
+        self._handles = []
+
     def gathered(self, task: Task) -> None:
         """A step ends in which a task is due that keeps something of every step."""
         module = self._modules[task]
