@@ -50,10 +50,10 @@ VERSION = version("rankscope")
 PRUNE_S = 5.0
 STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
-FULL_S = 30.0
-"""And for one that has no room for its sites."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a run that is held by another writer."""
+FULL_S = 30.0
+"""And where there is no room for it, or for its sites."""
 
 Code = Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
 
@@ -235,7 +235,11 @@ class Collector:
             raise
         except Exception as error:  # whatever the store's engine raises
             raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
-        self._runs[name] = Run(name, writer, self.settings, self._wall_ns, self._sinks)
+        try:
+            self._runs[name] = Run(name, writer, self.settings, self._wall_ns, self._sinks)
+        except Exception as error:  # of the store's engine, too: another try is to find it free
+            writer.close()
+            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
 
     def statistics(self) -> CollectorStatistics:
         """What was done so far."""
@@ -356,9 +360,9 @@ class Collector:
             text = f"Rank {hello.rank} of {hello.world_size} does not fit its mesh {hello.mesh}."
             return "malformed", text[:1000], None
         if hello.run not in self._runs and len(self._runs) >= settings.max_runs:
-            return "full", f"This collector holds {settings.max_runs} runs already.", 30.0
+            return "full", f"This collector holds {settings.max_runs} runs already.", FULL_S
         if sum(len(run.streams) for run in self._runs.values()) >= settings.max_streams:
-            return "full", f"This collector holds {settings.max_streams} streams already.", 30.0
+            return "full", f"This collector holds {settings.max_streams} streams already.", FULL_S
         return None
 
     def _learn(self, stream: Stream, schema: Schema, size_bytes: int, now: float) -> None:
@@ -506,7 +510,15 @@ class Collector:
         for stream in run.streams.values():
             self._dismiss(stream, "run", reason, BUSY_S)
         run.abandon()
+        self._count(run)
         del self._runs[run.name]
+
+    def _count(self, run: Run) -> None:
+        """Keep what was counted of a run that goes."""
+        self._counts.records += run.records
+        self._counts.alerts += run.alerts
+        self._counts.lost_frames += run.lost_frames
+        self._counts.lag_s, self._counts.commit_s = run.lag_s, run.commit_s
 
     def _steer(self, now: float) -> None:
         try:
@@ -562,10 +574,7 @@ class Collector:
             logger.info("Run %r is stored: %d records since we began.", run.name, run.records)
         except StoreError as error:
             logger.error("Run %r could not be finished: %s", run.name, error)
-        self._counts.records += run.records
-        self._counts.alerts += run.alerts
-        self._counts.lost_frames += run.lost_frames
-        self._counts.lag_s, self._counts.commit_s = run.lag_s, run.commit_s
+        self._count(run)
         self._touched |= run.streams
         self.acknowledge()
         for stream in run.streams.values():

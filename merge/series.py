@@ -72,14 +72,26 @@ class Derived:
             values, reasons = dict[int, Floats](), dict[int, str]()
             for known, cells in self.parts.values():
                 parts = [cells[cell] for cell in sorted(cells)]
+                unlike = _lengths(parts)
+                if unlike:
+                    parts = [Weighted(0.0, np.full_like(parts[0].array, np.nan))]
                 with np.errstate(all="ignore"):
                     whole = merged(known.form, known.merge, parts)
                     numbers, reason = _read(known, whole)
+                reason = unlike or reason
                 values |= numbers
                 if reason:
                     reasons |= dict.fromkeys(numbers, reason)
             self._numbers = Numbers(values, reasons)
         return self._numbers
+
+
+def _lengths(parts: Sequence[Weighted]) -> str:
+    """Why arrays of ranks cannot be united, or nothing."""
+    lengths = sorted({len(one.array) for one in parts})
+    if len(lengths) == 1:
+        return ""
+    return f"its arrays have {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} numbers on ranks"
 
 
 def _read(known: DerivedAt, whole: Weighted) -> tuple[dict[int, Floats], str]:

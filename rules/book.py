@@ -27,7 +27,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -165,6 +167,16 @@ def book_of(said: Mapping[str, Any], where: str, faults: list[str]) -> RuleBook:
         closer=Closer() if closer is None else replace(Closer(), **given(closer)),
         bounds=_bounds(said.get("bounds", []), where, faults),
     )
+
+
+@cache
+def known_rules() -> Mapping[str, Rule]:
+    """By name all rules and bounds that are there without settings."""
+    theirs = list[Rule]()
+    with suppress(SettingError):  # of a package whose rules cannot be loaded nothing is said
+        theirs = installed()
+    bounds = (bound.rule for bound in BOUNDS)
+    return {rule.name: rule for rule in (*EXACT, *BUILT_IN, *bounds, *theirs)}
 
 
 def installed() -> list[Rule]:

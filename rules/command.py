@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from math import ceil
@@ -10,6 +9,7 @@ from textwrap import fill
 
 import click
 
+from ..sketch.jsontext import json_text
 from ..store.ending import attempt_words
 from ..store.incidents import Incident
 from ..store.query import open_run
@@ -38,7 +38,7 @@ def why(run: str, as_json: bool) -> None:
     Ends with 1 if there is an incident that is an error, else with 0.
     """
     found = why_of(open_run(run))
-    click.echo(json.dumps(asdict(found), indent=2) if as_json else "\n".join(lines_of(found)))
+    click.echo(json_text(asdict(found)) if as_json else "\n".join(lines_of(found)))
     if any(one.severity == "error" for one in found.findings):
         raise SystemExit(1)
 
@@ -71,10 +71,9 @@ def test_rules(run: str, file: str | None) -> None:
     for one in incidents:
         click.echo(_line_of(one))
     alerts = counted(sum(len(one.alerts) for one in incidents), "alert")
-    click.echo(
-        f"{counted(len(incidents), 'incident')} of {alerts}; {len(judged)} of {len(book.rules)} "
-        "rules could judge something."
-    )
+    of_rules = f"{len(judged)} of {len(book.rules) + len(book.bounds)}"
+    told = f"{counted(len(incidents), 'incident')} of {alerts}"
+    click.echo(f"{told}; {of_rules} rules could judge something.")
 
 
 def lines_of(found: Why) -> Iterator[str]:

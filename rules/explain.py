@@ -18,9 +18,9 @@ from ..store.ending import Ending
 from ..store.incidents import COUNTED, OF_RANKS, Incident, incidents_of
 from ..store.query import Run
 from ..store.record import Alert
-from .builtin import BUILT_IN
+from .book import known_rules
 from .evidence import Evidence, evidence_of, is_apart
-from .exact import COPIES, EXACT, SUMS
+from .exact import COPIES, SUMS
 from .ranks import FEWEST, OUTLIER
 from .rule import Rule
 
@@ -213,7 +213,7 @@ def _unjudged(run: Run) -> list[Incident]:
 
 def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
     run, sites, cause = known.run, known.sites, incident.cause
-    rule = next((one for one in (*EXACT, *BUILT_IN) if one.name == cause.rule), None)
+    rule = known_rules().get(cause.rule)
     site = sites.loc[cause.site] if cause.site in sites.index else None
     stored = Evidence() if site is None else evidence_of(run, cause, known.records)
     confidence, reason = _confidence(incident, known.gaps)

@@ -79,6 +79,8 @@ class Watch:
     _memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
     _sites: Sites = field(init=False)
     _is_resumed: bool = False
+    _newest_of_quantities: int = -1
+    """The index of the last record whose quantities were judged."""
 
     def __post_init__(self) -> None:
         self._sites = Sites(self.site)
@@ -160,14 +162,16 @@ class Watch:
     def judge_quantities(
         self, record: Record, quantities: Sequence[QuantityInfo], sites: Sequence[SiteInfo]
     ) -> list[Alert]:
-        """What begins and what ends with the derived quantities of a record.
+        """What begins and what ends with the derived quantities of a record; of each once.
 
         Args:
             quantities, sites: those of the run.
         """
         alerts = list[Alert]()
-        if not record.derived.numbers().values:
+        was_judged = record.index <= self._newest_of_quantities  # and a late rank came then
+        if was_judged or record.partial or not record.derived.numbers().values:
             return alerts
+        self._newest_of_quantities = record.index
         place = sites_of_names(sites)
         for bound in self.book.bounds:
             verdict = bound.measure(record, quantities, place)

@@ -177,6 +177,7 @@ class Sinks:
             run=stored.run,
             attempt=record.attempt,
             launch=stored.launch,
+            record=record.index,
             step=record.step,
             time_ns=record.time_ns,
             values=numbers_of(record, sites, stored.formats) | pipeline,

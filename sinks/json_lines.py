@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..sketch.errors import SettingError
+from ..sketch.jsontext import json_number
 from ..sketch.table import FIRST_EXPONENT, Ints
 from ..store.incidents import Incident
 from .files import append
@@ -52,7 +52,7 @@ def lines_of(news: News) -> list[dict[str, Any]]:
         case Numbers():
             where = {"run": news.run, "attempt": news.attempt, "step": news.step}
             when = {"time": _time(news.time_ns)}
-            numbers = {name: _number(value) for name, value in news.values.items()}
+            numbers = {name: json_number(value) for name, value in news.values.items()}
             exponents = {group: _trimmed(counts) for group, counts in news.exponents.items()}
             line = {"event": "numbers", **where, **when, "numbers": numbers, "exponents": exponents}
             if news.table is None:
@@ -61,9 +61,9 @@ def lines_of(news: News) -> list[dict[str, Any]]:
         case Alarm():
             alert, state = news.alert, "begins" if news.begins else "ends"
             fields = asdict(alert) | {
-                "value": _number(alert.value),
-                "threshold": _number(alert.threshold),
-                "evidence": {name: _number(one) for name, one in alert.evidence.items()},
+                "value": json_number(alert.value),
+                "threshold": json_number(alert.threshold),
+                "evidence": {name: json_number(one) for name, one in alert.evidence.items()},
                 "undetermined": alert.undetermined,
                 "time": _time(alert.time_ns),
             }
@@ -88,8 +88,8 @@ def summary_of(incident: Incident) -> dict[str, Any]:
         "attempt": incident.attempt,
         "first_step": incident.first_step,
         "last_step": incident.last_step,
-        "value": _number(cause.value),
-        "threshold": _number(cause.threshold),
+        "value": json_number(cause.value),
+        "threshold": json_number(cause.threshold),
         "text": cause.text,
         "alerts": len(incident.alerts),
         "sites": incident.sites,
@@ -100,11 +100,6 @@ def summary_of(incident: Incident) -> dict[str, Any]:
 def _time(time_ns: int) -> str:
     moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
     return moment.isoformat(timespec="milliseconds")
-
-
-def _number(value: float) -> float | str:
-    """JSON has no NaN and no infinity: they are the words that Python's `float` reads."""
-    return value if isfinite(value) else str(value)
 
 
 def _trimmed(counts: Ints) -> dict[str, Any]:
@@ -120,7 +115,7 @@ def _sites(table: Table) -> dict[str, dict[str, float | str]]:
     """By label the statistics that are defined."""
     return {
         site: {
-            name: _number(value)
+            name: json_number(value)
             for name, value in zip(table.statistics, row, strict=True)
             if value == value
         }

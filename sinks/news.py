@@ -30,6 +30,8 @@ class Numbers:
     attempt: int
     launch: str
     """Token of the attempt's start: no other start of any run has it."""
+    record: int
+    """Its index in the run."""
     step: int
     time_ns: int
     """Wall clock of the record, nanoseconds since 1970."""

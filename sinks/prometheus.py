@@ -40,6 +40,7 @@ Labels = tuple[str, ...]
 @dataclass(slots=True)
 class _Run:
     attempt: int = -1
+    record: int = -1
     step: int = -1
     values: dict[str, float] = field(default_factory=dict[str, float])
     left_out: set[str] = field(default_factory=set[str])
@@ -102,9 +103,11 @@ class Prometheus:
 
     def _learn(self, run: _Run, news: Numbers) -> None:
         run.ended = False
-        if (news.attempt, news.step) < (run.attempt, run.step):
-            return  # a record of an earlier step that was patched
-        run.attempt, run.step = news.attempt, news.step
+        if news.record < run.record:
+            return  # that was patched
+        if news.attempt > run.attempt:  # nobody says of an attempt that died what has ended in it
+            run.firing = {one: rule for one, rule in run.firing.items() if one[0] >= news.attempt}
+        run.attempt, run.record, run.step = news.attempt, news.record, news.step
         for name, value in news.values.items():
             if name.startswith("pipeline/"):  # which is told as it is at this very moment
                 continue

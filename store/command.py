@@ -9,9 +9,11 @@ from datetime import datetime
 from pathlib import Path
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ..sketch.jsontext import json_text
 from ..sketch.table import FIRST_EXPONENT, LAST_EXPONENT
 from .compare import Comparison
 from .export import export_zarr
@@ -116,7 +118,7 @@ def compare(
         }
         rest = ("statistic", "tolerance", "steps", "first_step", "last_step", "bits_unknown")
         told = {key: getattr(found, key) for key in (*rest, "only_one", "only_other", "text")}
-        click.echo(json.dumps(told | partings | {"sites": sites}, indent=2))
+        click.echo(json_text(told | partings | {"sites": sites}))
     else:
         click.echo("\n".join(comparison_lines(found)))
     if found.numbers is not None:
@@ -156,10 +158,14 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         yield f"{len(parted):,} of {len(found.sites):,} sites part; the first:"
     for site, row in parted.head(MOST_PARTED).iterrows():
         times = f"{2.0 ** row['largest']:.3g} times as large in step {row['largest_step']}"
+        if np.isnan(row["largest"]):
+            times = "it is a number in one of them alone"
         yield f"  step {row['numbers_step']:>8}  {site}: {times}"
     for run, labels in (("first", found.only_one), ("second", found.only_other)):
         if labels:
-            yield f"Only the {run} run has {len(labels):,} sites: {', '.join(labels[:3])}, …"
+            more = ", …" if len(labels) > 3 else ""
+            sites = "site" if len(labels) == 1 else "sites"
+            yield f"Only the {run} run has {len(labels):,} {sites}: {', '.join(labels[:3])}{more}"
 
 
 def table_of(found: Sequence[RunSummary]) -> Table:

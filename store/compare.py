@@ -274,6 +274,7 @@ def _differs(
     """bool: by more than so large a share of the larger; or only one of them is a number."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(one - other) > tolerance * np.fmax(np.abs(one), np.abs(other))
+    apart |= np.isinf(one) != np.isinf(other)
     return np.where(np.isnan(one) | np.isnan(other), np.isnan(one) != np.isnan(other), apart)
 
 

@@ -156,29 +156,22 @@ def regions_frame(sites: Sequence[SiteInfo], mesh: Mapping[str, int]) -> pd.Data
     return pd.DataFrame(rows, columns=["site", "cell", "offset", "shape", "whole"])
 
 
-def health_frame(
-    numbers: NDArray[np.float64], attempts: Indices, names: Sequence[str]
-) -> pd.DataFrame:
+def health_frame(ends: NDArray[np.float64], names: Sequence[str]) -> pd.DataFrame:
     """One row a rank, columns (name, latest | total).
 
     Args:
-        numbers: float64 [records, ranks, names], NaN where a record lacks one.
-        attempts: int64 [records]
+        ends: float64 [attempts, ranks, names], the last of each attempt; NaN where it has none.
         names: Of the counters, which grow from 0 within each attempt; those of `GAUGES` do not,
             and have no total.
     """
     columns = pd.MultiIndex.from_product([names, ["latest", "total"]], names=["counter", "value"])
-    ranks = pd.RangeIndex(numbers.shape[1], name="rank")
+    ranks = pd.RangeIndex(ends.shape[1], name="rank")
     frame = pd.DataFrame(np.nan, index=ranks, columns=columns)
-    for place, name in enumerate(names):
-        by_attempt = [
-            latest(numbers[attempts == attempt, :, place]) for attempt in np.unique(attempts)
-        ]
-        if by_attempt:
-            ends = np.stack(by_attempt)
-            frame[(name, "latest")] = latest(ends)
-            seen = np.isfinite(ends).any(axis=0) & (name not in GAUGES)
-            frame[(name, "total")] = np.where(seen, np.nansum(ends, axis=0), np.nan)
+    for place, name in enumerate(names if len(ends) else ()):
+        of_one = ends[:, :, place]
+        frame[(name, "latest")] = latest(of_one)
+        seen = np.isfinite(of_one).any(axis=0) & (name not in GAUGES)
+        frame[(name, "total")] = np.where(seen, np.nansum(of_one, axis=0), np.nan)
     return frame
 
 

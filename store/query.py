@@ -61,7 +61,6 @@ from .scales import (
     without_scale,
 )
 from .selection import (
-    ATTEMPT,
     Chosen,
     Indices,
     Steps,
@@ -72,7 +71,7 @@ from .selection import (
 from .state import alert_from_json
 from .tallies import has_histogram
 from .updates import updates_frame
-from .values import heatmap, main_column, numbers, silent_records, summed, values
+from .values import heatmap, main_column, newest_counters, numbers, silent_records, summed, values
 from .views import View, exact, observed
 
 Labels = str | Collection[str] | None
@@ -784,10 +783,7 @@ class Run:
 
     def health(self) -> pd.DataFrame:
         """The agents' counters, by rank: columns (counter, latest | total over attempts)."""
-        reader = self._reader
-        facts, names = reader.facts(), reader.meta.health
-        found = numbers(reader, "health", names, np.arange(len(facts)))
-        return health_frame(found, facts[:, ATTEMPT], names)
+        return health_frame(newest_counters(self._reader), self._reader.meta.health)
 
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""

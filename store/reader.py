@@ -24,7 +24,7 @@ from .pack import SAID
 from .place import Place, place_of
 from .rank_frames import INDEX, SCHEMAS, KeptAt, read_index, read_schemas
 from .record import SiteInfo
-from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot
+from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot, reason
 from .selection import (
     ALONE,
     Chosen,
@@ -60,7 +60,11 @@ def open_reader(path: str | Place) -> Reader:
     place = place_of(path)
     if not holds_repository(place):
         raise NotARunError(f"{place} {what_is_at(place)}; give a run.")
-    return Reader(place, open_repository(place, cached_bytes=CACHED_BYTES))
+    repository = open_repository(place, cached_bytes=CACHED_BYTES)
+    try:
+        return Reader(place, repository)
+    except icechunk.IcechunkError as error:
+        raise StoreError(f"Cannot read {place}: {reason(place, error)}") from error
 
 
 class Reader:
@@ -98,10 +102,17 @@ class Reader:
             self._facts = before._facts
 
     def newest(self) -> Reader:
-        """A reader of the newest snapshot; this one if there is none newer."""
-        if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
-            return self
-        return Reader(self.path, self._repository, before=self)
+        """A reader of the newest snapshot; this one if there is none newer.
+
+        Raises:
+            StoreError: the run cannot be read.
+        """
+        try:
+            if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
+                return self
+            return Reader(self.path, self._repository, before=self)
+        except icechunk.IcechunkError as error:
+            raise StoreError(f"Cannot read {self.path}: {reason(self.path, error)}") from error
 
     def label(self, place: int) -> str:
         """The label of the site at an index."""
@@ -140,14 +151,14 @@ class Reader:
 
     def facts(self) -> Indices:
         """int64 [records, columns]: the array `records`; only what is new is read again."""
-        known, count = len(self._facts), self.state.records
-        if known < count:
-            new = self.read("records", np.arange(known, count))
-            wider = new.shape[1] - self._facts.shape[1]
+        facts, count = self._facts, self.state.records  # another thread may ask, too
+        if len(facts) < count:
+            new = self.read("records", np.arange(len(facts), count))
+            wider = new.shape[1] - facts.shape[1]
             # A mask grows with the ranks; earlier records have none of the new ones.
-            old = np.pad(self._facts, ((0, 0), (0, wider))) if known else new[:0]
-            self._facts = np.concatenate([old, new])
-        return self._facts
+            old = np.pad(facts, ((0, 0), (0, wider))) if len(facts) else new[:0]
+            facts = self._facts = np.concatenate([old, new])
+        return facts
 
     def choose(
         self, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False

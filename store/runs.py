@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..sketch.errors import NotARunError
+from ..sketch.errors import NotARunError, StoreError
 from .ending import Ending, ending_of
 from .naming import holds_repository, is_there, repositories_in, what_is_at
 from .place import Place, place_of
 from .reader import Reader, open_reader
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class RunSummary:
 def list_runs(directory: str | Place) -> list[RunSummary]:
     """The runs directly inside a folder, the latest first; of a run's own folder that run.
 
-    An object store has no folders: a URL under which nothing lies has no runs yet.
+    An object store has no folders: a URL under which nothing lies has no runs yet. A run that
+    cannot be read is logged, and left out.
 
     Raises:
         NotARunError: there is no such folder.
@@ -53,6 +57,8 @@ def list_runs(directory: str | Place) -> list[RunSummary]:
             found.append(summary(open_reader(path)))
         except NotARunError:
             continue  # another program's repository, or a run that is just being made
+        except StoreError as error:
+            logger.warning("A run is left out of the list. %s", error)
     return sorted(
         found, key=lambda run: run.updated or datetime.max.replace(tzinfo=UTC), reverse=True
     )

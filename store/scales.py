@@ -100,7 +100,7 @@ def divisors(reader: Reader, chosen: Chosen, places: Indices) -> Floats:
         SettingError: the run kept no loss scale.
     """
     scales = {LOSS: told(reader, LOSS, chosen), GRADIENT: gradient_scale(reader, chosen)}
-    if np.isnan(scales[LOSS]).all():
+    if len(chosen) and np.isnan(scales[LOSS]).all():
         raise SettingError(
             "The run kept no loss scale: pass the GradScaler as observe(…, scaler=scaler), or tell "
             "your own with each step, as scope.step(loss_scale=1024)."

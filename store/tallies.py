@@ -90,10 +90,11 @@ class Tallies:
         made = self._stretches if self._width is not None else self._records
         if self._key is None:
             return made()
-        kept = self._reader.kept
-        if kept.get("tallies", (None,))[0] != self._key:
-            kept["tallies"] = self._key, list(made())
-        return iter(kept["tallies"][1])
+        key, found = self._reader.kept.get("tallies", (None, []))
+        if key != self._key:  # another thread may ask for others meanwhile
+            found = list(made())
+            self._reader.kept["tallies"] = self._key, found
+        return iter(found)
 
     def _records(self) -> Iterator[SomeTallies]:
         chosen, places = self._chosen, self._places

@@ -13,13 +13,16 @@ from ..sketch.distribution import SPREAD
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
+from .frames import latest
 from .layout import ENDS, pyramid_path
 from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, row_starts
 from .reader import Asked, Reader, of_words
-from .selection import BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
+from .selection import ATTEMPT, BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
 from .views import View, exact
 
+NEWEST = 512
+"""Records that are looked at for the newest of something, before more are."""
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
 
@@ -100,6 +103,26 @@ def numbers(
     if not names or not len(records):
         return np.empty((len(records), reader.ranks, len(names)))
     return reader.read(name, records, slice(None), slice(0, len(names)))
+
+
+def newest_counters(reader: Reader) -> NDArray[np.float64]:
+    """float64 [attempts, ranks, names]: the last that each rank told of `health`, NaN for none.
+
+    Read from the end until each rank of an attempt has told something: each frame has all of them.
+    """
+    attempts, names = reader.facts()[:, ATTEMPT], reader.meta.health
+    seen = np.unique(attempts)
+    found = np.full((len(seen), reader.ranks, len(names)), np.nan)
+    for attempt, told in zip(seen.tolist(), found, strict=True):
+        records = np.flatnonzero(attempts == attempt)
+        ranks = reader.meta.attempts[attempt].world_size or reader.ranks
+        for stop in range(len(records), 0, -NEWEST):
+            some = numbers(reader, "health", names, records[max(stop - NEWEST, 0) : stop])
+            newest = latest(some.reshape(len(some), -1)).reshape(told.shape)
+            np.copyto(told, newest, where=np.isnan(told))
+            if not np.isnan(told[:ranks]).all(axis=1).any():
+                break
+    return found
 
 
 def heatmap(

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError
 
 from ..sketch.errors import AddressError, NotARunError
-from ..store.naming import is_there
+from ..store.naming import is_there, repositories_in
 from ..store.place import Place, place_of
 from ..store.query import open_run
 from ..store.runs import list_runs
@@ -64,11 +65,13 @@ class Runs:
         """The run in the folder of that name; None where there is none."""
         if self.only is not None:
             return self.only
-        path = next((run.path for run in self.list() if run.path.name == name), None)
+        places = repositories_in(place_of(self.path))
+        path = next((place for place in places if place.name == name), None)
         if path is None:
             return None
-        with self._lock:
+        with self._lock, suppress(NotARunError):
             return self._followers.get(str(path)) or self._follower(str(path), open_run(path))
+        return None
 
     def list(self) -> list[RunSummary]:
         """The runs in the directory, the latest first."""

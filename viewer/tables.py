@@ -172,7 +172,8 @@ def parted_sites(found: Comparison, *, most: int = 20) -> str:
     columns = order.head(most)[["numbers_step", "bits_step", "largest", "largest_step"]]
     for site, step, bits, largest, at in columns.itertuples(name=None):
         first = "not known" if pd.isna(bits) else str(bits)
-        ratio = f"{words.ratio(2.0 ** float(largest))} at step {at}"
+        is_known = not pd.isna(largest)
+        ratio = f"{words.ratio(2.0 ** float(largest))} at step {at}" if is_known else "none"
         where = name_of(str(site), step=int(step))
         rows.append((where, str(int(step)), first, ratio))
     more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""

@@ -134,6 +134,20 @@ def test_a_nan_is_told_and_spoils_its_own_part_alone(four_ranks: Path) -> None:
     assert not any("tp=0" in one for one in told)
 
 
+def test_arrays_of_other_lengths_on_ranks_are_told_and_stop_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        boxes = [rank(service.address, one, (2, one), (1, 0)) for one in range(2)]
+        boxes[1].set_sites(SITES, (), [SPLIT, msgspec.structs.replace(DEAD, size=4)])
+        for one, box in enumerate(boxes):
+            send(box, 0, {0: covariance(samples(one, 0)), 1: Weighted(1, np.ones(3 + one))})
+        assert all(close_all(boxes))
+
+    run = open_run(tmp_path / "demo")
+    assert run.quantity("input_cov_max_eig")["value"].notna().all()
+    expected = "dead_neurons:act is not known: its arrays have 3 and 4 numbers on ranks."
+    assert expected in run.events()["text"].tolist()
+
+
 def test_what_was_not_measured_is_not_there(four_ranks: Path) -> None:
     run = open_run(four_ranks)
     dead = run.quantity("dead_neurons")

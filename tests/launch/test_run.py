@@ -88,7 +88,9 @@ def test_parts_that_a_loop_calls_are_one_model_and_its_optimizers_make_one_step(
 
 
 def test_optimizers_may_update_at_different_rates(tmp_path: Path) -> None:
-    (tmp_path / "q.toml").write_text('[quantities]\n"0.weight" = ["weight_gradient_cosine", "update_cosine"]\n')
+    (tmp_path / "q.toml").write_text(
+        '[quantities]\n"0.weight" = ["weight_gradient_cosine", "update_cosine"]\n'
+    )
     ran(tmp_path, "at_two_rates", options=["--quantities", "q.toml"])
     run = run_of(tmp_path, "at_two_rates")
     assert run.records()["step"].tolist() == [0, 1, 2, 3, 4]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankscope.merge import Derived
 from rankscope.rules import (
     BUILT_IN,
     Memory,
@@ -21,7 +22,7 @@ from rankscope.rules import (
     of_rows,
     rule_book,
 )
-from rankscope.store import SiteInfo
+from rankscope.store import QuantityInfo, SiteInfo
 
 from .conftest import Job
 
@@ -388,6 +389,18 @@ def test_every_rule_says_what_it_means_and_what_to_try(rule: Rule) -> None:
     assert f"### {rule.name} ({rule.severity})\n\n{rule.meaning} {rule.advice}\n" in page
     assert f"Told above {rule.threshold:g}" in page
     assert rule.clear <= rule.threshold
+
+
+def test_a_record_that_a_late_rank_has_patched_is_no_second_record_of_a_bound(
+    normal: Draw,
+) -> None:
+    job, dead = Job([FC]), QuantityInfo(name="dead_neurons", of="fc", width=1, start=0)
+    job.records(2, lambda _: normal())
+    first, second = (replace(one, derived=Derived.known({0: np.array([0.95])})) for one in job.kept)
+    for _ in range(2):
+        assert job.watch.judge_quantities(first, [dead], [FC]) == []
+    [alert] = job.watch.judge_quantities(second, [dead], [FC])
+    assert (alert.rule, alert.first_step) == ("dead_neurons above", 0)
 
 
 def test_every_bound_that_is_built_in_says_what_it_means_and_what_to_try() -> None:

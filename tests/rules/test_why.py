@@ -176,6 +176,19 @@ def test_else_the_advice_is_that_of_the_rule(write: Callable[..., Path], case: s
     assert "Only rank 1" not in told(path)
 
 
+def test_a_bound_of_a_quantity_has_its_meaning_and_advice(write: Callable[..., Path]) -> None:
+    path = write(alert(rule="dead_neurons above", text="dead_neurons of patch is 0.95, above 0.9."))
+    assert "Most channels of a layer are off for every sample." in told(path)
+
+
+def test_json_of_numbers_that_are_not_finite_is_json(write: Callable[..., Path]) -> None:
+    path = write(alert(value=np.inf, evidence={"residual": np.inf}))
+    said = CliRunner().invoke(cli, ["why", str(path), "--json"]).output
+    assert "Infinity" not in said
+    assert '"inf"' in said
+    assert json.loads(said)["run"] == "run"
+
+
 def test_an_alert_that_never_ended_went_on_until_the_run_ended(write: Callable[..., Path]) -> None:
     assert "exploding-activation, step 6 until the run ended" in told(write(alert()))
 

@@ -43,6 +43,7 @@ def numbers(step: int = 0, *, table: bool = False, run: str = "demo", **changes:
         "run": run,
         "attempt": 0,
         "launch": "one",
+        "record": step,
         "step": step,
         "time_ns": record.time_ns,
         "values": numbers_of(record, SITES),

@@ -18,7 +18,7 @@ from rankscope.sinks.json_lines import JsonLines
 from rankscope.sinks.tensorboard import TensorBoard
 
 def news(step, names=1):
-    return Numbers(run="demo", attempt=0, launch="one", step=step, time_ns=10**18,
+    return Numbers(run="demo", attempt=0, launch="one", record=step, step=step, time_ns=10**18,
                    values={f"training/{place}": 1.0 for place in range(names)}, exponents={})
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

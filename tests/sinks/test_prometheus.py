@@ -101,6 +101,25 @@ def test_alerts_are_counted_and_those_that_go_on() -> None:
     assert one(found, "alerts_firing", **rule) == 1
 
 
+def test_alerts_of_an_attempt_that_died_go_on_no_more() -> None:
+    sink = Prometheus()
+    sink.take(numbers(3))
+    sink.take(alarm())
+    sink.take(numbers(0, attempt=1, record=4))
+    found = samples(sink)
+
+    rule = {"run": "demo", "rule": "replica-divergence"}
+    assert one(found, "alerts_firing", **rule) == 0
+    assert one(found, "alerts_total", **rule) == 1
+
+
+def test_after_a_rewind_within_an_attempt_numbers_go_on() -> None:
+    sink = Prometheus()
+    sink.take(numbers(7))
+    sink.take(numbers(5, record=8))
+    assert one(samples(sink), "step", run="demo") == 5
+
+
 def test_the_collector_and_the_sinks_are_told_as_they_are() -> None:
     sink = Prometheus()
     pipeline = {"frames": 5.0, "lag_s": 0.25, "resident_bytes": 1e8, "lost_frames": 2.0}

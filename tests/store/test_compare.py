@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,17 @@ def test_what_is_not_finite_in_one_alone_parts_them(written: Callable[..., Run])
     assert found.numbers.step == 5
 
 
+def test_an_infinite_statistic_differs_from_a_finite_one(
+    written: Callable[..., Run], sites: list[SiteInfo]
+) -> None:
+    with np.errstate(over="ignore"):
+        one, other = written("one", {(3, 2): 1e30}), written("other", {(3, 2): 1e38})
+    found = one.compare(other, "l2", name=f"^{re.escape(sites[2].name)}$")
+    assert other.scalar("l2", sites=sites[2].label, steps=3).values.tolist() == [[np.inf]]
+    assert found.numbers is not None
+    assert found.numbers.step == 3
+
+
 @settings(max_examples=25)
 @given(
     factors=st.dictionaries(
@@ -187,3 +199,17 @@ def test_a_terminal_is_told(written: Callable[..., Run], sites: list[SiteInfo]) 
     assert f"step        7  {sites[0].label}: 2 times as large in step 7" in told.output
     assert json.loads(as_json.output)["numbers"]["step"] == 7
     assert json.loads(as_json.output)["sites"][0]["site"]
+
+
+def test_what_is_no_number_in_one_run_is_told_without_a_ratio(
+    written: Callable[..., Run], sites: list[SiteInfo]
+) -> None:
+    one, other = (
+        written("one", {}),
+        written("other", dict.fromkeys(((s, 1) for s in range(STEPS)), np.nan)),
+    )
+    command = ["compare", str(one.path), str(other.path), "--name", f"^{re.escape(sites[1].name)}$"]
+    told = CliRunner().invoke(cli, command).output
+    assert f"{sites[1].label}: it is a number in one of them alone" in told
+    as_json = CliRunner().invoke(cli, [*command, "--json"]).output
+    assert json.loads(as_json)["numbers"]["other"] == "nan"

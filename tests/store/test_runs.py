@@ -33,6 +33,19 @@ def test_runs_are_listed_the_latest_first(writer: RunWriter, record: Make, tmp_p
     assert latest.started.isoformat() == "2023-11-14T22:13:20+00:00"
 
 
+def test_a_run_that_cannot_be_read_hides_no_other(
+    writer: RunWriter, record: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.commit([record(0)], streams={})
+    with RunWriter.open(tmp_path / "broken", run="broken") as other:
+        other.catalog.attempt_of("x")
+        other.commit([record(0, {})], streams={})
+    (tmp_path / "broken" / "refs" / "branch.main" / "ref.json").write_bytes(b"a disk has failed")
+
+    assert [one.name for one in list_runs(tmp_path)] == ["gpt"]
+    assert "A run is left out of the list. Cannot read" in caplog.text
+
+
 def test_the_command_prints_a_table(writer: RunWriter, record: Make, tmp_path: Path) -> None:
     writer.commit([record(0)], streams={})
 
