@@ -49,7 +49,7 @@ INTERRUPTED = 130
     type=click.Choice(list(SIZES)),
     default="small",
     show_default=True,
-    help="The model: `small` has 6 blocks and 288 sites, `tiny` 2 blocks and 104.",
+    help="The model: on several ranks `small` has 6 blocks and 328 sites, `tiny` 2 blocks and 128.",
 )
 @click.option(
     "--seed",
