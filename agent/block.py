@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from ..sketch.errors import SettingError
 from ..wire.messages import PROCESS_ENDED, TRAINING_ENDED
@@ -79,6 +79,7 @@ class Block(ABC):
                 "A scope can be entered once; call observe() again for another block."
             )
         self._refuse_twin()
+        self._state = "entering"
         is_made = False
         try:
             self._enter()
@@ -119,7 +120,12 @@ class Block(ABC):
         return callback
 
     def statistics(self) -> OutboxStatistics:
-        """What the transport sent, holds and lost, for all ranks of this process together."""
+        """What the transport sent, holds and lost, for all ranks of this process together.
+
+        Raises:
+            SettingError: called before the `with` block.
+        """
+        self._check_entered("statistics")
         return self._statistics or self._transport()
 
     def silence(self) -> None:
@@ -153,11 +159,7 @@ class Block(ABC):
         if self._state in ("forked", "over"):
             return
         if self._state != "open":
-            when = "before" if self._state == "new" else "after"
-            raise SettingError(
-                f"scope.step() was called {when} its block; "
-                "call it inside `with observe(…) as scope:`."
-            )
+            self._refuse("step", "before" if self._state in ("new", "entering") else "after")
         self._stopwatch.reset()
         with self._stopwatch:
             try:
@@ -168,6 +170,21 @@ class Block(ABC):
                 self._step += 1
                 self._begin()
         self._callbacks.tell(self._report)
+
+    def _check_entered(self, what: str) -> None:
+        """Refuse what can be asked for inside the block, or after it.
+
+        Raises:
+            SettingError: it was not entered yet.
+        """
+        if self._state == "new":
+            self._refuse(what, "before")
+
+    def _refuse(self, what: str, when: str) -> NoReturn:
+        raise SettingError(
+            f"scope.{what}() was called {when} its block; "
+            "call it inside `with observe(…) as scope:`."
+        )
 
     def _how_it_ended(self, error: BaseException | None) -> str:
         return f"{TRAINING_ENDED}{self._step}{_words_of(error)}" if error else ""

@@ -49,8 +49,10 @@ class Finder:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._optimizers = WeakSet[Optimizer]()
+        self._made = 0
+        """How many optimizers there have ever been."""
         self._untrained = WeakKeyDictionary[nn.Module, int]()
-        """By module that no optimizer updated: how many there were then."""
+        """By module that no optimizer updated: how many there had been then."""
         self._known = WeakSet[nn.Module]()
         """Modules of models that are observed, or cannot be."""
         self._trainings: list[Training] = []
@@ -63,6 +65,7 @@ class Finder:
         def made(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
             init(optimizer, *arguments, **keywords)
             self._optimizers.add(optimizer)
+            self._made += 1
 
         setattr(Optimizer, "__init__", made)  # noqa: B010  # its parameters have other names
         warnings.filterwarnings("ignore", GLOBAL_HOOKS, UserWarning)
@@ -73,7 +76,7 @@ class Finder:
             return
         if self._trainings and all(one.steps >= STEPS for one in self._trainings):
             self._handle.remove()  # all that is trained has been called by now
-        if module in self._known or self._untrained.get(module) == len(self._optimizers):
+        if module in self._known or self._untrained.get(module) == self._made:
             return
         try:
             self._consider(module)
@@ -84,7 +87,7 @@ class Finder:
     def _consider(self, module: nn.Module) -> None:
         root, optimizers = self._trained(module)
         if not optimizers:
-            self._untrained[module] = len(self._optimizers)
+            self._untrained[module] = self._made
             return
         self._known.update(root.modules())
         number = len(self._trainings) + 1

@@ -50,7 +50,8 @@ class RelaySettings:
 
     def __post_init__(self) -> None:
         for name in ("spool_bytes", "memory_bytes", "min_free"):
-            if getattr(self, name) < (name != "min_free"):
+            least = 0 if name == "min_free" else 1
+            if getattr(self, name) < least:
                 raise SettingError(
-                    f"`{name}` must be a positive number of bytes, got {getattr(self, name)}."
+                    f"`{name}`, in bytes, must be at least {least}, got {getattr(self, name)}."
                 )

@@ -15,7 +15,8 @@ from typing import NoReturn
 class StopSignal:
     """Becomes true with SIGINT, and with SIGTERM unless whoever started us had that ignored.
 
-    SIGUSR1 and SIGUSR2 are for the job that is served, and are ignored.
+    SIGUSR1 and SIGUSR2 are for the job that is served, and do nothing here; what is started from
+    here does not inherit that, as it would if they were ignored.
     """
 
     def __init__(self) -> None:
@@ -24,13 +25,17 @@ class StopSignal:
         if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
             signal.signal(signal.SIGTERM, self._stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, _let_pass)
 
     def __call__(self) -> bool:
         return self._stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
+
+
+def _let_pass(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def input_has_ended() -> bool:

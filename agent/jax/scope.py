@@ -220,7 +220,12 @@ class Scope(Block):
         self._end_step_by(lambda: self._end_step(telemetry, numbers_given(training)))
 
     def health(self) -> dict[str, float]:
-        """Counters: what was dropped or unreadable; and seconds in `step`."""
+        """Counters: what was dropped or unreadable; and seconds in `step`.
+
+        Raises:
+            SettingError: called before the `with` block.
+        """
+        self._check_entered("health")
         return {
             **{name: float(count) for name, count in self._telling.counters.items()},
             "tensors_stale": 0.0,

@@ -293,14 +293,22 @@ class Scope(Block):
         """Say that another forward begins, where the loop calls parts of the model, never itself.
 
         The calls of each module are counted from 0 again then, as micro-batches of a step need it.
+
+        Raises:
+            SettingError: called before the `with` block.
         """
+        self._check_entered("begin_forward")
         self._hooks.begin_forward()
 
     def end_update(self) -> None:
         """Say that the update is over, where gradients are set to zero before `step` is called.
 
         Those of an update that was skipped, as a GradScaler does at an overflow, are read then.
+
+        Raises:
+            SettingError: called before the `with` block.
         """
+        self._check_entered("end_update")
         if not self._recorder.is_open:
             return
         with self._stopwatch:
@@ -320,7 +328,8 @@ class Scope(Block):
                 `sum`: their sum element by element, in float32 if they have fewer bits. Its
                 gradients are taken alike. `final` and `sum` keep a copy until the step ends.
         """
-        self._hooks.tap(name, tensor, mode)
+        if self._state != "new":  # a forward before the block is not of training
+            self._hooks.tap(name, tensor, mode)
         return tensor
 
     def print(
@@ -361,11 +370,17 @@ class Scope(Block):
             precision=precision,
             sci_mode=sci_mode,
         )
-        self._hooks.print(name, tensor, words, gradient=gradient)
+        if self._state != "new":
+            self._hooks.print(name, tensor, words, gradient=gradient)
         return tensor
 
     def health(self) -> dict[str, float]:
-        """Counters: what was dropped, unreadable or changed too early; and seconds in hooks."""
+        """Counters: what was dropped, unreadable or changed too early; and seconds in hooks.
+
+        Raises:
+            SettingError: called before the `with` block.
+        """
+        self._check_entered("health")
         return health_of(self._recorder)
 
     def _enter(self) -> None:

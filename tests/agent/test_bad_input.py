@@ -166,3 +166,16 @@ def test_a_directory_that_cannot_hold_the_run_is_told(
     ):
         pass
     assert (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("what", ["step", "health", "statistics", "begin_forward", "end_update"])
+def test_what_is_asked_before_the_block_is_refused_in_words(tmp_path: Path, what: str) -> None:
+    scope = observe(torch.nn.Linear(2, 1), run="x", directory=tmp_path)
+    with pytest.raises(SettingError, match=rf"scope\.{what}\(\) was called before its block"):
+        getattr(scope, what)()
+
+
+def test_a_forward_before_the_block_is_not_observed(tmp_path: Path) -> None:
+    scope, x = observe(torch.nn.Linear(2, 1), run="x", directory=tmp_path), torch.ones(2)
+    assert scope.tap("x", x) is x
+    assert scope.print("x", x) is x

@@ -222,7 +222,7 @@ def test_an_address_that_others_reach_has_to_be_wanted() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingError, match="positive number of bytes, got 0"):
+    with pytest.raises(SettingError, match="must be at least 1, got 0"):
         RelaySettings(spool_bytes=0)
 
 
