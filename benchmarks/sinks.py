@@ -81,6 +81,7 @@ def rows(count: int, repeats: int, folder: Path) -> dict[str, float]:
         run="demo",
         attempt=0,
         launch="one",
+        record=0,
         step=0,
         time_ns=record.time_ns,
         values=numbers_of(record, sites),

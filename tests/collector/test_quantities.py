@@ -143,7 +143,7 @@ def test_arrays_of_other_lengths_on_ranks_are_told_and_stop_nothing(tmp_path: Pa
         assert all(close_all(boxes))
 
     run = open_run(tmp_path / "demo")
-    assert run.quantity("input_cov_max_eig")["value"].notna().all()
+    assert not np.isnan(run.quantity("input_cov_max_eig")["value"].to_numpy()).any()
     expected = "dead_neurons:act is not known: its arrays have 3 and 4 numbers on ranks."
     assert expected in run.events()["text"].tolist()
 

@@ -7,7 +7,8 @@ central moments of each tile with those before.
 
 # Triton reads these functions: constants reach them as `tl.constexpr`, and types are its own.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false, reportOperatorIssue=false
+# pyright: reportReturnType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 from __future__ import annotations
