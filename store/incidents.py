@@ -27,6 +27,7 @@ CAUSES = (
     "optimizer-poisoned",
     "update-ratio",
     "overflow",
+    "lost-updates",
     "weights-not-updating",
     "nonfinite",
     "dead-activation",

@@ -7,6 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.rules import BUILT_IN
+from rankscope.rules.exact import EXACT
 from rankscope.store import Alert
 from rankscope.store.incidents import CAUSES, group, ranked
 
@@ -45,6 +47,12 @@ def test_the_rule_that_says_most_of_the_cause_speaks_if_it_was_found_soon() -> N
 
     [one] = group([alert("loss-spike", "", 10), alert("update-ratio", "b", 17)], ORDER)
     assert one.cause.rule == "loss-spike"
+
+
+def test_every_rule_has_its_place_among_causes() -> None:
+    assert {*CAUSES} == {rule.name for rule in (*BUILT_IN, *EXACT)}
+    [one] = group([alert("weights-not-updating", "b"), alert("lost-updates", "c")], ORDER)
+    assert one.cause.rule == "lost-updates"
 
 
 def test_what_explodes_speaks_for_the_gradients_that_underflow_by_it() -> None:
