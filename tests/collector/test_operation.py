@@ -29,7 +29,7 @@ from rankscope.store import open_run
 from rankscope.wire import Frame, Site, pack_frame
 from rankscope.wire.health import HealthServer
 
-from .serving import hello, outbox, send, start_with_health, stop_collectors, wait_until
+from .serving import close_all, hello, outbox, send, start_with_health, stop_collectors, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -237,8 +237,7 @@ def test_memory_stays_bounded_while_nothing_can_be_stored_whatever_agents_send(
     assert most < 200 * MIB
     wait_until(lambda: poll(boxes) or not any(b.statistics().pending_frames for b in boxes), 120)
     lost = [box.statistics().dropped_frames for box in boxes]
-    for box in boxes:
-        box.close(timeout_s=10)
+    close_all(boxes, timeout_s=60)
     assert process.wait(60) == 0
     run = open_run(tmp_path / "demo")
     stored = sum(run.records(all_attempts=True)["ranks"].tolist())
