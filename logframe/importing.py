@@ -18,12 +18,12 @@ from ..sketch.errors import LogFrameError, StoreError
 from ..store.implied import spread_of_one
 from ..store.logframe import (
     COUNTED,
+    KINDS,
     MORE_SCALARS,
     OF_PARAMETERS,
     OPTIMIZER_STATE,
     ORIGIN,
     SCALARS,
-    TENSOR_TYPES,
 )
 from ..store.naming import holds_repository
 from ..store.place import Place, place_of
@@ -34,8 +34,6 @@ from ..wire.messages import Kind
 from .schema import validate
 from .sketches import Sketches, sketches
 
-KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()} | {"Weight": "weight"}
-"""By its tensor type the kind of a site."""
 OUR_KINDS: tuple[str, ...] = get_args(Kind)
 """Those that tandv has no name for are called so in a LogFrame of rankscope."""
 OF_A_MODULE = ("Activation", "Gradient")

@@ -296,7 +296,7 @@ class Shelf:
         if version == 0:
             self._database.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
         elif version != LAYOUT:
-            raise sqlite3.NotSupportedError(f"it has layout {version}, not {LAYOUT}")
+            raise sqlite3.DatabaseError(f"it has layout {version}, not {LAYOUT}")
         else:
             [fault] = run("PRAGMA quick_check(1)").fetchone()
             if fault != "ok":

@@ -50,6 +50,9 @@ TENSOR_TYPES = {
 }
 """Its names of kinds; others keep ours."""
 
+KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()} | {"Weight": "weight"}
+"""By its name our kind; some logs have the second for weights."""
+
 OPTIMIZER_STATE = "Optimiser_State"
 """What its tensor type begins with of an optimizer's state; a dot and the key follow."""
 

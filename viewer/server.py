@@ -17,7 +17,7 @@ import panel as pn
 from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError
 
-from ..sketch.errors import AddressError, NotARunError
+from ..sketch.errors import AddressError, NotARunError, StoreError
 from ..store.naming import is_there, repositories_in
 from ..store.place import Place, place_of
 from ..store.query import open_run
@@ -62,14 +62,14 @@ class Runs:
         return self._followers.setdefault(path, Follower(run, interval_s=self.interval_s))
 
     def find(self, name: str) -> Follower | None:
-        """The run in the folder of that name; None where there is none."""
+        """The run in the folder of that name; None where there is none that can be read."""
         if self.only is not None:
             return self.only
         places = repositories_in(place_of(self.path))
         path = next((place for place in places if place.name == name), None)
         if path is None:
             return None
-        with self._lock, suppress(NotARunError):
+        with self._lock, suppress(NotARunError, StoreError):  # the list of runs logs why
             return self._followers.get(str(path)) or self._follower(str(path), open_run(path))
         return None
 

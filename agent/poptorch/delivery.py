@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -17,7 +16,7 @@ import numpy as np
 from ...wire.messages import Gap
 from ..alarm import ALARM_STEPS, Alarm
 from ..framing import pack_step
-from ..interruption import Lock
+from ..interruption import Lock, error_of_a_signal
 from ..kernel import absorb
 from ..outbox import Outbox
 from ..sitebook import SiteBook
@@ -77,10 +76,15 @@ class Delivery:
             self._telling.counters["steps_dropped"] += 1
             self._lose(parcel.step, FULL)
             return
-        if waiting >= MOST:
-            with suppress(Exception):  # it comes again where the parcel is accepted, and is told
+        try:
+            if waiting >= MOST:
                 self._sketch(parcel)
-        self._submit(lambda: self._accept(parcel))
+        except Exception as error:  # it comes again where the parcel is accepted, and is told there
+            meant_for_training = error_of_a_signal(error)
+            if meant_for_training is not None:
+                raise meant_for_training from None
+        finally:
+            self._submit(lambda: self._accept(parcel))
 
     def finish(self) -> None:
         """From the agent's thread, after the last step."""

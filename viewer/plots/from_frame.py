@@ -18,7 +18,7 @@ from ...sketch.formats import FORMATS
 from ...sketch.ranges import QUESTIONS
 from ...sketch.shared_scales import number_formats_named
 from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
-from ...store.logframe import SCALARS, TENSOR_TYPES
+from ...store.logframe import KINDS, SCALARS
 from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
 from ...store.record import SiteInfo
 from ...store.selection import choose_sites
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .source import Many
 
 LEVELS = ("metadata", "scalar_stats", "exponent_counts")
-KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()}
 STATE = "Optimiser_State."
 COLUMNS = [f"{question}{end}" for question in QUESTIONS for end in ("", "_low", "_high")]
 """Of shares, as `guesses.shares` orders them."""
