@@ -454,7 +454,7 @@ class Scope(Block):
 
     def _detach(self) -> None:
         self._hooked.close()
-        self._quantities.close()
+        self._quantities.remove()
 
     def _forget(self) -> None:
         self._recorder.forget()

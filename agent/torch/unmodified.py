@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..selection import RankscopeWarning
 from ..settings import run_name
@@ -63,14 +64,10 @@ class Training:
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             scope = observe(model, optimizers, run=name, scaler=scaler, **options)
         training = cls(scope, len(optimizers))
-        # Before those of the scope, which are to see an update in the step that it begins.
-        handles = [one.register_step_pre_hook(training._updates) for one in optimizers]
-        try:
-            scope.__enter__()
-        except BaseException:
-            for handle in handles:
-                handle.remove()
-            raise
+        scope.__enter__()
+        # Of all optimizers: those come before an optimizer's own, so that the scope sees an update
+        # in the step that it begins, and may put its hooks on and off meanwhile.
+        register_optimizer_step_pre_hook(training._updates)
         scope.ends_with_process = True
         for one in optimizers:
             one.register_step_post_hook(training._has_updated)

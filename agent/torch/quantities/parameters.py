@@ -48,10 +48,7 @@ class ParameterTasks:
         """The step that it is of, and by need a copy."""
         self._weights: dict[Task, torch.Tensor] = {}
         """Copies from before the update."""
-        self._is_watching = False
-        # For good: a step may end, and begin, while an optimizer goes through its hooks.
-        watched = optimizers if any(one != "begin" for one in self._moments.values()) else ()
-        self._handles = [one.register_step_pre_hook(self._before_update) for one in watched]
+        self._handles: list[Any] = []
 
     def begin(self, step: int) -> None:
         """Turn to a step, whose weights are there."""
@@ -63,7 +60,11 @@ class ParameterTasks:
         later = [task for task in active if self._moments[task] != "begin"]
         if later and not self._optimizers:  # nobody will say when the weights change
             self._keep(later)
-        self._is_watching = bool(later)
+        if later:
+            self._handles = [
+                optimizer.register_step_pre_hook(self._before_update)
+                for optimizer in self._optimizers
+            ]
 
     def end(self) -> None:
         """The step ends: what has not been looked at is now."""
@@ -72,24 +73,22 @@ class ParameterTasks:
         self._weights.clear()
 
     def remove(self) -> None:
-        """Look at no update until a step begins."""
-        self._is_watching = False
-
-    def close(self) -> None:
         """Take all hooks off the optimizers."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
 
+    def held_bytes(self) -> int:
+        """What is held for the next step."""
+        held = [tensor for _, tensors in self._held.values() for tensor in tensors.values()]
+        return sum(tensor.nbytes for tensor in [*held, *self._weights.values()])
+
     def forget(self) -> None:
-        """Look at nothing, and hold nothing."""
-        self.remove()
+        """Hold nothing."""
         self._held.clear()
         self._weights.clear()
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._is_watching:
-            return
         with self._stopwatch:
             held = {one for group in optimizer.param_groups for one in group["params"]}
             theirs = [

@@ -160,14 +160,12 @@ class Quantities:
         self._tell_others()
         return found
 
-    def close(self) -> None:
-        """Take all hooks off the model and the optimizers."""
-        self.remove()
-        if self._attached is not None:
-            self._attached[1].close()
+    def held_bytes(self) -> int:
+        """What is held for the next step."""
+        return 0 if self._attached is None else self._attached[1].held_bytes()
 
     def remove(self) -> None:
-        """Look at nothing until a step begins."""
+        """Take all hooks off the model and the optimizers."""
         self._step = None
         for attached in self._attached or ():
             attached.remove()
