@@ -20,6 +20,9 @@ from .keys import AgentKeys
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 RETRY_GROWTH = 1.5
+NEVER_MS = 86_400_000
+"""Before ZeroMQ itself would connect again: by then the socket is closed. Were it told never to, it
+would throw away, as the connection ends, what has come and was not read."""
 HEARTBEAT_MS = 5000
 HEARTBEAT_TIMEOUT_MS = 20_000
 BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
@@ -86,7 +89,7 @@ class Connection:
             socket = self._socket = self._context.socket(zmq.DEALER)
             socket.linger = 0
             socket.ipv6 = self._is_ipv6
-            socket.reconnect_ivl = -1
+            socket.reconnect_ivl = NEVER_MS
             socket.sndhwm = self._send_messages
             socket.heartbeat_ivl = HEARTBEAT_MS
             socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS

@@ -150,14 +150,17 @@ class Sender:
         Args:
             goodbye: gives what is to be said, once on each connection.
         """
-        if self.welcome is None or self._pending.unsent:
-            return False
-        if self._told is not self.welcome:
+        if self._has_left():  # who has answered may have ended at once, and the connection with it
+            return True
+        if self.welcome is not None and self._told is not self.welcome and not self._pending.unsent:
             said = goodbye()
             if put([encode(said)]):
                 self._told, self._answered, self._last = self.welcome, False, said.last
-            return False
-        return self._answered and not len(self._pending) and self.committed >= self._last
+        return False
+
+    def _has_left(self) -> bool:
+        is_answered = self._told is not None and self._answered
+        return is_answered and not len(self._pending) and self.committed >= self._last
 
     def send(self, frame: Sendable, put: Put) -> bool:
         """Send a frame, and its schema before if need be; False if the network takes no more."""

@@ -424,6 +424,26 @@ def test_close_says_goodbye_and_waits_for_its_answer(collector: FakeCollector, b
     assert heard[-1] == Goodbye(last=0)
 
 
+def test_what_a_collector_says_last_is_heard_though_it_has_ended(
+    collector: FakeCollector, box: Outbox
+) -> None:
+    collector.welcome(box)
+    send(box, 1)
+    message: object = None
+    while not isinstance(message, Goodbye):
+        assert not box.take_leave(time.monotonic())
+        if collector.socket.poll(5):
+            peer, *parts = collector.socket.recv_multipart()
+            message = decode(parts[0], "agent")
+    collector.socket.send_multipart((peer, encode(Ack(received=0, committed=0))))
+    collector.socket.close(linger=1000)
+    time.sleep(0.3)  # the end of the connection has come, too
+
+    assert box.take_leave(time.monotonic())
+    assert box.statistics().acknowledged == 1
+    assert box.close(timeout_s=5)
+
+
 def test_close_waits_no_longer_than_it_may(collector: FakeCollector, box: Outbox) -> None:
     collector.welcome(box)
     send(box, 1)
