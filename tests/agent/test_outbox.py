@@ -429,7 +429,7 @@ def test_what_a_collector_says_last_is_heard_though_it_has_ended(
 ) -> None:
     collector.welcome(box)
     send(box, 1)
-    message: object = None
+    message, peer = None, b""
     while not isinstance(message, Goodbye):
         assert not box.take_leave(time.monotonic())
         if collector.socket.poll(5):
