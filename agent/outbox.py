@@ -200,8 +200,7 @@ class Outbox:
         if not self._connection.is_open:
             self._open(now)
             return
-        is_lost = self._read(now) and (self._is_broken() or self._is_silent(now))
-        if is_lost and self._read(now):  # also what came as it broke: the last that is said
+        if self._read(now) and (self._is_broken() or self._is_silent(now)):
             self._drop(now)
         self._sender.flush(self._connection.put)
 

@@ -24,7 +24,7 @@ from .pack import SAID
 from .place import Place, place_of
 from .rank_frames import INDEX, SCHEMAS, KeptAt, read_index, read_schemas
 from .record import SiteInfo
-from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot, reason
+from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot, reading
 from .selection import (
     ALONE,
     Chosen,
@@ -61,10 +61,8 @@ def open_reader(path: str | Place) -> Reader:
     if not holds_repository(place):
         raise NotARunError(f"{place} {what_is_at(place)}; give a run.")
     repository = open_repository(place, cached_bytes=CACHED_BYTES)
-    try:
+    with reading(place):
         return Reader(place, repository)
-    except icechunk.IcechunkError as error:
-        raise StoreError(f"Cannot read {place}: {reason(place, error)}") from error
 
 
 class Reader:
@@ -107,12 +105,10 @@ class Reader:
         Raises:
             StoreError: the run cannot be read.
         """
-        try:
+        with reading(self.path):
             if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
                 return self
             return Reader(self.path, self._repository, before=self)
-        except icechunk.IcechunkError as error:
-            raise StoreError(f"Cannot read {self.path}: {reason(self.path, error)}") from error
 
     def label(self, place: int) -> str:
         """The label of the site at an index."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,15 @@ def open_repository(path: Place, *, cached_bytes: int = 0) -> icechunk.Repositor
     Raises:
         StoreError: it cannot be read.
     """
-    try:
+    with reading(path):
         return icechunk.Repository.open(storage(path), config=config(cached_bytes))
+
+
+@contextmanager
+def reading(path: Place) -> Generator[None]:
+    """What the store's engine raises in the block becomes a `StoreError` that says why."""
+    try:
+        yield
     except icechunk.IcechunkError as error:
         raise StoreError(f"Cannot read {path}: {reason(path, error)}") from error
 

@@ -60,6 +60,8 @@ class Connection:
         self._retry_at = 0.0
         self._failed = False
         """Whether the socket is of no use any more."""
+        self._ended = False
+        """Whether the transport has said that the present connection is gone."""
         self._retry_s = FIRST_RETRY_S
         self.opened = 0.0
         """When the present one was made, on the clock of the calls."""
@@ -101,7 +103,7 @@ class Connection:
             self.drop(now)
             text = f"The address {self.address} cannot be used: {error.strerror}."
             raise AddressError(text) from None
-        self.opened, self._failed = now, False
+        self.opened, self._failed, self._ended = now, False, False
         return True
 
     def welcomed(self) -> None:
@@ -140,13 +142,13 @@ class Connection:
         return True
 
     def is_broken(self) -> bool:
-        """Whether the transport has said that the present connection is gone."""
-        monitor, broken = self._monitor, self._failed
-        while monitor is not None and monitor.poll(0):
-            broken = True
-            event = recv_monitor_message(monitor)["event"]
+        """Whether the present connection is gone, and all that came by it was received."""
+        while self._monitor is not None and self._monitor.poll(0):
+            self._ended = True
+            event = recv_monitor_message(self._monitor)["event"]
             self.problem = failure(event, self.address, self._keys, self._party) or self.problem
-        return broken
+        has_more = self._ended and self._socket is not None and bool(self._socket.poll(0))
+        return self._failed or (self._ended and not has_more)
 
     def wait(self, seconds: float) -> None:
         """Until something arrives or breaks, at most so long."""

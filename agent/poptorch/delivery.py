@@ -16,7 +16,7 @@ import numpy as np
 from ...wire.messages import Gap
 from ..alarm import ALARM_STEPS, Alarm
 from ..framing import pack_step
-from ..interruption import Lock, error_of_a_signal
+from ..interruption import Lock
 from ..kernel import absorb
 from ..outbox import Outbox
 from ..sitebook import SiteBook
@@ -79,11 +79,7 @@ class Delivery:
         try:
             if waiting >= MOST:
                 self._sketch(parcel)
-        except Exception as error:  # it comes again where the parcel is accepted, and is told there
-            meant_for_training = error_of_a_signal(error)
-            if meant_for_training is not None:
-                raise meant_for_training from None
-        finally:
+        finally:  # where that fails it is tried once more, and then counted
             self._submit(lambda: self._accept(parcel))
 
     def finish(self) -> None:
