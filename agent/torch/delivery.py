@@ -138,9 +138,7 @@ class Delivery:
         while self._parcels and self._is_over(self._parcels[0]):
             self._send(self._parcels.popleft())
         step = self._recorder.peek()
-        idle_s = now - self._recorder.touched
-        hangs = idle_s > (HANG_S if self._ring is None else RING_HANG_S)
-        if step is not None and step is not self._told and hangs and self._recorder.touched:
+        if step is not None and step is not self._told and self._hangs(now):
             self._tell_open_step(step)
 
     def send_kept(self) -> None:
@@ -200,14 +198,19 @@ class Delivery:
         elif something:
             self._frame(step, partial=step.partial, alarming=len(bad) > 0)
 
+    def _hangs(self, now: float) -> bool:
+        limit_s = HANG_S if self._ring is None else RING_HANG_S
+        return self._recorder.touched > 0 and now - self._recorder.touched > limit_s
+
     def _tell_open_step(self, step: StepTable) -> None:
         for meter in self._recorder.meters():
             if not isinstance(meter, DeviceMeter):  # whose rows come home at the step's end
                 meter.barrier()
                 meter.settle(step)
-        if step is self._recorder.peek() and step.present.any():
+        now = time.monotonic()  # the barrier takes its time, in which training may have gone on
+        if step is self._recorder.peek() and step.present.any() and self._hangs(now):
             self._told = step
-            idle_s = time.monotonic() - self._recorder.touched
+            idle_s = now - self._recorder.touched
             self._recorder.report(
                 f"No tensor was seen for {idle_s:.0f} s; last was {self._recorder.last_site}"
             )

@@ -325,10 +325,11 @@ def test_more_sites_than_a_rank_has_room_for_are_told(observed: Observed) -> Non
         refused = scope.health()["sites_refused"]
 
     assert (refused, len(observed.labels())) == (3, 20_000)
-    assert observed.reports() == (
+    told = [text for text in observed.reports().splitlines() if not text.startswith("No tensor")]
+    assert told == [  # beside that a slow machine may have seen no tensor for a second
         "A rank has 20000 sites at most, and weight:20000 is the first that is not measured: "
         "choose by `kinds`, `include` or `modules`."
-    )
+    ]
 
 
 def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:
