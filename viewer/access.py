@@ -74,6 +74,11 @@ class Access:
             return self.address == "localhost"
 
     @property
+    def is_everywhere(self) -> bool:
+        """Whether the server listens on all of the machine's addresses."""
+        return self.address in ("", "0.0.0.0", "::")
+
+    @property
     def host(self) -> str:
         """The name by which a browser on this machine reaches the server."""
         if self.address in ("", "0.0.0.0"):

@@ -59,6 +59,12 @@ def view(
         insecure=insecure,
     )  # fmt: skip
     click.echo(f"Showing {directory} at {server.address} (Ctrl+C ends)")
+    if server.access.is_everywhere and not allow_origin:
+        click.echo(
+            "Browsers on other machines need `--allow-origin NAME:PORT`, by the name and port in "
+            "their address bar.",
+            err=True,
+        )
     if token is None and not server.access.is_local:
         click.echo(f"Whoever reaches {address} can look at all of it.", err=True)
     elif token is None and allow_origin:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..sketch.distribution import SPREAD
 from . import words
+from .series import turns_of
 
 if TYPE_CHECKING:
     from ..store.query import Run
@@ -30,6 +31,8 @@ class Curves:
     """float64 [steps, lines]: NaN where there is no number."""
     bad: list[NDArray[np.int64]]
     """By line, int64: the steps in which something was not finite."""
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    """(step, attempt) where the records of another attempt than before begin."""
 
 
 def load_curves(
@@ -57,4 +60,5 @@ def load_curves(
         steps=np.asarray(found["step"].values, np.int64),
         values=np.where(np.isfinite(values), values, np.nan),
         bad=[bad_steps[counts[:, column] > 0] for column in range(len(sites))],
+        turns=turns_of(found["step"].values, found["attempt"].values),
     )

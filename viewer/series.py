@@ -39,6 +39,8 @@ class Lines:
     """(step, rank) of what is not finite."""
     lost: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """int64 [steps]: those in which a rank has no number and should, NaN or not given."""
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    """(step, attempt) where the records of another attempt than before begin."""
     worst: int | None = None
     """The rank to look at."""
     why: str = ""
@@ -146,8 +148,27 @@ def load_training(run: Run, name: str) -> Lines:
         rows = {rank: row for row, rank in enumerate(ranks)}
         at = np.searchsorted(steps, [step for step, _ in bad])
         given[[rows[rank] for _, rank in bad], at] = False
-    lost = steps[_gaps(values, given)]
-    return Lines(name=name, steps=steps, values=by_rank, low=low, high=high, bad=bad, lost=lost)
+    return Lines(
+        name=name,
+        steps=steps,
+        values=by_rank,
+        low=low,
+        high=high,
+        bad=bad,
+        lost=steps[_gaps(values, given)],
+        turns=turns_of(steps, table["attempt"].values),
+    )
+
+
+def turns_of(steps: NDArray[np.int64], attempts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """(step, attempt) where the records of another attempt than before begin.
+
+    Args:
+        steps: int64 [steps], ascending.
+        attempts: int64 [steps]: which the record of each step is of.
+    """
+    at = np.flatnonzero(np.diff(attempts)) + 1
+    return list(zip(steps[at].tolist(), attempts[at].tolist(), strict=True))
 
 
 def _gaps(values: Floats, given: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -231,6 +252,7 @@ def load_ranks(run: Run, statistic: str, *, site: str) -> Lines:
         low=low,
         high=high,
         bad=bad,
+        turns=turns_of(steps, table["attempt"].values),
     )
 
 
@@ -350,6 +372,8 @@ def describe(lines: Lines) -> str:
         count = words.count(lines.lost.size, "step")
         when = words.span(int(lines.lost[0]), int(lines.lost[-1]), _last(lines))
         text += f"; no finite number in {count} {when}: NaN, or not given"
+    for step, attempt in lines.turns:
+        text += f"; attempt {attempt} from step {step}"
     return text + "."
 
 

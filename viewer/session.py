@@ -101,7 +101,9 @@ class Session:
         self.crosshair, self.pinned = Crosshair(self.theme), look.pinned(self.theme)
         with follower.lock:
             self.defaults()
+        self._land()
         self._pin()
+        choice.param.watch(lambda *_: self._land(), ["site"])
         choice.param.watch(lambda *_: self._pin(), ["step"])
 
     def defaults(self) -> None:
@@ -120,6 +122,17 @@ class Session:
             choice.kind = "activation" if "activation" in kinds else kinds[0]
         if not choice.training and names:
             choice.training = names[0]
+
+    def _land(self) -> None:
+        """Select the last step with the statistic, where a site is selected and no step is."""
+        if not self.choice.site or self.choice.step is not None:
+            return
+        with self.follower.lock:
+            records = self.follower.records()
+            # The record after training has the weights alone.
+            steps = grid.recorded_steps(records[~records["final"]], self.choice.statistic)
+        if len(steps):
+            self.choice.step = int(steps[-1])
 
     def _tell_options(self) -> None:
         self.options.param.update(

@@ -12,6 +12,7 @@ from bokeh.models import DataRange1d
 
 from rankscope.store import open_run
 from rankscope.viewer import series
+from rankscope.viewer.curves import load_curves
 from rankscope.viewer.figures import look
 
 
@@ -42,6 +43,25 @@ def test_what_is_given_now_and_then_lacks_nothing(new_job: Callable[..., Any]) -
 
     for name in ("loss", "validation"):
         assert not series.load_training(run, name).lost.size
+
+
+def test_where_another_attempt_begins_is_known_of_all_lines(new_job: Callable[..., Any]) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {"loss": 2.0}
+    job.commit(range(10))
+    catalog = job.writer.catalog
+    job.attempt = catalog.attempt_of("launch-2")
+    catalog.set_attempt(job.attempt, job.ranks, {"dp": job.ranks}, catalog.meta.attempts[0].ranks)
+    job.commit(range(6, 8))
+    run = open_run(job.path)
+    site = run.sites().index[0]
+
+    loss = series.load_training(run, "loss")
+    ranks = series.load_ranks(run, "rms", site=site)
+    curves = load_curves(run, "rms", sites=[site])
+
+    assert loss.turns == ranks.turns == curves.turns == [(6, 1), (8, 0)]
+    assert "attempt 1 from step 6; attempt 0 from step 8" in series.describe(loss)
 
 
 def test_a_lost_loss_is_of_its_attempt_and_not_of_the_weights_after_it(

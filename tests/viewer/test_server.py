@@ -160,6 +160,7 @@ def test_the_command_opens_to_others_without_a_token_only_if_told_to(
 
     assert isinstance(refused.exception, AddressError)
     assert "Whoever reaches 0.0.0.0 can look at all of it." in told.output
+    assert "Browsers on other machines need `--allow-origin NAME:PORT`" in told.output
     assert "Whoever reaches runs.example.org can look at all of it, unless" in proxied.output
 
 

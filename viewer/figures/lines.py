@@ -48,6 +48,30 @@ class FootMarks:
             self.events.data = data
 
 
+class Turns:
+    """Dotted lines where the records of another attempt begin, each with its number on top."""
+
+    def __init__(self, fig: look.Figure, theme: colours.Theme) -> None:
+        self.source = ColumnDataSource({"step": [], "y": [], "text": []})
+        dotted = {"line_color": theme.muted, "line_dash": "dotted", "line_width": 1.5}
+        self.lines = fig.vspan("step", source=self.source, **dotted)
+        self.names = fig.text(
+            "step", "y", "text", source=self.source, y_range_name="foot", x_offset=3,
+            text_baseline="top", text_color=theme.muted, text_font=look.FONT,
+            text_font_size="11px",
+        )  # fmt: skip
+
+    def show(self, turns: Sequence[tuple[int, int]]) -> None:
+        """Show these: (step, attempt)."""
+        data: look.Data = {
+            "step": [step for step, _ in turns],
+            "y": [1.0] * len(turns),
+            "text": [f"attempt {attempt}" for _, attempt in turns],
+        }
+        if dict(self.source.data) != data:
+            self.source.data = data
+
+
 class LinesFigure:
     """One source with a column a rank, streamed as long as new steps only follow the old."""
 
@@ -84,6 +108,7 @@ class LinesFigure:
         self.dots = fig.scatter("step", "y", source=self.alone, size=5, color="colour")
         self.foot = FootMarks(fig, theme)
         self.events, self.began = self.foot.events, self.foot.began
+        self.turns = Turns(fig, theme)
         self.label = Label(
             x=0, y=0, text="", x_offset=-4, text_color=colours.WORST, text_font=look.FONT,
             text_font_size="12px", text_font_style="bold", text_align="right", visible=False,
@@ -115,6 +140,7 @@ class LinesFigure:
         self.band.visible = len(lines.drawn) < len(lines.values) or not lines.values
         self._dot(lines, data)
         self._mark(lines, data)
+        self.turns.show(lines.turns)
         self._name_worst(lines, data)
 
     def _data(self, lines: Lines, logarithmic: bool) -> dict[str, NDArray]:
@@ -146,9 +172,10 @@ class LinesFigure:
             self.drawn[rank].glyph.update(**style, line_alpha=1.0 if worst else 0.75)
         # The worst line comes last and so lies above the others, and the marks above all lines.
         order = [self.band, *(self.drawn[rank] for rank in lines.drawn), self.dots, self.marks]
-        if self.figure.renderers != [*order, self.began]:
-            self.figure.renderers = [*order, self.began]
-            # Not the marks at the foot, which have an axis of their own.
+        others = [self.turns.lines, self.turns.names, self.began]
+        if self.figure.renderers != [*order, *others]:
+            self.figure.renderers = [*order, *others]
+            # Not what stands at the frame's foot and top, which has an axis of its own.
             self.figure.y_range.renderers = order
         self.hover.renderers = list(self.drawn.values())
 

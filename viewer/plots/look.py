@@ -179,6 +179,29 @@ def upright(at: float) -> Plot:
     )
 
 
+def turns(found: Sequence[tuple[int, int]]) -> list[Plot]:
+    """Dotted lines where the records of another attempt begin, which `steps_label` names.
+
+    Args:
+        found: (step, attempt).
+    """
+    return [
+        styled(
+            hv.VLine(at),
+            bokeh={"line_dash": "dotted", "line_width": 1.5},
+            mpl={"linestyle": "dotted", "linewidth": 1.2},
+            color=colours.LIGHT.muted,
+        )
+        for at, _ in found
+    ]
+
+
+def steps_label(found: Sequence[tuple[int, int]]) -> str:
+    """What to write at the axis of steps: where other attempts begin, too."""
+    told = [f"attempt {attempt} from {at}" for at, attempt in found]
+    return f"step ({', '.join(told)})" if told else "step"
+
+
 def marks(
     x: object, y: object, label: str, *, colour: str, dims: Sequence[Any], hollow: bool = False
 ) -> Plot:

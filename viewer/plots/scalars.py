@@ -51,6 +51,8 @@ class Line:
     values: NDArray[np.float64]
     bad: NDArray[np.int64]
     """Steps in which elements were not finite."""
+    turns: list[tuple[int, int]]
+    """(step, attempt) where the records of another attempt begin."""
 
 
 def scalar_lines(
@@ -149,7 +151,7 @@ def _sites(
 def _lines(run: str, found: Curves, sites: Sequence[str]) -> list[Line]:
     return [
         Line(run=run, site=site, statistic=found.statistic, steps=found.steps[kept],
-             values=found.values[kept, column], bad=found.bad[column])
+             values=found.values[kept, column], bad=found.bad[column], turns=found.turns)
         for column, site in enumerate(sites)
         for kept in [series.thin(found.steps, [found.values[:, column]], POINTS)]
     ]  # fmt: skip
@@ -197,12 +199,14 @@ def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool)
         parts += _line(
             line, " ".join(told), look.CYCLE[number % len(look.CYCLE)], value, style, logarithmic
         )
+    turns = lines[0].turns if len(runs) == 1 else []
+    parts += look.turns(turns)
     if len(sites) == 1:
         title = sites[0]
     return look.sized(
         hv.Overlay(parts),
         title=title or ", ".join(statistics),
-        xlabel="step",
+        xlabel=look.steps_label(turns),
         ylabel=value.name,
         logy=logarithmic,
         entries=len({part.label for part in parts if part.label}),
@@ -258,9 +262,10 @@ def _rank_lines(
     few = len(found.drawn) <= len(OTHER_RANKS) + 1
     parts = ranks_drawn(found, kept, value, quiet=OTHER_RANKS if few else (colours.RANK,))
     title = f"{site}: {found.why}" if found.why else site
+    turns = [one for one in found.turns if one[0] in found.steps[kept]]
     return look.sized(
-        hv.Overlay([*parts]), title=title, xlabel="step", ylabel=statistic, logy=logarithmic,
-        entries=min(len(parts), 8),
+        hv.Overlay([*parts, *look.turns(turns)]), title=title, xlabel=look.steps_label(turns),
+        ylabel=statistic, logy=logarithmic, entries=min(len(parts), 8),
     )  # fmt: skip
 
 

@@ -98,13 +98,14 @@ def _training(
     if steps is not None:
         kept = (lines.steps >= steps[0]) & (lines.steps <= steps[1])
     value = hv.Dimension(lines.name)
-    parts = list(ranks_drawn(lines, kept, value))
+    turns = [one for one in lines.turns if one[0] in lines.steps[kept]]
+    parts = [*ranks_drawn(lines, kept, value), *look.turns(turns)]
     if step is not None:
         parts.append(look.upright(step))
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, ylabel=lines.name,
         title=f"{lines.name}, {whose}" if whose else lines.name,
-        xlabel="step", xlim=(None, None) if ends is None else ends,
+        xlabel=look.steps_label(turns), xlim=(None, None) if ends is None else ends,
         ylim=_around(lines.low[kept], lines.high[kept]),
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rankscope.store import Event
@@ -33,6 +34,24 @@ def test_the_finding_is_selected_when_the_address_asks_for_nothing(
         ORIGIN,
         40,
     )
+
+
+def test_a_site_without_a_step_is_shown_at_the_last_that_has_the_statistic(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None, every=4)
+    job.commit(range(11))
+    after = job.record(job.writer.next_record, 11, without=(), spike={})
+    job.writer.commit([replace(after, final=True)], streams={})
+
+    asked, session = open_page(job.path, site=ORIGIN), open_page(job.path).session
+    assert (session.choice.site, session.choice.step) == ("", None)
+    session.select_site(ORIGIN)
+
+    assert asked.session.choice.step == session.choice.step == 8
+    session.choice.step = 3
+    session.move_site(1)
+    assert session.choice.step == 3
 
 
 def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Callable) -> None:
