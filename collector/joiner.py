@@ -79,7 +79,7 @@ class Batch:
     judged: Counter[str] = field(default_factory=Counter[str])
     """By rule, of how many of the records it could judge something."""
     size_bytes: int = 0
-    """What its records take of memory."""
+    """What its records, and the frames of single ranks, take of memory."""
 
     def add(self, other: Batch) -> None:
         """Make that durable, too."""
@@ -439,7 +439,9 @@ class Joiner:
         batch.size_bytes += record.size_bytes
         alerts = self._judge(record, merged, patched=patched or held.kept)
         batch.alerts += alerts
-        batch.rank_frames += self._keeper.keep(held.index, held.parts, alerts)
+        frames_kept = self._keeper.keep(held.index, held.parts, alerts)
+        batch.rank_frames += frames_kept
+        batch.size_bytes += sum(one.size_bytes for one in frames_kept)
         return True
 
     def _judge(self, record: Record, merged: Merged, *, patched: bool) -> list[Alert]:

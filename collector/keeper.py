@@ -105,8 +105,7 @@ class Keeper:
             del self._recent[min(self._recent)]
 
     def _recent_bytes(self) -> int:
-        frames = (one for some in self._recent.values() for one in some.frames.values())
-        return sum(one.frame.size_bytes for one in frames)
+        return sum(one.size_bytes for one in self._recent.values())
 
 
 def _frame_of(part: Contribution) -> RankFrame | None:

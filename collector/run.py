@@ -567,7 +567,6 @@ class Run:
                     launch=self._launch(record.attempt),
                     record=record,
                     sites=self._catalog.meta.sites,
-                    formats=self._writer.formats,
                 )
             )
 

@@ -41,8 +41,6 @@ class Stored:
     record: Record
     sites: Sequence[SiteInfo]
     """Of the run."""
-    formats: Sequence[str] = ()
-    """Number formats that the run marks."""
 
 
 class Sinks:
@@ -180,7 +178,7 @@ class Sinks:
             record=record.index,
             step=record.step,
             time_ns=record.time_ns,
-            values=numbers_of(record, sites, stored.formats) | pipeline,
+            values=numbers_of(record, sites) | pipeline,
             exponents=exponents_of(record, sites),
             table=table_of(record, sites) if is_due else None,
         )

@@ -20,7 +20,7 @@ from ..store.record import Record, SiteInfo
 from .news import Table
 
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Of which under- and overflow are told where a run marks no formats itself."""
+"""Of which under- and overflow are told."""
 WHOLE = ("count", "l1", "l2", "rms", "mean", "mean_abs", "abs_max", "min", "max", "zero_share")
 """Statistics of a group as if all of its elements were one tensor."""
 DESCRIBED = ("count", *MAIN, "var", "l1", "negative_share")
@@ -29,24 +29,18 @@ DESCRIBED = ("count", *MAIN, "var", "l1", "negative_share")
 Places = NDArray[np.intp]
 
 
-def numbers_of(
-    record: Record, sites: Sequence[SiteInfo], formats: Sequence[str] = ()
-) -> dict[str, float]:
+def numbers_of(record: Record, sites: Sequence[SiteInfo]) -> dict[str, float]:
     """By name the numbers of a record; statistics that are undefined are left out.
 
     Args:
         sites: of the run.
-        formats: number formats of which under- and overflow are told; none: `FORMATS`.
-
-    Raises:
-        SettingError: there is no such format.
     """
     groups, of_row = _groups(record, sites)
     wholes = _united(record.merged, of_row)
     columns = {
         **_averages(record.statistics, of_row, len(groups)),
         **{f"all/{name}": derive(wholes, name) for name in WHOLE},
-        **_rates(wholes, formats or FORMATS),
+        **_rates(wholes),
     }
     # They are counters of each rank, and one that is in trouble is not to be averaged away.
     agents = {f"agent/{name}": value for name, value in _over(record.health, np.max)}
@@ -121,12 +115,12 @@ def _united(table: SketchTable, of_row: Places) -> SketchTable:
         group = group[np.sort(kept)]
 
 
-def _rates(wholes: SketchTable, formats: Sequence[str]) -> dict[str, Floats]:
+def _rates(wholes: SketchTable) -> dict[str, Floats]:
     """Which share of the non-zero elements each format would lose; NaN where none was seen."""
     seen = wholes.measured() > 0
     rates = dict[str, Floats]()
     with np.errstate(all="ignore"):  # beyond the largest float64 thresholds are infinite
-        for name in formats:
+        for name in FORMATS:
             target = number_format(name)
             rates[f"underflow/{name}"] = np.where(seen, underflow(wholes, target).value, np.nan)
             rates[f"overflow/{name}"] = np.where(seen, overflow(wholes, target).value, np.nan)

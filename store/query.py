@@ -140,11 +140,6 @@ class Run:
         return self._reader.snapshot.id
 
     @property
-    def marked_formats(self) -> tuple[str, ...]:
-        """Number formats that the run asks its viewers to mark."""
-        return self._reader.snapshot.formats
-
-    @property
     def attempts(self) -> pd.DataFrame:
         """By attempt: launch, world_size, mesh, ranks, records, first and last step, times.
 

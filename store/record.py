@@ -209,6 +209,11 @@ class RankFrames:
     frames: Mapping[int, RankFrame]
     """By rank. They replace all that were kept of the record before."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of what the frames hold."""
+        return sum(one.frame.size_bytes for one in self.frames.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +34,6 @@ class Snapshot:
 
     id: str
     run: str
-    formats: tuple[str, ...]
-    """Number formats that viewers should mark."""
     state: State
     streams: dict[str, int]
     """Committed sequence number of each stream."""
@@ -102,12 +100,12 @@ def config(cached_bytes: int = 0) -> icechunk.RepositoryConfig:
     return icechunk.RepositoryConfig(caching=caching, manifest=manifest, storage=settings())
 
 
-def begin_run(repository: icechunk.Repository, run: str, formats: Sequence[str]) -> None:
+def begin_run(repository: icechunk.Repository, run: str) -> None:
     """Write the attributes of a run that has no record yet."""
     session = repository.writable_session(BRANCH)
     root = zarr.create_group(
         session.store,
-        attributes={"format": FORMAT, "run": run, "formats": list(formats), "axes": dict(AXES)},
+        attributes={"format": FORMAT, "run": run, "axes": dict(AXES)},
     )
     root.create_group("state", attributes=State().to_json())
     root.create_group("meta", attributes=Meta().to_json())
@@ -141,7 +139,6 @@ def read_snapshot(
     return Snapshot(
         id=session.snapshot_id,
         run=attributes["run"],
-        formats=tuple(attributes.get("formats", ())),
         state=State.from_json(read_attributes(session.store, "state")),
         streams=dict(newest.metadata.get("streams", {})),
     )

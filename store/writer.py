@@ -90,8 +90,6 @@ class RunWriter:
         self._landed: Batch = ()
         """What was committed by a call that failed: it will come again."""
         self._cleaner = Cleaner(repository, is_remote=isinstance(path, ObjectUrl))
-        self.formats = snapshot.formats
-        """Number formats that the run marks."""
         self._state = snapshot.state
         self._streams = snapshot.streams
         self._stored_meta = read_meta(session.store)
@@ -111,15 +109,12 @@ class RunWriter:
         self._meta_writer = AttributeWriter(session.store, "meta")
 
     @classmethod
-    def open(
-        cls, path: str | Place, *, run: str, formats: Sequence[str] = (), wait_s: float = 0.0
-    ) -> Self:
+    def open(cls, path: str | Place, *, run: str, wait_s: float = 0.0) -> Self:
         """Create the run's store, or go on with it.
 
         Args:
             path: A folder that is missing, empty or holds this run, or the URL of such a one.
             run: Name of the run.
-            formats: Number formats that viewers should mark; kept when the run is created.
             wait_s: How long to wait until another process lets go of a folder.
 
         Raises:
@@ -129,24 +124,24 @@ class RunWriter:
         """
         place = place_of(path)
         if isinstance(place, ObjectUrl):
-            return cls._open_url(place, run, formats)
+            return cls._open_url(place, run)
         make_folder(place)
         lock = WriterLock(place, wait_s)
         try:
-            return cls(place, run, lock, ready_repository(place, run, formats))
+            return cls(place, run, lock, ready_repository(place, run))
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _open_url(cls, url: ObjectUrl, run: str, formats: Sequence[str]) -> Self:
+    def _open_url(cls, url: ObjectUrl, run: str) -> Self:
         check_vacant(url)
         try:
             repository = any_repository(url)
             lease = Lease(url, repository)
             try:
                 if is_blank(repository):
-                    begin_run(repository, run, formats)
+                    begin_run(repository, run)
                 writer = cls(url, run, lease, repository)
                 # From here on nothing that a holder before us still has in hand can be committed.
                 writer._transact(lambda _, state: state, "A new writer")
@@ -471,9 +466,9 @@ def any_repository(place: Place) -> icechunk.Repository:
     return open_repository(place)
 
 
-def ready_repository(place: Path, run: str, formats: Sequence[str]) -> icechunk.Repository:
+def ready_repository(place: Path, run: str) -> icechunk.Repository:
     """The repository at a place that is ours alone, made if there is none."""
     repository = any_repository(place)
     if is_blank(repository):
-        begin_run(repository, run, formats)
+        begin_run(repository, run)
     return repository

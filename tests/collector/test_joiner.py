@@ -15,7 +15,7 @@ from rankscope.collector.joiner import LATE
 from rankscope.rules import RuleBook
 from rankscope.sketch import derive
 from rankscope.store import Record, SiteInfo
-from rankscope.wire import Site
+from rankscope.wire import Schema, Site
 
 from .conftest import Rank
 
@@ -163,6 +163,21 @@ def test_memory_for_open_records_is_bounded_by_closing_the_oldest(ranks: Ranks) 
         feed(joiner, zero, step)
 
     assert [record.step for record in joiner.tick(0.1, 0).records] == [0, 1, 2]
+
+
+def test_frames_that_are_stored_beside_a_record_count_until_they_are(ranks: Ranks) -> None:
+    sizes = list[int]()
+    for kept in ("none", "all"):
+        joiner, (zero, one) = new_joiner(0, 2, JoinerSettings(per_rank=kept)), ranks(2)
+        for rank in (zero, one):
+            schema = Schema(hash=bytes(16), columns=[], sites=[*rank.sites])
+            rank.layout = replace(rank.layout, schema=schema)
+            feed(joiner, rank, 0)
+        batch = joiner.tick(0.1, 0)
+        sizes.append(batch.size_bytes)
+
+    assert list(batch.rank_frames[0].frames) == [0, 1]
+    assert sizes[1] - sizes[0] == 2 * ranks(2)[0].frame(0, 1.0, 1.0).size_bytes
 
 
 def test_a_record_counts_for_the_ranks_that_it_waits_for_and_for_what_headers_say(
