@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -130,7 +130,7 @@ class Session:
         with self.follower.lock:
             records = self.follower.records()
             # The record after training has the weights alone.
-            steps = grid.recorded_steps(records[~records["final"]], self.choice.statistic)
+            steps = grid.recorded_steps(records.loc[~records["final"]], self.choice.statistic)
         if len(steps):
             self.choice.step = int(steps[-1])
 
@@ -402,6 +402,14 @@ class Session:
         """The steps that the user zoomed to."""
         zoom = self.choice.zoom
         return None if zoom is None else (zoom[0], zoom[1])
+
+    @property
+    def steps_in_view(self) -> tuple[int, int] | None:
+        """The first and last step that the user zoomed to; between two steps the nearer one."""
+        if self.zoom is None:
+            return None
+        first, last = ceil(self.zoom[0]), floor(self.zoom[1])
+        return (first, last) if first <= last else (nearest := round(sum(self.zoom) / 2), nearest)
 
     def follow(self, left: float = inf, right: float = -inf) -> None:
         """Make the steps visible that are zoomed to, else all, and as far as a page draws."""

@@ -160,9 +160,7 @@ class Compare:
 
     def _answer(self, others: Sequence[Run]) -> None:
         """Where they part from this run, over all kinds."""
-        zoom = self.session.zoom
-        steps = None if zoom is None else (int(np.ceil(zoom[0])), int(np.floor(zoom[1])))
-        choice = self.session.choice
+        choice, steps = self.session.choice, self.session.steps_in_view
         every = [
             self.session.run.compare(
                 other, choice.statistic, name=choice.pattern or None, steps=steps

@@ -116,6 +116,17 @@ def test_runs_that_are_alike_do_not_part(new_job: Callable, open_page: Callable)
     assert "None does." in plain(page.told.sites)
 
 
+def test_a_zoom_between_two_steps_asks_of_the_nearer_one(
+    new_job: Callable, open_page: Callable
+) -> None:
+    one, same = new_job("one", bad_step=None), new_job("same", bad_step=None)
+    for job in (one, same):
+        job.commit(range(5))
+    page: Compare = open_page(one.path, beside=same.path, page="compare", zoom=(2.6, 2.9))
+
+    assert "Over 1 step" in plain(page.told.answer)
+
+
 def test_it_follows_the_run_that_it_is_compared_with(
     new_job: Callable, open_pages: Callable
 ) -> None:
