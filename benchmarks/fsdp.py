@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpt import Job
 
 from rankscope.agent.torch import observe
-from rankscope.agent.torch.scope import DEFAULT_KINDS
+from rankscope.agent.torch.observing import DEFAULT_KINDS
 
 
 def sharded() -> Job:

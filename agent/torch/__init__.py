@@ -6,7 +6,8 @@ with _brought_by("torch", "The agent for PyTorch"):
     from ...sketch.exact_counts import BlockExponents, CastCounts, FineExponents
     from ...wire.messages import AlertSummary
     from ..schedule import Schedule
-    from .scope import Scope, leave_scopes, observe, tap
+    from .observing import observe
+    from .scope import Scope, leave_scopes, tap
 
 __all__ = [
     "AlertSummary",

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .scope import Scope, observe
+from .observing import observe
+from .scope import Scope
 
 
 class LoopCallback:

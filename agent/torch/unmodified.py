@@ -13,7 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..selection import RankscopeWarning
 from ..settings import run_name
-from .scope import Scope, observe
+from .observing import observe
+from .scope import Scope
 
 
 class Training:
