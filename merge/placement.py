@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sketch.matrices import Form, Merge
+from ..sketch.mesh_axes import TENSOR_PARALLEL
 from ..sketch.spectra import Statistic
 from ..wire.messages import MeshAxis, Schema, Site
 
@@ -107,7 +108,7 @@ def lay_out(
         exact_counts,
         series,
         groups,
-        next((axis.coordinate for axis in mesh if axis.name == "tp"), 0),
+        next((axis.coordinate for axis in mesh if axis.name == TENSOR_PARALLEL), 0),
     )
 
 

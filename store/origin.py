@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..sketch.mesh_axes import PIPELINE_PARALLEL
 from .badness import Badness, Seen
 from .cause import BACKWARD, Case, Cause, phase_of
 from .reader import Reader
@@ -97,7 +98,7 @@ def _begun(reader: Reader, here: Seen, attempt: int) -> dict[int, tuple[Key, lis
     order = reader.choose_sites().tolist()
     begun = dict[int, tuple[Key, list[int]]]()
     for row, rank in enumerate(here.ranks):
-        stage = infos.get(rank, {}).get("pp", 0)
+        stage = infos.get(rank, {}).get(PIPELINE_PARALLEL, 0)
         keys = [
             (_key(reader.meta.sites[place], stage, number), place)
             for number, place in enumerate(order)

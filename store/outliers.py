@@ -28,6 +28,7 @@ from ..sketch.distribution import (
     weighted_medians,
 )
 from ..sketch.errors import SettingError
+from ..sketch.mesh_axes import TENSOR_PARALLEL
 from ..sketch.table import Floats
 from .layout import COLUMNS
 from .reader import Reader
@@ -119,7 +120,7 @@ class _Entities:
             for rank in range(reader.ranks) if by == "rank" else known:
                 of_rank[row, rank] = places.setdefault(_entity(by, rank, known), len(places))
             for rank, info in known.items():
-                peers[row, rank] = info.coordinates.get("tp", 0)
+                peers[row, rank] = info.coordinates.get(TENSOR_PARALLEL, 0)
         masks = reader.facts()[chosen.records][:, len(COLUMNS) :]
         kinds, kind = np.unique(np.column_stack([attempts, masks]), axis=0, return_inverse=True)
         alike = list[tuple[Indices, NDArray[np.bool_]]]()

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..sketch.mesh_axes import MODEL_AXES
 from ..sketch.table import Ints
 from .record import RankInfo, SiteInfo
 from .state import Attempt
 
-MODEL_AXES = ("tp", "pp")
-"""Mesh axes along which ranks hold other parts of a model; along all others they see other
-samples."""
 OF_SAMPLES = (
     "input",
     "activation",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .messages import Gap
-
-MAX_GAPS = 256
-"""As many as one message may tell; more are joined into the last."""
+from .messages import MAX_GAPS, Gap
 
 
 def joined(gaps: Iterable[Gap], *, thinned: bool = False) -> list[Gap]:

@@ -37,6 +37,8 @@ MAX_READ = 1 << 18
 MAX_JOINED = 4096
 """Frames that one joined frame stands for."""
 MAX_JOINED_ROWS = 4_000_000
+MAX_GAPS = 256
+"""As many as one message may tell; more are joined into the last."""
 MAX_PEERS = 64
 """Coordinates on the mesh axis `tp` of which the distribution over ranks is kept."""
 MAX_GROUPS = 64
@@ -290,7 +292,7 @@ class FrameHeader(Message, tag="frame", frozen=True):
     """The agent's own counters and cost."""
     reports: Texts = []
     """Sentences about what went wrong inside the agent."""
-    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=MAX_GAPS)] = []
     exact_counts: Annotated[list[CountWindow], msgspec.Meta(max_length=MAX_EXACT_COUNTS)] = []
     """Their counts follow the columns in the blob, in order."""
     unmatched: bool = False
@@ -312,7 +314,7 @@ class JoinedMember(Message, frozen=True):
     time_ns: Count
     training: Numbers = {}
     health: Numbers = {}
-    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=MAX_GAPS)] = []
     """What was lost before it, at a relay that held joined frames."""
 
 
@@ -425,7 +427,7 @@ class Goodbye(Message, tag="goodbye", frozen=True):
     last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
     """Sequence number of the last frame, -1 where there was none."""
     reason: Name = ""
-    gaps: Annotated[list[Gap], msgspec.Meta(max_length=256)] = []
+    gaps: Annotated[list[Gap], msgspec.Meta(max_length=MAX_GAPS)] = []
     """What no frame could tell any more; if there is something `last` is the number of this
     message, which no frame has."""
 

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
+from ...sketch.mesh_axes import EXPERT_PARALLEL, PIPELINE_PARALLEL, TENSOR_PARALLEL
 from ...wire.messages import MeshAxis
 from .units import gathering_meshes, units_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-TENSOR_PARALLEL = "tp"
-DATA_NAMES = ("dp", "ddp", "fsdp", "hsdp", "cp", "ep")
+DATA_NAMES = ("dp", "ddp", "fsdp", "hsdp", "cp", EXPERT_PARALLEL)
 """What the names of axes begin with along which ranks see different samples, or parts of them."""
 
 Names = tuple[tuple[str, ...], ...]
@@ -215,4 +215,4 @@ def _cut_into_features(model: torch.nn.Module, job: JobAxes) -> list[str]:
             for some, placement in zip(names, placements, strict=True):
                 if placement.is_shard():
                     found |= dict.fromkeys(name for name in some if name not in gathered)
-    return [name for name in found if name != "pp" and not name.startswith(DATA_NAMES)]
+    return [name for name in found if name != PIPELINE_PARALLEL and not name.startswith(DATA_NAMES)]

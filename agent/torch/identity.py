@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ...sketch.errors import SettingError
+from ...sketch.mesh_axes import MODEL_AXES, PIPELINE_PARALLEL
 from ...wire.messages import MeshAxis
 from ..own_collector import Meeting, is_loopback
 from ..sharing import share
@@ -81,12 +82,12 @@ def data_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
 
     Those of an axis `ep` do, too: each has its own samples, and some experts for those of all.
     """
-    return tuple(axis.name for axis in mesh if axis.name not in ("tp", "pp"))
+    return tuple(axis.name for axis in mesh if axis.name not in MODEL_AXES)
 
 
 def stage_axes(mesh: Sequence[MeshAxis]) -> tuple[str, ...]:
     """The mesh axes along which ranks hold other modules."""
-    return tuple(axis.name for axis in mesh if axis.name == "pp" and axis.size > 1)
+    return tuple(axis.name for axis in mesh if axis.name == PIPELINE_PARALLEL and axis.size > 1)
 
 
 class Rendezvous:

@@ -11,6 +11,7 @@ import torch
 
 from ...sketch.elements import Region
 from ...sketch.labels import OF_VALUES
+from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...sketch.regions import piece_of
 from ...wire.messages import Placement
 from ..strides import region_of
@@ -154,7 +155,7 @@ def parameter_placement(parameter: torch.Tensor) -> dict[str, Placement]:
     axis, which is called `tp` here; their gradients and states are not.
     """
     is_part = getattr(parameter, "tensor_model_parallel", False) is True
-    said: dict[str, Placement] = {"tp": "shard"} if is_part else {}
+    said: dict[str, Placement] = {TENSOR_PARALLEL: "shard"} if is_part else {}
     return said | placement_of(parameter)
 
 

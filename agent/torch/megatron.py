@@ -14,13 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from ...sketch.errors import SettingError
+from ...sketch.mesh_axes import EXPERT_PARALLEL, TENSOR_PARALLEL
 from ...wire.messages import MeshAxis, Placement
 from .local import Cut, parameter_placement
 
-TENSOR_PARALLEL = "tp"
-"""The axis of the mesh along which Megatron cuts parameters."""
-EXPERTS = "ep"
-"""The axis along which ranks have other experts."""
 LOCAL_EXPERTS = "local_experts"
 """What Megatron calls the list of those of a rank, which it counts from 0."""
 NORMS_OF_HEADS = ("q_layernorm", "k_layernorm")
@@ -99,9 +96,9 @@ def placement_in_mesh(
     What holds all experts of a rank in one is a part of those of all ranks.
     """
     placed = parameter_placement(parameter)
-    is_spread = any(axis.name == EXPERTS and axis.size > 1 for axis in mesh)
+    is_spread = any(axis.name == EXPERT_PARALLEL and axis.size > 1 for axis in mesh)
     if is_spread and is_of_expert(parameter) and f"{LOCAL_EXPERTS}." not in name:
-        placed[EXPERTS] = "shard"
+        placed[EXPERT_PARALLEL] = "shard"
     return placed
 
 

@@ -17,6 +17,7 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ...sketch.labels import FOR_BACKWARD
+from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...wire.messages import MeshAxis
 from .groups import Group, Member
 from .hooks import Hook
@@ -145,7 +146,7 @@ class ParallelHooks:
         placed = placement_in_mesh(name, parameter, self._mesh)
         part = part_of(parameter, self._tensor_parallel)
         if self._adds_up(name, parameter):
-            placed["tp"] = "partial"
+            placed[TENSOR_PARALLEL] = "partial"
 
         @unserializable_hook  # else torch warns when the parameter is saved
         def arrives(gradient: torch.Tensor) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...wire.messages import MeshAxis, Placement
 from .axes import names_in_job
 from .identity import data_axes
 from .local import placement_of
 from .megatron import (
-    TENSOR_PARALLEL,
     adds_up_gradient,
     cut_along,
     features_of,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...sketch.mesh_axes import EXPERT_PARALLEL, PIPELINE_PARALLEL
 from ...wire.keys import AgentKeys
 from ...wire.messages import PROTOCOL, Alerts, Hello, MeshAxis
 from ..alarm import Alarm
@@ -318,9 +319,9 @@ class Scope(Block):
     def _attach(self, mesh: Sequence[MeshAxis], rank: int) -> None:
         axes = data_axes(mesh)
         for axis in mesh:
-            if axis.name == "pp":
+            if axis.name == PIPELINE_PARALLEL:
                 self._names.number_stages(axis.coordinate, axis.size)
-            if axis.name == "ep":
+            if axis.name == EXPERT_PARALLEL:
                 self._names.number_experts(axis.coordinate)
         book = SiteBook(
             self._selection.chooses,

@@ -12,6 +12,7 @@ import torch
 
 from ...sketch.errors import SettingError
 from ...sketch.formats import number_format
+from ...sketch.mesh_axes import PIPELINE_PARALLEL
 from ...wire.messages import LEAST_BUDGET
 from ..alarm import ALARM_STEPS, Alarm
 from ..ring import Ring
@@ -196,4 +197,4 @@ def is_part_of_pipeline(
 ) -> bool:
     """Whether other ranks hold other modules, as far as is known before ranks meet."""
     axes = mesh if isinstance(mesh, Mapping) or mesh is None else axis_names(mesh)
-    return len(stages) > 1 or stages[0][1] is not None or "pp" in (axes or ())
+    return len(stages) > 1 or stages[0][1] is not None or PIPELINE_PARALLEL in (axes or ())

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.wire.gaps import MAX_GAPS, joined
-from rankscope.wire.messages import Gap
+from rankscope.wire.gaps import joined
+from rankscope.wire.messages import MAX_GAPS, Gap
 
 STEPS = st.lists(st.integers(0, 60), max_size=60, unique=True).map(sorted)
 
