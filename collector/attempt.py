@@ -145,9 +145,8 @@ class Attempt:
         """Go on where an earlier collector was, whose last record of it was of this step."""
         meta, joiner = self._writer.catalog.meta, self.joiner
         before = meta.attempts[self.number]
-        if before.ranks:
-            self._recall_lost()
-        joiner.ranks.recall(left=before.left)
+        lost = self._lost_before() if before.ranks else {}
+        joiner.ranks.recall(lost=lost, left=before.left, step=last_step or 0)
         if last_step is not None:
             self._recall_records()
         place = {site.label: index for index, site in enumerate(meta.sites)}
@@ -163,13 +162,14 @@ class Attempt:
             text = "Rules remember nothing of run %r from before: %r"
             logger.warning(text, self._writer.run, error)
 
-    def _recall_lost(self) -> None:
-        """Which ranks are told as lost."""
+    def _lost_before(self) -> dict[int, int]:
+        """By rank that is told as lost the step in which it was seen last."""
         try:
-            self.joiner.ranks.recall(lost=self._writer.lost(self.number))
+            return self._writer.lost(self.number)
         except Exception as error:  # whatever the store's engine raises: no frame waits for it
             text = "Who was lost of run %r before is not known: %r"
             logger.warning(text, self._writer.run, error)
+            return {}
 
 
 def _stretch(control: Control) -> int:

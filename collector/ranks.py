@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,6 +41,9 @@ class Rank:
     """Whether that frame was partial, so that a full one may replace it."""
     gone: bool = False
     """Said goodbye, or was silent for too long."""
+    lost: bool = False
+    """Whether it was told as lost, and nothing of it has come since: a relay may have announced it
+    for frames that are stored."""
     place: Place = field(default_factory=Place)
     moved: float = 0.0
     """When it was last heard to be at another place."""
@@ -72,15 +75,24 @@ class Ranks:
         self._stalled_after_s, self._begins_within_s = stalled_after_s, begins_within_s
         self._here = 0
         """How many of them are not gone."""
-        self._lost_before = set[int]()
-        """Ranks that an earlier collector told as lost: who of them comes is back."""
+        self._lost_before = dict[int, int]()
+        """By rank that an earlier collector told as lost the step in which it was seen last."""
+        self._stored_step = 0
+        """The newest that an earlier collector stored."""
         self._stalled = False
         """Whether it was told that no rank moves."""
 
-    def recall(self, *, lost: Iterable[int] = (), left: Iterable[int] = ()) -> None:
-        """An earlier collector told these as lost; these had said goodbye: none is awaited."""
+    def recall(self, *, lost: Mapping[int, int], left: Iterable[int], step: int) -> None:
+        """What an earlier collector stored: none of these ranks is awaited.
+
+        Args:
+            lost: by rank that it told as lost the step in which it was seen last.
+            left: ranks that had said goodbye.
+            step: the newest.
+        """
         self._lost_before.update(lost)
         self.left_before.update(left)
+        self._stored_step = step
 
     def present(self) -> list[int]:
         """The ranks that are there: heard of, not gone."""
@@ -111,16 +123,23 @@ class Ranks:
         everyone = len(self.known) + len(self.left_before) >= self._world_size
         return everyone or now - max(heard, started) > self._lost_after_s
 
-    def hear(self, rank: int, now: float, place: Place | None = None) -> Rank:
-        """The rank is alive, and at this place."""
+    def hear(
+        self, rank: int, now: float, place: Place | None = None, *, came: bool = False
+    ) -> Rank:
+        """The rank is there, and at this place; or a frame of it `came`."""
         self.left_before.discard(rank)
         state = self.known.get(rank)
         if state is None:
-            state = self.known[rank] = Rank(seen=now, moved=now, gone=rank in self._lost_before)
-            self._here += not state.gone
+            at = Place(step=self._lost_before.get(rank, self._stored_step))
+            lost = rank in self._lost_before
+            state = self.known[rank] = Rank(seen=now, moved=now, place=at, lost=lost)
+            self._here += 1
+        returns = state.gone and not state.lost
         if state.gone:
             state.gone = False
             self._here += 1
+        if returns or (state.lost and (came or place is not None)):
+            state.lost = False
             self._telling.tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
         state.seen = max(state.seen, now)
         if place is not None and place != state.place:
@@ -129,7 +148,7 @@ class Ranks:
 
     def arrive(self, rank: int, step: int, now: float, *, kept: bool) -> Rank:
         """A frame of a step came from the rank; one that it had `kept` back is no step back."""
-        state = self.hear(rank, now)
+        state = self.hear(rank, now, came=True)
         state.moved = now
         may_go_back = not kept and not state.unfinished  # then it is a rewind
         if step > state.place.step or may_go_back:
@@ -147,10 +166,12 @@ class Ranks:
         return True
 
     def lose(self, rank: int, why: str) -> None:
-        """A rank that is here is told as lost; `why` is a sentence from the verb on."""
+        """A rank that is here is told as lost, once; `why` is a sentence from the verb on."""
         state = self.known[rank]
-        text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
-        self._telling.tell("rank-lost", rank, state.place.step, text)
+        if not state.lost:
+            text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
+            self._telling.tell("rank-lost", rank, state.place.step, text)
+            state.lost = True
         self._let_go(state)
 
     def _let_go(self, state: Rank) -> None:

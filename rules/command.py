@@ -112,8 +112,11 @@ def _finding_lines(number: int, one: Finding, *, several: bool) -> Iterator[str]
     if one.last_step is None:
         until = f"until the {'attempt' if several else 'run'} ended" if one.over else "and goes on"
     attempt = f"attempt {one.attempt}, " if several else ""
-    yield f"{number}. {one.severity.upper()} {one.rule}, {attempt}step {one.first_step} {until}"
+    rule = f", at first {one.rule}" if one.escalation else f" {one.rule}"
+    yield f"{number}. {one.severity.upper()}{rule}, {attempt}step {one.first_step} {until}"
     yield _indented(one.what)
+    if one.escalation:
+        yield _indented(one.escalation)
     if one.also:
         yield _indented(f"So it was in {attempt_words(one.also)}, too.")
     if one.origin:
@@ -191,8 +194,8 @@ def _indented(text: str) -> str:
 def _line_of(incident: Incident) -> str:
     cause = incident.cause
     steps = _steps(incident.first_step, incident.last_step)
-    head = f"{steps}: {incident.severity} {cause.rule}"
-    return f"{head} ({counted(len(incident.alerts), 'alert')})\n{_indented(cause.text)}"
+    head = f"{steps}: {cause.severity} {cause.rule}"
+    return f"{head} ({counted(len(incident.alerts), 'alert')})\n{_indented(incident.text)}"
 
 
 def _steps(first: int, last: int | None) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..sketch.labels import rank_words
 from ..store.ending import Ending
-from ..store.incidents import COUNTED, OF_RANKS, Incident, incidents_of
+from ..store.incidents import COUNTED, OF_RANKS, Incident, escalated, incidents_of
 from ..store.query import Run
 from ..store.record import Alert
 from .book import known_rules
@@ -42,9 +42,14 @@ class Finding:
     """One incident in words."""
 
     severity: str
+    """The worst of any of its alerts."""
     what: str
     """A sentence: what was found, with its numbers."""
     rule: str
+    escalation: str
+    """A sentence: what is worse than that, and from which step on; empty for nothing."""
+    escalated_step: int | None
+    """That step."""
     meaning: str
     advice: str
     site: str
@@ -217,11 +222,14 @@ def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
     site = sites.loc[cause.site] if cause.site in sites.index else None
     stored = Evidence() if site is None else evidence_of(run, cause, known.records)
     confidence, reason = _confidence(incident, known.gaps)
+    worse = incident.escalation
     many, where = counted(len(incident.alerts), "alert"), counted(incident.sites, "site")
     return Finding(
         severity=incident.severity,
         what=cause.text,
         rule=cause.rule,
+        escalation="" if worse is None else escalated(worse),
+        escalated_step=None if worse is None else worse.first_step,
         meaning="" if rule is None else rule.meaning,
         advice="" if rule is None else _advice(rule, known, incident, stored),
         site=cause.site,

@@ -91,9 +91,24 @@ def summary_of(incident: Incident) -> dict[str, Any]:
         "value": json_number(cause.value),
         "threshold": json_number(cause.threshold),
         "text": cause.text,
+        "escalation": _escalation_of(incident),
         "alerts": len(incident.alerts),
         "sites": incident.sites,
         "time": _time(cause.time_ns),
+    }
+
+
+def _escalation_of(incident: Incident) -> dict[str, Any] | None:
+    worse = incident.escalation
+    if worse is None:
+        return None
+    return {
+        "severity": worse.severity,
+        "rule": worse.rule,
+        "site": worse.site,
+        "ranks": list(worse.ranks),
+        "first_step": worse.first_step,
+        "text": worse.text,
     }
 
 

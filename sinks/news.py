@@ -59,7 +59,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """An incident that has begun, is over, or has turned out to have another cause."""
+    """An incident that has begun, is worse, is over, or has turned out to have another cause."""
 
     run: str
     launch: str

@@ -66,7 +66,7 @@ class TensorBoard:
                 first, last = incident.first_step, incident.last_step
                 step = first if last is None else last
                 over = "" if last is None else f" (until step {last})"
-                text = f"**{cause.rule}** ({incident.severity}), step {first}{over}: {cause.text}"
+                text = f"**{cause.rule}** ({cause.severity}), step {first}{over}: {incident.text}"
                 file.write([_text("incidents", text)], step, cause.time_ns)
             case Alarm():
                 pass  # it is part of an incident

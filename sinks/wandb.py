@@ -53,7 +53,7 @@ class WeightsAndBiases:
                 over = f" Over since step {incident.last_step}." if is_over else ""
                 title = f"{cause.rule}, step {incident.first_step}"
                 level = "INFO" if is_over else "ERROR" if incident.severity == "error" else "WARN"
-                run.alert(title=title, text=cause.text + over, level=level)
+                run.alert(title=title, text=incident.text + over, level=level)
             case Alarm():
                 pass  # it is part of an incident
             case Ended(run=run):

@@ -18,7 +18,8 @@ AGAIN = (408, 425, 429)
 
 
 class Webhook:
-    """Posts each incident when it begins, when it is over, and when its cause turns out another.
+    """Posts each incident when it begins, gets worse, is over, and has turned out to have another
+    cause.
 
     The address is a secret, and in no message and no log line: who has it can post.
 
@@ -93,8 +94,8 @@ def message_of(news: Found) -> dict[str, Any]:
     more = len(incident.alerts) - 1
     also = f" ({more} more alert{'s' * (more > 1)}, {incident.sites} sites)" if more else ""
     text = (
-        f"{news.run}, step {incident.first_step}{state}: {incident.severity} "
-        f"{incident.cause.rule}. {incident.cause.text}{also}"
+        f"{news.run}, step {incident.first_step}{state}: {incident.cause.severity} "
+        f"{incident.cause.rule}. {incident.text}{also}"
     )
     return {"text": _escaped(text), "rankscope": {"run": news.run, **summary_of(incident)}}
 

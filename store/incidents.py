@@ -92,14 +92,30 @@ class Incident:
         return min((one.severity for one in self.alerts), key=severity_of)
 
     @property
+    def escalation(self) -> Alert | None:
+        """The first of the worst alerts, where the one that speaks for them is less severe."""
+        worst = min(self.alerts, key=lambda one: severity_of(one.severity))
+        return worst if severity_of(worst.severity) < severity_of(self.cause.severity) else None
+
+    @property
+    def text(self) -> str:
+        """What was found, in sentences: of the cause, and what it has become."""
+        worse = self.escalation
+        return self.cause.text if worse is None else f"{self.cause.text} {escalated(worse)}"
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """Those to blame, as far as they are known; see `undetermined`."""
-        return self.cause.ranks
+        return self._blaming.ranks
 
     @property
     def undetermined(self) -> bool:
         """Whether some of `ranks` are to blame, and nobody can know which."""
-        return self.cause.undetermined
+        return self._blaming.undetermined
+
+    @property
+    def _blaming(self) -> Alert:
+        return self.cause if self.cause.ranks else self.escalation or self.cause
 
     @property
     def sites(self) -> int:
@@ -134,6 +150,9 @@ class _Growing:
         """Whether an alert that begins later has the same cause."""
         if alert.attempt != self.alerts[0].attempt:
             return False
+        # What users have bounds or rules of their own for says nothing of a cause.
+        if alert.rule in CAUSES and not any(rule in CAUSES for rule, _ in self.until):
+            return False
         away, key = alert.record - self.newest, (alert.rule, alert.ranks)
         since = alert.first_step - self.until.get(key, -math.inf)
         if since < AGAIN or (key in self.until and away <= AGAIN):
@@ -159,7 +178,7 @@ class IncidentLog:
         self._told = {_first(one): _state(one) for one in found}
 
     def add(self, alerts: Sequence[Alert], sites: Sequence[SiteInfo]) -> list[Incident]:
-        """The incidents that begin with these alerts, have another cause by them, or are over.
+        """The incidents that begin with these alerts, have another cause, are worse, or are over.
 
         Args:
             alerts: as they began or ended, each in its turn.
@@ -181,8 +200,15 @@ def _first(incident: Incident) -> Identity:
     return identity_of(incident.alerts[0])
 
 
-def _state(incident: Incident) -> tuple[str, str, bool]:
-    return incident.cause.rule, incident.cause.site, incident.last_step is not None
+def _state(incident: Incident) -> tuple[str, str, str, bool]:
+    cause, is_over = incident.cause, incident.last_step is not None
+    return cause.rule, cause.site, incident.severity, is_over
+
+
+def escalated(worse: Alert) -> str:
+    """That an incident has become worse, in a sentence."""
+    begins = f"{worse.severity.capitalize()} from step {worse.first_step} on"
+    return f"{begins}, {worse.rule}: {worse.text}"
 
 
 def identity_of(alert: Alert) -> Identity:

@@ -36,6 +36,8 @@ class Card:
     """Label; empty where it is of no single site."""
     step: int
     """In which it began."""
+    worse: int | None
+    """In which it became worse."""
     ranks: tuple[int, ...]
     """Those to blame, as far as they are known; all that may be where it cannot be known."""
     now: bool
@@ -111,12 +113,13 @@ def cards(found: Why, *, since: Since) -> list[Card]:
 def _card(one: Finding, since: Since, *, first: bool) -> Card:
     return Card(
         severity=one.severity,
-        text=one.what,
+        text=f"{one.what} {one.escalation}".rstrip(),
         facts=_facts(one, since),
         moments=_moments(one, unfolded=first),
         advice=_advice(one),
         site=one.site,
         step=one.first_step,
+        worse=one.escalated_step,
         ranks=tuple(at.rank for at in one.ranks),
         now=since.holds(one.attempt, one.last_step),
     )

@@ -272,13 +272,30 @@ def test_who_has_not_left_when_the_collector_makes_way_is_lost_and_told_once(
 
 def test_a_rank_that_an_earlier_collector_told_as_lost_is_back(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2), ranks(2)
-    joiner.ranks.recall(lost=[1])
+    joiner.ranks.recall(lost={1: 5}, left=(), step=5)
     feed(joiner, zero, 6)
     assert kinds(joiner.tick(0.1, 0)) == []
     feed(joiner, one, 6)
     feed(joiner, one, 7)
     assert kinds(joiner.tick(0.2, 0)) == ["rank-joined"]
     assert joiner.ranks.present() == [0, 1]
+
+
+def test_a_rank_that_is_announced_for_what_is_stored_is_told_neither_as_back_nor_as_lost_again(
+    ranks: Ranks,
+) -> None:
+    joiner, zero = new_joiner(0, 3), ranks(3)[0]
+    joiner.ranks.recall(lost={1: 178}, left=(), step=180)
+    feed(joiner, zero, 181)
+    for rank in (1, 2):
+        joiner.ranks.hear(rank, 0.1)  # a hello, which a relay may send for frames of before
+    joiner.lose_absent("had not said goodbye")
+    events = joiner.tick(60.0, 0, everything=True).events
+
+    assert [(event.kind, event.rank, event.step) for event in events] == [
+        ("rank-lost", 0, 181),
+        ("rank-lost", 2, 180),
+    ]
 
 
 def test_a_rank_that_left_is_not_awaited(ranks: Ranks) -> None:

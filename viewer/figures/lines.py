@@ -57,7 +57,7 @@ class Turns:
         self.lines = fig.vspan("step", source=self.source, **dotted)
         self.names = fig.text(
             "step", "y", "text", source=self.source, y_range_name="foot", x_offset=3,
-            text_baseline="top", text_color=theme.muted, text_font=look.FONT,
+            text_baseline="top", text_color=theme.muted, text_font={"value": look.FONT},
             text_font_size="11px",
         )  # fmt: skip
 

@@ -47,8 +47,10 @@ class Training:
         self.shown = lines = session.training()
         self.lines.show(lines)
         marks = [
-            series.Mark(step=card.step, text=card.text, severe=card.severity == "error")
+            series.Mark(step=step, text=card.text, severe=card.severity == "error")
             for card in session.cards()
+            for step in (card.step, card.worse)
+            if step is not None
         ]
         self.lines.mark(marks)
         told = series.describe(lines)
