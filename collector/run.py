@@ -15,6 +15,7 @@ import msgspec
 
 from ..merge.placement import Layout, groups_of
 from ..sinks.fanout import Sinks, Stored
+from ..sinks.troubles import troubles_of
 from ..sketch.errors import StoreError
 from ..store.layout import CHUNK
 from ..store.record import Alert, Event, Record
@@ -547,6 +548,8 @@ class Run:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)
+        for one in troubles_of(stored.events, run=self.name, launch=self._launch):
+            self._sinks.trouble(one)
         self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:

@@ -6,7 +6,7 @@ again, then dropped and counted; the store has it all the same.
 
 from .fanout import Sinks, Stored
 from .feed import Feed, FeedCounts
-from .news import Alarm, Ended, Found, News, Numbers, Rejected, Sink, Table
+from .news import Alarm, Ended, Found, News, Numbers, Rejected, Sink, Table, Trouble
 from .numbers import FORMATS, exponents_of, group_of, numbers_of, table_of
 from .opening import Metrics, open_sinks
 
@@ -25,6 +25,7 @@ __all__ = [
     "Sinks",
     "Stored",
     "Table",
+    "Trouble",
     "exponents_of",
     "group_of",
     "numbers_of",

@@ -18,7 +18,7 @@ from ..store.incidents import Incident
 from ..store.record import Alert, Record, SiteInfo
 from ..wire.complaints import Complaints
 from .feed import Feed, FeedCounts
-from .news import Alarm, Ended, Found, Numbers
+from .news import Alarm, Ended, Found, Numbers, Trouble
 from .numbers import exponents_of, numbers_of, table_of
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,11 @@ class Sinks:
         """Tell at once that an incident has begun, or is over."""
         for feed in self._feeds:
             feed.put(Found(run=run, launch=launch, incident=incident))
+
+    def trouble(self, trouble: Trouble) -> None:
+        """Tell at once that ranks were lost, or ended early."""
+        for feed in self._feeds:
+            feed.put(trouble)
 
     def ended(self, run: str) -> None:
         """Tell that nothing more comes of a run."""

@@ -18,7 +18,7 @@ from ..sketch.jsontext import json_number
 from ..sketch.table import FIRST_EXPONENT, Ints
 from ..store.incidents import Incident
 from .files import append
-from .news import Alarm, Ended, Found, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table, Trouble
 
 
 class JsonLines:
@@ -71,8 +71,22 @@ def lines_of(news: News) -> list[dict[str, Any]]:
             return [{"event": "alert", "run": news.run, "state": state, **fields}]
         case Found(incident=incident):
             return [{"event": "incident", "run": news.run, **summary_of(incident)}]
+        case Trouble():
+            return [{"event": news.kind, **trouble_of(news)}]
         case Ended():
             return [{"event": "ended", "run": news.run}]
+
+
+def trouble_of(news: Trouble) -> dict[str, Any]:
+    """What ranks met, in fields."""
+    return {
+        "run": news.run,
+        "attempt": news.attempt,
+        "ranks": list(news.ranks),
+        "step": news.step,
+        "text": news.text,
+        "time": _time(news.time_ns),
+    }
 
 
 def summary_of(incident: Incident) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What sinks are told: the numbers of a record, an alert, the end of a run."""
+"""What sinks are told: the numbers of a record, an alert, what ranks met, the end of a run."""
 
 from __future__ import annotations
 
@@ -67,13 +67,30 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Ranks were lost, or ended early; told once that is durable."""
+
+    run: str
+    launch: str
+    attempt: int
+    kind: str
+    """`ranks-lost` or `ended-early`."""
+    ranks: tuple[int, ...]
+    step: int
+    """The last in which one of them was seen."""
+    text: str
+    """In a sentence, with the steps, and why if that was told."""
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """Nothing more comes of a run; if the job is started again, it begins anew."""
 
     run: str
 
 
-News = Numbers | Alarm | Found | Ended
+News = Numbers | Alarm | Found | Trouble | Ended
 
 
 class Rejected(Exception):

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ..store.incidents import Identity, identity_of
 from .feed import FeedCounts
-from .news import Alarm, Ended, Found, News, Numbers
+from .news import Alarm, Ended, Found, News, Numbers, Trouble
 
 MOST_SERIES = 1000
 """Numbers told of a run; the names that came first stay, later ones are counted only."""
@@ -72,6 +72,8 @@ class Prometheus:
                     _note(run, news)
                 case Found():
                     pass  # its alerts are counted
+                case Trouble():
+                    pass  # it is no number
                 case Ended():
                     run.ended = True
             while len(self._runs) > self._most_runs:

@@ -20,7 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from ..sketch.errors import SettingError
 from ..sketch.table import FIRST_EXPONENT, Ints
 from .files import append
-from .news import Alarm, Ended, Found, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table, Trouble
 
 MOST_ATTEMPTS = 2
 """Of a run that are open: records of the last but one may still be patched."""
@@ -68,6 +68,9 @@ class TensorBoard:
                 over = "" if last is None else f" (until step {last})"
                 text = f"**{cause.rule}** ({cause.severity}), step {first}{over}: {incident.text}"
                 file.write([_text("incidents", text)], step, cause.time_ns)
+            case Trouble():
+                file = self._file(news.run, news.attempt)
+                file.write([_text("incidents", news.text)], news.step, news.time_ns)
             case Alarm():
                 pass  # it is part of an incident
             case Ended(run=run):

@@ -13,7 +13,7 @@ import wandb
 
 from ..sketch.errors import SettingError
 from ..sketch.table import BINS, FIRST_EXPONENT, Ints
-from .news import Alarm, Ended, Found, News, Numbers, Table
+from .news import Alarm, Ended, Found, News, Numbers, Table, Trouble
 
 MOST_ATTEMPTS = 2
 """Of a run that are open: records of the last but one may still be patched."""
@@ -54,6 +54,10 @@ class WeightsAndBiases:
                 title = f"{cause.rule}, step {incident.first_step}"
                 level = "INFO" if is_over else "ERROR" if incident.severity == "error" else "WARN"
                 run.alert(title=title, text=incident.text + over, level=level)
+            case Trouble():
+                run = self._run(news.run, news.launch, news.attempt)
+                title = f"{news.kind.replace('-', ' ')}, step {news.step}"
+                run.alert(title=title, text=news.text, level="ERROR")
             case Alarm():
                 pass  # it is part of an incident
             case Ended(run=run):

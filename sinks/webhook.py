@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ..sketch.errors import SettingError
-from .json_lines import summary_of
-from .news import Found, News, Rejected
+from .json_lines import summary_of, trouble_of
+from .news import Found, News, Rejected, Trouble
 
 TIMEOUT_S = 5.0
 AGAIN = (408, 425, 429)
@@ -39,10 +39,17 @@ class Webhook:
         self._opener = build_opener(_NoRedirect)
 
     def take(self, news: News) -> None:
-        """Post an incident; all else is no news here."""
-        if not isinstance(news, Found):
-            return
-        body = json.dumps(message_of(news)).encode()
+        """Post an incident, or what ranks met; all else is no news here."""
+        match news:
+            case Found():
+                message = message_of(news)
+            case Trouble():
+                text = f"{news.run}, step {news.step}: {news.text}"
+                fields = {"event": news.kind, **trouble_of(news)}
+                message = {"text": _escaped(text), "rankscope": fields}
+            case _:
+                return
+        body = json.dumps(message).encode()
         request = Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
         try:
             self._opener.open(request, timeout=self._timeout_s).close()

@@ -97,8 +97,10 @@ class Case:
 
     def verdict(self) -> Verdict:
         """What made it, and when."""
-        if not self._is_whole(self.record):
+        if not self.reader.facts()[self.record, COMPLETE]:
             return self._unknown("Not all ranks are in this record")
+        if not self._is_whole(self.record):
+            return self._unknown("The step had not ended on all ranks, and not all of it was seen")
         late = self._late()
         if late:
             return self._unknown(f"{late} runs for the first time, so in which order is not known")
@@ -118,32 +120,32 @@ class Case:
         returned = site.kind in ("local_activation", "activation")
         fed = returned and bool(inputs) and self._good(inputs, self.rows)
         if fed and own and self._good(own):
-            return self._now("module", "Its weights and inputs were good: it made it.")
+            return self._now("module", "Its weights and inputs were finite: it made it.")
         weights = [p for p, one in enumerate(self.reader.meta.sites) if one.kind == "weight"]
         if not (weights and self._good(weights)):
             return self._unknown("Not all weights were observed in this step")
         if fed:
-            return self._now("module", "Its inputs were good, and it has no weights: it made it.")
+            return self._now("module", "Its inputs were finite, and it has no weights: it made it.")
         before = self.before() or "nothing observed"
         if phase == FORWARD and site.kind == "input":
             cause: Cause = "forward" if self.before() else "input"
-            return self._now(cause, f"The weights were good; it was made after {before}.")
+            return self._now(cause, f"The weights were finite; it was made after {before}.")
         if phase == FORWARD and not self.before():
             why = (
-                "The weights were good: it made it, or it came in with the model's input, of which "
-                '`kinds=` with "input" would tell, or a tap of it under JAX.'
+                "The weights were finite: it made it, or it came in with the model's input, of "
+                'which `kinds=` with "input" would tell, or a tap of it under JAX.'
             )
             return self._now("forward", why)
         if phase == FORWARD:
-            why = f"The weights were good: it made it, or what ran between {before} and it."
+            why = f"The weights were finite: it made it, or what ran between {before} and it."
             return self._now("forward", why)
         if phase == REDUCED and self._good(self._places(site.name, "local_weight_gradient")):
             why = "Every rank's own was good: the reduction, unscaling or clipping made it."
             return self._now("reduction", why)
         if phase == REDUCED:
-            why = "The weights were good: the backward made it, or the reduction or clipping."
+            why = "The weights were finite: the backward made it, or the reduction or clipping."
             return self._now("backward", why)
-        why = f"The weights were good: the backward made it, after {before}."
+        why = f"The weights were finite: the backward made it, after {before}."
         return self._now("backward", why)
 
     def _of_call(self, kind: str) -> list[int]:

@@ -81,8 +81,10 @@ def lost_ranks(events: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 def _ending(attempt: int, events: Sequence[Mapping[str, Any]], *, over: bool) -> Ending:
     """How one attempt ended, by its events alone."""
-    early, lost = _early(events), _of_lost(lost_ranks(events))
+    early, lost = early_words(early_ends(events)), lost_words(lost_ranks(events))
     words = [part for part in (early, lost) if part]
+    if lost and _is_consequence(early):
+        words.reverse()
     if not over:
         words.insert(0, "not finished")
     state: State = "finished" if over else "open"
@@ -91,23 +93,39 @@ def _ending(attempt: int, events: Sequence[Mapping[str, Any]], *, over: bool) ->
     return Ending(state=state, text="; ".join(words) or "finished", attempt=attempt)
 
 
-def _early(events: Sequence[Mapping[str, Any]]) -> str:
-    """What the first rank told that ended early, and which others did; empty for none."""
-    told = {
-        one["rank"]: one["text"].removeprefix(begin).rstrip(".")
-        for one in reversed(events)
-        for begin in (TRAINING_ENDED, PROCESS_ENDED)
-        if one["kind"] == "report" and one["text"].startswith(begin)
-    }
-    if not told:
-        return ""
-    first = next(reversed(told.values()))
-    who = f" on {rank_words(sorted(told))}" if max(told) > 0 else ""
-    step, *why = first.split(":", 1)
-    return f"ended early in step {':'.join([step + who, *why])}"
+def early_ends(events: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """By rank that told that it ended early, in the order of telling, in which step and why."""
+    told = dict[int, str]()
+    for one in events:
+        for begin in (TRAINING_ENDED, PROCESS_ENDED):
+            if one["kind"] == "report" and one["text"].startswith(begin):
+                told.setdefault(one["rank"], one["text"].removeprefix(begin).rstrip("."))
+    return told
 
 
-def _of_lost(lost: Mapping[int, int]) -> str:
+def early_words(told: Mapping[int, str]) -> str:
+    """What each rank told; causes before their consequences, two of them. Empty for no rank."""
+    ranks = defaultdict[str, list[int]](list)
+    for rank, text in told.items():
+        ranks[text].append(rank)
+    texts = sorted(ranks, key=_is_consequence)
+    words = list[str]()
+    for text in texts[:2]:
+        who = f" on {rank_words(sorted(ranks[text]))}" if max(told) > 0 else ""
+        step = text[: len(text) - len(text.lstrip("0123456789"))]
+        words.append(f"{'' if words else 'ended early '}in step {step}{who}{text[len(step) :]}")
+    if len(texts) > 2:
+        words.append(f"and otherwise on {sum(len(ranks[text]) for text in texts[2:])} more")
+    return ", ".join(words)
+
+
+def _is_consequence(text: str) -> bool:
+    """Whether somebody else ended before."""
+    return any(words in text for words in ("closed by peer", "reset by peer", "Broken pipe"))
+
+
+def lost_words(lost: Mapping[int, int]) -> str:
+    """Which ranks are lost, by the step in which each was seen last; empty for none."""
     if not lost:
         return ""
     ranks = rank_words(sorted(lost)).partition(" ")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rankscope.rules import BUILT_IN
 from rankscope.rules.exact import EXACT
 from rankscope.store import Alert
-from rankscope.store.incidents import CAUSES, group, ranked
+from rankscope.store.incidents import CAUSES, IncidentLog, group, ranked
 
 ORDER = {"a": 0, "b": 1, "c": 2}
 
@@ -109,6 +110,33 @@ def test_the_same_found_again_on_the_same_ranks_is_the_same() -> None:
 
     assert len(group([first, again], ORDER)) == 1
     assert len(group([first, other], ORDER)) == 2
+
+
+def test_what_becomes_worse_is_told_again_with_what_it_has_become() -> None:
+    mild = alert("update-ratio", "b", 51, severity="warning", text="Steps are large.")
+    bad = alert("nonfinite", "a", 57, ranks=(1,), text="It holds NaN.")
+    log = IncidentLog([], [])
+
+    [first] = log.add([mild], [])
+    [again] = log.add([bad, alert("nonfinite", "b", 57)], [])
+    more = log.add([alert("nonfinite", "c", 58)], [])
+
+    assert (first.severity, first.escalation, first.ranks) == ("warning", None, ())
+    assert (again.severity, again.cause, again.escalation) == ("error", mild, bad)
+    assert again.ranks == (1,)
+    assert again.text == "Steps are large. Error from step 57 on, nonfinite: It holds NaN."
+    assert more == []
+
+
+def test_own_rules_and_bounds_take_up_nothing_that_built_in_rules_find() -> None:
+    own = alert("large-activation", "a", 40, severity="warning")
+    found = alert("nonfinite", "a", 41)
+
+    apart = group([own, found], ORDER)
+    [together] = group([found, replace(own, record=42, first_step=42)], ORDER)
+
+    assert [one.cause.rule for one in apart] == ["large-activation", "nonfinite"]
+    assert together.cause == found
 
 
 def test_what_goes_on_comes_first_and_then_the_worst() -> None:

@@ -13,16 +13,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rankscope.sinks import Ended, Feed, News, Numbers, Sinks
+from rankscope.sinks import Ended, Feed, News, Numbers, Sinks, Trouble
 from rankscope.store import open_run
 
 from ..collector.serving import (
+    QUICK,
     close_all,
     outbox,
     send,
@@ -131,6 +133,33 @@ def test_every_sink_hears_what_a_job_says(tmp_path: Path, monkeypatch: pytest.Mo
     [file] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     logged = [line for line in history(file) if "training/loss" in line]
     assert [line["step"] for line in logged] == list(range(10))
+
+
+def test_that_a_rank_is_lost_or_ended_early_is_told_to_sinks(tmp_path: Path) -> None:
+    listener = Listener()
+    sinks = Sinks([Feed("listener", listener)])
+    settings = replace(QUICK, joiner=replace(QUICK.joiner, lost_after_s=1.0))
+    with serving(tmp_path, settings, sinks=sinks) as service:
+        stays, dies = (outbox(service.address, rank, 2) for rank in range(2))
+        step = 0
+        while dies.statistics().acknowledged < 3:
+            send(stays, [step])
+            send(dies, [step] if step < 3 else [])
+            dies.poll(time.monotonic())
+            step += 1
+        while not any(isinstance(one, Trouble) for one in listener.heard):
+            send(stays, [step], pause_s=0.05)
+            step += 1
+        send(stays, [step], reports=["Training ended in step 9: RuntimeError: closed by peer."])
+        assert stays.close(timeout_s=20)
+        dies.close(timeout_s=0.0)
+    sinks.close()
+
+    lost, ended = (one for one in listener.heard if isinstance(one, Trouble))
+    assert (lost.kind, lost.ranks, lost.step) == ("ranks-lost", (1,), 2)
+    assert lost.text == "Ranks lost: 1 (last seen in step 2)."
+    assert (ended.kind, ended.ranks) == ("ended-early", (0,))
+    assert ended.text == "Ended early in step 9: RuntimeError: closed by peer."
 
 
 def test_what_sinks_hear_is_what_the_store_answers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.sinks import Feed, Rejected
+from rankscope.sinks import Feed, Rejected, Trouble
 from rankscope.sinks.webhook import Webhook
 from rankscope.sketch import SettingError
 
@@ -78,6 +78,20 @@ def test_an_alert_is_a_sentence_for_people_and_fields_for_programs() -> None:
     assert begins["rankscope"]["ranks"] == [2]
     assert ends["text"].startswith("demo, step 3, over since step 9: ")
     assert server.types == ["application/json"] * 2
+
+
+def test_that_ranks_are_lost_is_posted() -> None:
+    lost = Trouble(
+        run="demo", launch="one", attempt=1, kind="ranks-lost", ranks=(0, 3), step=46,
+        text="Ranks lost: 0, 3 (last seen in step 46).", time_ns=ALERT.time_ns,
+    )  # fmt: skip
+    with answering(200) as server:
+        Webhook(server.url).take(lost)
+
+    [posted] = server.posted
+    assert posted["text"] == "demo, step 46: Ranks lost: 0, 3 (last seen in step 46)."
+    assert posted["rankscope"]["event"] == "ranks-lost"
+    assert (posted["rankscope"]["attempt"], posted["rankscope"]["ranks"]) == (1, [0, 3])
 
 
 def test_a_server_that_fails_is_asked_again() -> None:

@@ -72,11 +72,30 @@ def test_an_error_that_ended_training_is_told_with_its_step(tmp_path: Path, reco
     )
 
 
-def test_of_several_ranks_the_first_error_is_told(tmp_path: Path, record: Make) -> None:
+def test_of_several_ranks_each_error_is_told_causes_first(tmp_path: Path, record: Make) -> None:
     own = "Training ended in step 3: ValueError: of: mine."
     other = "The process ended in step 4, in the middle of the block."
     found = ending(tmp_path, record, event("report", own, rank=1), event("report", other, rank=0))
-    assert found.text == "ended early in step 3 on ranks 0, 1: ValueError: of: mine"
+    assert found.text == (
+        "ended early in step 3 on rank 1: ValueError: of: mine, "
+        "in step 4 on rank 0, in the middle of the block"
+    )
+
+
+def test_who_was_lost_comes_before_what_the_others_met_by_it(tmp_path: Path, record: Make) -> None:
+    events = [
+        event(
+            "report", f"Training ended in step 47: RuntimeError: closed by peer [{port}].", rank=at
+        )
+        for at, port in ((0, 1), (2, 2), (3, 3))
+    ]
+    found = ending(tmp_path, record, *events, event("rank-lost", rank=1, step=46))
+    assert found.state == "ended early"
+    assert found.text == (
+        "ranks lost: 1 (last seen in step 46); "
+        "ended early in step 47 on rank 0: RuntimeError: closed by peer [1], "
+        "in step 47 on rank 2: RuntimeError: closed by peer [2], and otherwise on 1 more"
+    )
 
 
 def test_a_rank_that_fell_silent_is_lost_unless_it_came_back(tmp_path: Path, record: Make) -> None:

@@ -121,7 +121,7 @@ def test_a_module_is_blamed_where_its_inputs_and_weights_were_good(told: Told) -
     assert found.spread == {0: "activation:1", 1: "weight_gradient:0.weight"}
     assert found.text == (
         "First non-finite values: activation:1 on rank 0, step 3. "
-        "Its weights and inputs were good: it made it."
+        "Its weights and inputs were finite: it made it."
     )
 
 
