@@ -101,7 +101,8 @@ class Bytes(click.ParamType):
     "--while-input",
     is_flag=True,
     help="Serve while the input is open, then end when nobody is connected and all is stored: for "
-    "a process that starts this one, and knows when the last rank has ended.",
+    "a process that starts this one, and knows when the last rank has ended. SIGTERM bounds what "
+    "comes after the input has ended, to 5 s.",
 )
 @click.option("--announce", is_flag=True, help="Print one line of JSON once it listens.")
 @click.option(
@@ -164,6 +165,7 @@ def relay(
         above = "with keys" if loaded else "without keys"
         logger.info("Listening on %s, %s, sending to %s, %s.", service.address, below, to, above)
         if while_input:
-            service.run(lambda: stop() or input_has_ended(), until_done=until_done)
+            # A scheduler tells all processes at once to end: whom we serve ends first.
+            service.run(lambda: stop.interrupted or input_has_ended(), until_done=until_done)
         service.run(stop, until_done=until_done or while_input, nobody_comes=while_input)
     leave()

@@ -21,6 +21,8 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._stopped = False
+        self.interrupted = False
+        """Whether it was SIGINT."""
         signal.signal(signal.SIGINT, self._stop)
         if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
             signal.signal(signal.SIGTERM, self._stop)
@@ -32,6 +34,7 @@ class StopSignal:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
+        self.interrupted |= number == signal.SIGINT
 
 
 def _let_pass(number: int, frame: FrameType | None) -> None:

@@ -160,7 +160,7 @@ def test_without_a_collector_it_says_where_frames_lie_and_does_not_wait(tmp_path
     spool = tmp_path / "spool" / "17"
     assert "the collector has ended while the job runs" in done.stderr
     assert "set RANKSCOPE_DIR" in done.stderr
-    assert f"is not stored lies on each node in {spool}: docs/relay.md says how" in done.stderr
+    assert f"127.0.0.1: rankscope: what is not stored lies in {spool} on this node" in done.stderr
     command = [Path(sys.executable).parent / "rankscope"]
     collect = [*command, "collect", "--announce", "--until-done", "--bind", "tcp://127.0.0.1:*"]
     with subprocess.Popen(

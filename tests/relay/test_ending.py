@@ -113,6 +113,20 @@ def test_who_did_not_say_goodbye_is_not_waited_for_when_the_input_has_ended(
     assert not (tmp_path / "spool").exists()
 
 
+def test_sigterm_leaves_it_serving_and_then_little_time(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs")
+    collector.terminate()
+    end(collector)
+    relay, address = start_with_input(at, tmp_path / "spool")
+    relay.terminate()
+    box = outbox(address)
+    send(box, range(3))
+    assert close_all([box]) == [True]
+    began = time.monotonic()
+    assert statistics_of(ended(relay))["held_frames"] == 4  # with the goodbye
+    assert time.monotonic() - began < 15  # without it there is no end, for there is no collector
+
+
 def test_it_says_when_there_is_a_connection_again(tmp_path: Path) -> None:
     collector, at = start_collector(tmp_path / "runs")
     collector.terminate()
