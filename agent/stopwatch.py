@@ -12,10 +12,12 @@ class Stopwatch:
     For the thread that trains: where backward runs on threads of its own, that one waits for them.
     """
 
-    __slots__ = ("_begin", "_depth", "seconds")
+    __slots__ = ("_begin", "_depth", "interrupted", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.interrupted = False
+        """Whether Ctrl-C, or the like, has left a block: what was to be done in it was not."""
         self._depth, self._begin = 0, 0.0
 
     def reset(self) -> None:
@@ -28,7 +30,8 @@ class Stopwatch:
         self._depth += 1
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.interrupted |= kind is not None and not issubclass(kind, Exception)
         self._depth -= 1
         if self._depth == 0:
             self.seconds += time.perf_counter() - self._begin

@@ -96,6 +96,8 @@ class ModuleHooks:
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._trains = True
         """Whether the forward of the root that runs, if one does, is one of training."""
+        self._unended: dict[torch.nn.Module, int] = {}
+        """By root the step in which a forward of it began that has not ended."""
         self._tokens: list[torch.Tensor] = []
         self._handles: list[Any] = []
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
@@ -235,15 +237,24 @@ class ModuleHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("The weights could not be read", error)
 
-    def _root_begins(self, _: torch.nn.Module, __: Any) -> None:
+    def _root_begins(self, root: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
             return
         self._trains = not _is_tried_out()
+        step = self._recorder.peek()
+        if step is not None and self.recording() and not recomputing():
+            if self._unended.get(root) == step.step:
+                self._recorder.report(
+                    f"A forward in step {step.step} did not end, and another began: the step holds "
+                    "what was seen of both"
+                )
+            self._unended[root] = step.step
         self.begin_forward()
 
-    def _root_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+    def _root_ends(self, root: torch.nn.Module, _: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self._trains = True
+            self._unended.pop(root, None)
         else:
             for slot, tensor in tensors_in(output):
                 compiled.note(tensor, self._root_token, "end", slot)

@@ -323,6 +323,12 @@ class Recorder(Telling):
         self.printouts.forget()
         step, self._open = self._open, None
         self.timetable.end()
+        if step is not None and self.stopwatch.interrupted:
+            self.report(
+                f"Step {step.step} was interrupted while the agent read it: some tensors of it may "
+                "be missing"
+            )
+        self.stopwatch.interrupted = False
         if step is not None:
             step.time_ns = time.time_ns()
             for meter in self._meters.values():

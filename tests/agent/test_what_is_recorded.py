@@ -332,6 +332,63 @@ def test_more_sites_than_a_rank_has_room_for_are_told(observed: Observed) -> Non
     ]
 
 
+class Stumbles(nn.Module):
+    """A layer in which Ctrl-C is pressed in the first forward."""
+
+    pressed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return x
+
+
+def test_a_forward_that_did_not_end_and_is_run_again_is_told(
+    observed: Observed, train: Train
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Stumbles())
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(3, 2))
+        for _ in range(2):
+            train(scope, model, optimizer, [torch.ones(3, 2)])
+
+    assert [observed.sketches(step)["activation:0"].counts[0, 0] for step in (0, 1)] == [12, 6]
+    assert observed.reports() == (
+        "A forward in step 0 did not end, and another began: the step holds what was seen of both."
+    )
+
+
+def test_an_interruption_of_the_agent_itself_is_told(observed: Observed, train: Train) -> None:
+    class Scaler(torch.amp.GradScaler):
+        """Ctrl-C is pressed while it is asked for the second time."""
+
+        calls = 0
+
+        def is_enabled(self) -> bool:
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return True
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer, scaler=Scaler("cpu")) as scope:
+        interrupted = 0
+        for _ in range(4):
+            try:
+                train(scope, model, optimizer, [torch.ones(3, 2)])
+            except KeyboardInterrupt:
+                interrupted += 1
+
+    assert interrupted == 1
+    assert "was interrupted while the agent read it: some tensors of it may be missing." in (
+        observed.reports()
+    )
+
+
 def test_patterns_apply_to_every_kind_alike(observed: Observed, train: Train) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.AdamW(model.parameters())
