@@ -95,9 +95,10 @@ class Finder:
         if _is_compiled(root) or number == MOST:
             self._handle.remove()
         agent = sys.modules.get("rankscope.agent.torch.scope")
-        if agent is not None and agent.is_observed(root):
+        if agent is not None and (run := agent.observed_as(root)):
             tell(
-                f"{type(root).__name__} is not observed twice: the script does it, in its own run."
+                f"{type(root).__name__} is not observed twice: the script itself does, as run "
+                f"{run!r}."
             )
             return
         from ..agent.torch.unmodified import Training

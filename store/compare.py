@@ -66,6 +66,9 @@ class Comparison:
     text: str
     """The answer, in sentences."""
 
+    def __repr__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True, slots=True)
 class _Pair:

@@ -273,6 +273,9 @@ def by_label(index: Mapping[str, int], labels: str | Collection[str]) -> list[in
 
 def compiled(name: str | None) -> re.Pattern[str] | None:
     """The regular expression of a name."""
+    # Users without a type checker may pass anything.
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(f"`name` is one regular expression, as 'up|down', got {name!r}.")
     try:
         return None if name is None else re.compile(name)
     except re.error as error:

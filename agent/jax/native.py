@@ -35,13 +35,19 @@ from ...sketch.reference import sketch_array
 from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
 from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
 from ..kernel.dtypes import DTYPES, SIZES
-from ..kernel.items import ITEM, cut_into, task_of_one, unite
+from ..kernel.items import ITEM, cut_into, task_of_one, told_if_long, unite
 from ..kernel.scratch import SCRATCH_BYTES
 from ..strides import regions_of
 from .pieces import Piece
 from .rows import WORDS, table_of, typed_as
 
 logger = logging.getLogger(__name__)
+
+COMPILES = (
+    "rankscope compiles what XLA calls its kernels by, which takes a minute or so, once on this "
+    "machine."
+)
+"""What is told where it takes longer."""
 
 TARGET = "rankscope_sketch"
 """The name of the kernels for XLA."""
@@ -203,7 +209,8 @@ def _register() -> object:
     addresses = np.array([kernel, *places], np.int64)
     llvmlite.binding.add_symbol(_ADDRESSES, addresses.ctypes.data)
     signature = types.int64(types.CPointer(types.int64))
-    handler = cfunc(signature, nopython=True, cache=True)(_handler_from(SOURCES))
+    with told_if_long(lambda: COMPILES):
+        handler = cfunc(signature, nopython=True, cache=True)(_handler_from(SOURCES))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler.ctypes), platform="cpu")
     return handler, owner, arrays, environment, addresses
 

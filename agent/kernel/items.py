@@ -21,7 +21,8 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -351,12 +352,18 @@ def warm() -> None:
     Of the processes that share a cache one compiles them, and the others wait for it.
     """
     doing: list[Doing] = ["loading"]
-    waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(DOING[doing[-1]]))
+    with told_if_long(lambda: DOING[doing[-1]]), made_once(_marker(), doing.append):
+        _warm()
+
+
+@contextmanager
+def told_if_long(say: Callable[[], str]) -> Generator[None]:
+    """Log what is done within, if it takes some seconds."""
+    waits = threading.Timer(TOLD_AFTER_S, lambda: logger.warning(say()))
     waits.daemon = True
     waits.start()
     try:
-        with made_once(_marker(), doing.append):
-            _warm()
+        yield
     finally:
         waits.cancel()
 

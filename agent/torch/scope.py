@@ -435,11 +435,13 @@ class Scope(Block):
         self._recorder.counters["alerts_untold"] += untold
 
 
-def is_observed(model: torch.nn.Module) -> bool:
-    """Whether the script itself observes the model, or one that it is a part of."""
+def observed_as(model: torch.nn.Module) -> str:
+    """The run as which the script itself observes the model, or one of which it is a part."""
     own = set(map(id, model.parameters()))
-    theirs = (scope for scope in _scopes if not scope.ends_with_process)
-    return any(id(one) in own for scope in theirs for one in scope.model.parameters())
+    for scope in _scopes:
+        if not scope.ends_with_process and any(id(one) in own for one in scope.model.parameters()):
+            return scope.path.name
+    return ""
 
 
 def tap(name: str, tensor: torch.Tensor, *, mode: str = "all") -> torch.Tensor:

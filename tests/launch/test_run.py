@@ -108,7 +108,7 @@ def test_each_model_of_several_is_a_run(tmp_path: Path) -> None:
 
 def test_what_the_script_observes_itself_is_not_observed_twice(tmp_path: Path) -> None:
     said = ran(tmp_path, "observed")
-    assert "rankscope: Sequential is not observed twice" in said
+    assert "Sequential is not observed twice: the script itself does, as run 'its-own'." in said
     assert len(run_of(tmp_path, "its-own").sites(kind="weight")) == 4
     assert set(run_of(tmp_path, "observed").sites(kind="weight").index) == {
         "weight:weight",

@@ -118,6 +118,7 @@ def test_sites_come_in_the_order_of_execution() -> None:
         ({"kind": "wieght"}, "No site is of kind wieght; there are activation, weight"),
         ({"name": "layer.0.down"}, "No site's name matches 'layer.0.down'; near are layers.0.down"),
         ({"name": "zzz"}, "matches 'zzz'; there are layers.0.down, layers.0.up"),
+        ({"name": ["up", "down"]}, r"`name` is one regular expression, as 'up|down', got \['up'"),
         ({"name": "("}, r"`name` must be a regular expression, got '\('"),
         ({"sites": "activation:layers.0.upp"}, "near are activation:layers.0.up"),
     ],

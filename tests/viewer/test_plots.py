@@ -316,7 +316,9 @@ def test_runs_are_told_apart_in_one_plot(broken_job: Path, frame: pd.DataFrame) 
     np.testing.assert_allclose(one.dimension_values(1), other.dimension_values(1), rtol=1e-6)
 
     trained = plots.scalar_lines({"a": run, "b": run}, site=ORIGIN, training="loss")
-    assert titles(trained) == [ORIGIN, "loss, a", "loss, b"]
+    assert titles(trained) == [ORIGIN, "loss"]
+    assert {line.label for line in parts(trained.values()[1], hv.Curve)} == {"a", "b"}
+    assert labelled(trained.values()[0], "a non-finite").dimension_values(0)[0] == 40
     with pytest.raises(SettingError, match=r"exported: .*nothing-is-called-so"):
         plots.scalar_lines({"exported": frame}, name="nothing-is-called-so")
     with pytest.raises(SettingError, match="draws one run"):

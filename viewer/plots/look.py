@@ -96,8 +96,11 @@ def sized(
 
 # `Any`: HoloViews' own plot.
 def _titled_above(plot: Any, _: object) -> None:
-    """Move the title above Matplotlib's legend, where there is one."""
+    """Move the title above Matplotlib's legend, where there is one; ticks: small, whole steps."""
     axis, legend = plot.handles["axis"], plot.handles.get("legend")
+    axis.tick_params(which="both", labelsize=SMALL["ticks"])
+    if axis.get_xlabel().startswith("step") and axis.get_xscale() == "linear":
+        axis.xaxis.get_major_locator().set_params(integer=True)
     if legend is not None:
         size, names = SMALL["legend"], legend.get_texts()
         rows = -(-len(names) // legend._ncols)
@@ -203,15 +206,23 @@ def steps_label(found: Sequence[tuple[int, int]]) -> str:
 
 
 def marks(
-    x: object, y: object, label: str, *, colour: str, dims: Sequence[Any], hollow: bool = False
+    x: object,
+    y: object,
+    label: str,
+    *,
+    colour: str,
+    dims: Sequence[Any],
+    hollow: bool = False,
+    edge: str = "",
 ) -> Plot:
-    """Diamonds that the legend names."""
+    """Diamonds that the legend names; with an `edge` of another colour they are of that line."""
     points = hv.Scatter((x, y), kdims=[dims[0]], vdims=[dims[1]], label=label)
-    fill = {"fill_alpha": 0.0 if hollow else 1.0}
+    rim = {"line_color": edge or colour, "line_width": 2 if edge else 1}
     return styled(
         points,
-        bokeh={"marker": "diamond", "size": 9, "color": colour} | fill,
-        mpl={"marker": "D", "s": 26, "edgecolors": colour,
+        bokeh={"marker": "diamond", "size": 9, "fill_color": colour,
+               "fill_alpha": 0.0 if hollow else 1.0} | rim,
+        mpl={"marker": "D", "s": 26, "edgecolors": edge or colour, "linewidth": rim["line_width"],
              "facecolors": "none" if hollow else colour},
     )  # fmt: skip
 

@@ -15,11 +15,12 @@ from .. import grid, series, words
 from ..columns import MISSING, NONFINITE, UNDEFINED, ZERO
 from ..curves import Curves
 from ..figures import colours
+from ..figures.lines import lonely
 from . import look
 from .exponents import MOST, chosen
 from .opening import source_of
 from .source import Data, Many, Source, Training, one_kind, run_of
-from .training import STEP, alongside, ranks_drawn
+from .training import STEP, alongside, beneath, of_runs, ranks_drawn
 
 Style = Literal["line", "points", "both"]
 Facet = Literal["site", "kind", "statistic", ""]
@@ -91,7 +92,7 @@ def scalar_lines(
         style: a line, points, or both.
         scale: `log2` or `linear` axis; empty chooses by statistic.
         columns: how many plots stand in a row.
-        training: a training statistic to draw below, in a plot for each run.
+        training: a training statistic to draw below; of several runs in a colour for each.
 
     Raises:
         SettingError: nothing matches, in one of the runs, or too much does.
@@ -123,10 +124,8 @@ def scalar_lines(
         ]
         plots = _facets(lines, facet, style=style, logarithmic=logarithmic)
     plot = look.facets(plots, columns=columns, shared=True)
-    if isinstance(training, str):
-        for run, source in sources.items():
-            plot = alongside(plot, source, training, steps=steps, whose=run)
-        return plot
+    if isinstance(training, str) and training and len(sources) > 1:
+        return beneath(plot, [of_runs(sources, training, steps)])
     return alongside(plot, next(iter(sources.values())), training, steps=steps)
 
 
@@ -196,9 +195,8 @@ def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool)
     for number, line in enumerate(lines):
         told = [line.run] * (len(runs) > 1)
         told += [line.site] * (len(sites) > 1) + [line.statistic] * (len(statistics) > 1)
-        parts += _line(
-            line, " ".join(told), look.CYCLE[number % len(look.CYCLE)], value, style, logarithmic
-        )
+        colour = look.CYCLE[number % len(look.CYCLE)]
+        parts += _line(line, " ".join(told), colour, value, style, logarithmic)
     turns = lines[0].turns if len(runs) == 1 else []
     parts += look.turns(turns)
     if len(sites) == 1:
@@ -222,8 +220,11 @@ def _line(
     parts: list[look.Plot] = []
     if style != "points":
         parts.append(look.line(line.steps, drawn, label, colour=colour, dims=dims))
+    alone = lonely(drawn)
     if style != "line":
         parts.append(look.dots(line.steps, drawn, label, colour=colour, dims=dims))
+    elif len(alone):  # of which no line is drawn
+        parts.append(look.dots(line.steps[alone], drawn[alone], label, colour=colour, dims=dims))
     zero = line.steps[line.values == 0] if logarithmic else []
     if len(zero):
         heights = [series.level(line.steps, drawn, int(at), otherwise=1.0) for at in zero]
@@ -233,7 +234,14 @@ def _line(
     if len(line.bad):
         heights = [series.level(line.steps, drawn, int(at), otherwise=1.0) for at in line.bad]
         parts.append(
-            look.marks(line.bad, heights, "non-finite", colour=colours.LIGHT.nonfinite, dims=dims)
+            look.marks(
+                line.bad,
+                heights,
+                f"{label} non-finite".lstrip(),
+                dims=dims,
+                colour=colours.LIGHT.nonfinite,
+                edge=colour if label else "",
+            )
         )
     return parts
 

@@ -13,7 +13,7 @@ from ..figures import colours
 from . import look
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .source import Source, Training
 
@@ -31,7 +31,6 @@ def alongside(
     steps: tuple[int, int] | None = None,
     width: int = look.WIDTH,
     ends: tuple[float, float] | None = None,
-    whose: str = "",
 ) -> look.Plot:
     """The plot, and training statistics after it, over the same steps.
 
@@ -43,7 +42,6 @@ def alongside(
         steps: the first and last that are drawn.
         width: pixels.
         ends: between which steps the plot is drawn; where it has the steps on its axis at all.
-        whose: the run's name, where there are several.
 
     Raises:
         SettingError: there is none of that name.
@@ -51,13 +49,45 @@ def alongside(
     found = training_lines(source, training)
     if not found:
         return plot
+    curves = [_training(one, step=step, steps=steps, width=width, ends=ends) for one in found]
+    return beneath(plot, curves, width=width)
+
+
+def beneath(plot: look.Plot, others: Sequence[look.Plot], *, width: int = look.WIDTH) -> look.Plot:
+    """The plot, an overlay or a layout, and others in rows of their own, over the same steps."""
     parts = [*plot] if isinstance(plot, hv.Layout) else [plot]
     columns: int = plot._max_cols if isinstance(plot, hv.Layout) else 1  # pyright: ignore[reportPrivateUsage]
-    curves = [
-        _training(one, step=step, steps=steps, width=width, ends=ends, whose=whose) for one in found
-    ]
-    filled = [hv.Empty()] * (-len(parts) % columns)  # a row of its own
-    return look.facets([*parts, *filled, *curves], columns=columns, shared=True, width=width)
+    filled = [hv.Empty()] * (-len(parts) % columns)
+    return look.facets([*parts, *filled, *others], columns=columns, shared=True, width=width)
+
+
+def of_runs(
+    sources: Mapping[str, Source], training: str, steps: tuple[int, int] | None
+) -> look.Plot:
+    """A training statistic of several runs in one plot: each in its colour, a line for each rank.
+
+    Args:
+        sources: the runs, by name.
+        training: its name.
+        steps: the first and last that are drawn.
+
+    Raises:
+        SettingError: there is none of that name.
+    """
+    value, parts, low, high = hv.Dimension(training), list[look.Plot](), [np.nan], [np.nan]
+    for number, (run, source) in enumerate(sources.items()):
+        [lines] = training_lines(source, training)
+        kept = np.ones(len(lines.steps), bool)
+        if steps is not None:
+            kept = (lines.steps >= steps[0]) & (lines.steps <= steps[1])
+        colour = look.CYCLE[number % len(look.CYCLE)]
+        drawn = ranks_drawn(lines, kept, value, quiet=(colour,))
+        parts += [one if one.label == "non-finite" else one.relabel(run) for one in drawn]
+        low, high = [*low, *lines.low[kept]], [*high, *lines.high[kept]]
+    return look.sized(
+        hv.Overlay(parts), height=HEIGHT, ylabel=training, title=training, xlabel="step",
+        ylim=_around(np.array(low), np.array(high)), entries=len(sources),
+    )  # fmt: skip
 
 
 def training_lines(source: Source, training: Training) -> Sequence[series.Lines]:
@@ -92,7 +122,6 @@ def _training(
     steps: tuple[int, int] | None,
     width: int,
     ends: tuple[float, float] | None,
-    whose: str,
 ) -> look.Plot:
     kept = np.ones(len(lines.steps), bool)
     if steps is not None:
@@ -104,7 +133,7 @@ def _training(
         parts.append(look.upright(step))
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, ylabel=lines.name,
-        title=f"{lines.name}, {whose}" if whose else lines.name,
+        title=lines.name,
         xlabel=look.steps_label(turns), xlim=(None, None) if ends is None else ends,
         ylim=_around(lines.low[kept], lines.high[kept]),
     )  # fmt: skip
