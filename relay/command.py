@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -153,7 +154,8 @@ def relay(
     with ExitStack() as cleanup:
         service = Service(bind, to, settings=settings, keys=loaded, insecure=insecure)
         cleanup.callback(lambda: logger.info("%s", json.dumps(asdict(service.statistics()))))
-        cleanup.callback(service.close)
+        # After the end of the input there was time already.
+        cleanup.callback(lambda: service.close(drain=not while_input or stop.interrupted))
         said = {"address": service.address}
         if health is not None:
             server = HealthServer(health, lambda: service.health, insecure=insecure)
@@ -167,5 +169,12 @@ def relay(
         if while_input:
             # A scheduler tells all processes at once to end: whom we serve ends first.
             service.run(lambda: stop.interrupted or input_has_ended(), until_done=until_done)
-        service.run(stop, until_done=until_done or while_input, nobody_comes=while_input)
+            ended = time.monotonic()
+
+            def is_late() -> bool:
+                return stop() and time.monotonic() - ended > settings.drain_s
+
+            service.run(lambda: stop.interrupted or is_late(), until_done=True, nobody_comes=True)
+        else:
+            service.run(stop, until_done=until_done)
     leave()

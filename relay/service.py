@@ -123,10 +123,14 @@ class Service:
         """What was done so far."""
         return self._last or self._relay.statistics()
 
-    def close(self) -> None:
-        """Take nothing in any more, forward what there is for a while, and stop."""
-        deadline = time.monotonic() + self.settings.drain_s
+    def close(self, *, drain: bool = True) -> None:
+        """Take nothing in any more, forward what there is for a while, and stop.
+
+        Args:
+            drain: whether there is time left to forward anything.
+        """
         now = time.monotonic()
+        deadline = now + (self.settings.drain_s if drain else 0.0)
         self._turn(now)
         while not self._relay.is_drained() and now < deadline:
             self._upstream.wait(BUSY_MS / 1000)

@@ -127,6 +127,23 @@ def test_sigterm_leaves_it_serving_and_then_little_time(tmp_path: Path) -> None:
     assert time.monotonic() - began < 15  # without it there is no end, for there is no collector
 
 
+def test_sigterm_leaves_no_spool_where_all_is_stored_of_ranks_that_were_killed(
+    tmp_path: Path,
+) -> None:
+    _, at = start_collector(tmp_path / "runs")
+    relay, address = start_with_input(at, tmp_path / "spool")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as rank:
+        rank.linger = 0
+        rank.connect(address)
+        rank.send(encode(hello()))
+        assert rank.poll(10_000)  # it is welcome
+        relay.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            relay.wait(1.0)
+    assert statistics_of(ended(relay))["held_frames"] == 0
+    assert not (tmp_path / "spool").exists()
+
+
 def test_it_says_when_there_is_a_connection_again(tmp_path: Path) -> None:
     collector, at = start_collector(tmp_path / "runs")
     collector.terminate()
