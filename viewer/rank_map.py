@@ -296,8 +296,8 @@ def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
     first = once.to_dict("records")[0]
     apart = words.number(2.0 ** abs(float(np.log2(first["worst_ratio"]))))
     return (
-        f"Ranks are alike: they are at most {apart} times apart, at {first['site']} in step "
-        f"{first['worst_step']}. Of fewer than four no score can tell which is odd."
+        f"In their finite elements ranks are alike: at most {apart} times apart, at "
+        f"{first['site']} in step {first['worst_step']}. Of fewer than four no score can tell which is odd."
     )
 
 

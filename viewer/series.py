@@ -378,9 +378,15 @@ def describe(lines: Lines) -> str:
 
 
 def _bad(lines: Lines) -> str:
-    """Which ranks are not finite, and when."""
-    ranks, steps = sorted({rank for _, rank in lines.bad}), [step for step, _ in lines.bad]
-    return f"{words.rank_words(ranks)} {words.span(min(steps), max(steps), _last(lines))}"
+    """Which ranks are not finite, and when; those first that were it first."""
+    begins = dict[int, int]()
+    for step, rank in lines.bad:
+        begins[rank] = min(step, begins.get(rank, step))
+    begin, end = min(begins.values()), max(step for step, _ in lines.bad)
+    first = sorted(rank for rank, step in begins.items() if step == begin)
+    text = f"{words.rank_words(first)} {words.span(begin, end, _last(lines))}"
+    others = sorted(begins.keys() - set(first))
+    return f"{text}, later on {words.rank_words(others)}, too" if others else text
 
 
 def _last(lines: Lines) -> int:

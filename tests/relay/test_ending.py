@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,17 @@ def start_with_input(to: str, spool: Path) -> tuple[subprocess.Popen[bytes], str
     return relay, address
 
 
+@contextmanager
+def a_rank(address: str) -> Generator[None]:
+    """One that is welcome, and goes without a goodbye."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as rank:
+        rank.linger = 0
+        rank.connect(address)
+        rank.send(encode(hello()))
+        assert rank.poll(10_000)
+        yield
+
+
 def ended(relay: subprocess.Popen[bytes]) -> str:
     """Close its input, and wait for it; what it logged."""
     _, log = relay.communicate(timeout=60)
@@ -102,11 +114,7 @@ def test_who_did_not_say_goodbye_is_not_waited_for_when_the_input_has_ended(
 ) -> None:
     _, at = start_collector(tmp_path / "runs")
     relay, address = start_with_input(at, tmp_path / "spool")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as rank:
-        rank.linger = 0
-        rank.connect(address)
-        rank.send(encode(hello()))
-        assert rank.poll(10_000)  # it is welcome
+    with a_rank(address):
         began = time.monotonic()
     assert statistics_of(ended(relay))["streams"] == 1
     assert time.monotonic() - began < 15  # silence would be one of 30 s
@@ -132,11 +140,7 @@ def test_sigterm_leaves_no_spool_where_all_is_stored_of_ranks_that_were_killed(
 ) -> None:
     _, at = start_collector(tmp_path / "runs")
     relay, address = start_with_input(at, tmp_path / "spool")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as rank:
-        rank.linger = 0
-        rank.connect(address)
-        rank.send(encode(hello()))
-        assert rank.poll(10_000)  # it is welcome
+    with a_rank(address):
         relay.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             relay.wait(1.0)

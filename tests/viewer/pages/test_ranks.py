@@ -264,7 +264,7 @@ def test_two_ranks_that_are_alike_are_told_to_be(
 
     told = plain(open_ranks(job.path).told.outliers)
 
-    assert "Ranks are alike: they are at most 1." in told
+    assert "In their finite elements ranks are alike: at most 1." in told
     assert "no score can tell which is odd" in told
 
 

@@ -363,4 +363,7 @@ def test_where_the_loss_was_nan_its_line_is_marked(new_job: Callable, open_page:
     bad = page.training.lines.bad.data
     on_one = np.asarray(bad["y"])[np.asarray(bad["rank"]) == 1]
     assert on_one.tolist() == [2.0] * 3
-    assert "at step 7: 3; not finite on ranks 0–1 from step 3" in page.training.told.summary
+    assert (
+        "at step 7: 3; not finite on rank 1 from step 3, later on rank 0, too"
+        in page.training.told.summary
+    )
