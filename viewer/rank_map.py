@@ -297,7 +297,8 @@ def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
     apart = words.number(2.0 ** abs(float(np.log2(first["worst_ratio"]))))
     return (
         f"In their finite elements ranks are alike: at most {apart} times apart, at "
-        f"{first['site']} in step {first['worst_step']}. Of fewer than four no score can tell which is odd."
+        f"{first['site']} in step {first['worst_step']}. Of fewer than four no score can tell "
+        "which is odd."
     )
 
 
