@@ -118,7 +118,8 @@ def compare(
         }
         rest = ("statistic", "tolerance", "steps", "first_step", "last_step", "bits_unknown")
         told = {key: getattr(found, key) for key in (*rest, "only_one", "only_other", "text")}
-        click.echo(json_text(told | partings | {"sites": sites}))
+        training = [asdict(one) for one in found.training]
+        click.echo(json_text(told | partings | {"training": training, "sites": sites}))
     else:
         click.echo("\n".join(comparison_lines(found)))
     if found.numbers is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN, SENTINEL
@@ -24,6 +25,8 @@ from .values import SKETCHED, main_column
 
 AT_ONCE = 1 << 20
 """Numbers of one statistic of one run that are in memory at a time."""
+MOST_TOLD = 6
+"""Training statistics that are named in a sentence."""
 MOST_CELLS = 1 << 26
 """Numbers of one statistic that are read for a heatmap, of each run."""
 
@@ -34,6 +37,7 @@ class Parting:
 
     step: int
     site: str
+    """Its label; or the name of a training statistic."""
     one: float
     """The statistic, in the run that was asked; NaN where it has none."""
     other: float
@@ -59,6 +63,9 @@ class Comparison:
     """By label, in the order of execution: `bits_step` and `numbers_step`, the first in which they
     differ (none: <NA>), `largest`, log2 of the largest ratio of other to one, and `largest_step`;
     of those that both runs have."""
+    training: Sequence[Parting]
+    """Of each training statistic that both have, and that differs by more than the tolerance on a
+    rank: where it does first; in the order of steps."""
     only_one: Sequence[str]
     """Labels that the other run has not."""
     only_other: Sequence[str]
@@ -122,8 +129,9 @@ def compare(
     name: str | None,
     steps: Steps,
     tolerance: float,
+    training: tuple[xr.DataArray, xr.DataArray],
 ) -> Comparison:
-    """See `Run.compare`.
+    """See `Run.compare`; `training` as `Run.training` gives it.
 
     Raises:
         SettingError: there is no such statistic, or nothing that both runs have.
@@ -137,6 +145,7 @@ def compare(
         {reader.label(int(at)) for at in _chosen(reader, kind, name)} for reader in (one, other)
     ]
     bits, numbers = found.parting(found.first_bits), found.parting(found.first_numbers)
+    trained = _training(*training, tolerance)
     return Comparison(
         statistic=statistic,
         tolerance=tolerance,
@@ -147,9 +156,10 @@ def compare(
         bits_unknown=unknown,
         numbers=numbers,
         sites=found.table(),
+        training=trained,
         only_one=sorted(labels[0] - labels[1]),
         only_other=sorted(labels[1] - labels[0]),
-        text=_text(pair, bits, unknown, numbers, tolerance),
+        text=f"{_text(pair, bits, unknown, numbers, tolerance)} {_training_text(trained)}".strip(),
     )
 
 
@@ -263,6 +273,36 @@ class _Found:
     def _steps(self, at: NDArray[np.int64]) -> pd.Series:
         steps = self.pair.steps[np.maximum(at, 0)] if len(self.pair.steps) else np.zeros(len(at))
         return pd.Series(steps, dtype="Int64").mask(at < 0).set_axis(self.pair.labels)
+
+
+def _training(one: xr.DataArray, other: xr.DataArray, tolerance: float) -> list[Parting]:
+    """See `Comparison.training`."""
+    steps, mine, theirs = np.intersect1d(one["step"], other["step"], return_indices=True)
+    ranks = min(one.sizes["rank"], other.sizes["rank"])
+    both = [name for name in one["name"].values if name in other["name"].values]
+    found = list[Parting]()
+    for name in both:
+        first = one.sel(name=name).transpose("step", "rank").values[mine, :ranks]
+        second = other.sel(name=name).transpose("step", "rank").values[theirs, :ranks]
+        apart = np.argwhere(_differs(first, second, tolerance))
+        if len(apart):
+            step, rank = apart[0]
+            numbers = float(first[step, rank]), float(second[step, rank])
+            found.append(
+                Parting(step=int(steps[step]), site=str(name), one=numbers[0], other=numbers[1])
+            )
+    return sorted(found, key=lambda parting: parting.step)
+
+
+def _training_text(found: Sequence[Parting]) -> str:
+    if not found:
+        return ""
+    told = [
+        f"{one.site} from step {one.step} on ({one.one:.6g} against {one.other:.6g})"
+        for one in found[:MOST_TOLD]
+    ]
+    more = len(found) - MOST_TOLD
+    return f"Of training differ {', '.join(told)}{f' and {more} more' if more > 0 else ''}."
 
 
 def _note(first: NDArray[np.int64], differ: NDArray[np.bool_], start: int) -> None:

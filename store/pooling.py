@@ -34,6 +34,10 @@ class Heatmap:
     column_last: NDArray[np.int64]
     """int64 [columns]: the last step of each column."""
 
+    def __repr__(self) -> str:
+        rows, columns = self.values.shape
+        return f"<Heatmap of {self.statistic}: {rows} rows of sites, {columns} columns of steps>"
+
 
 def group_size(length: int, most: int | None) -> int:
     """How many neighbours go into a group, so that there are at most `most` groups."""

@@ -123,7 +123,10 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether its writer ended it; a later attempt begins it again."""
+        """Whether its collector closed it, however the job ended, of which `ending` tells.
+
+        A later attempt begins it again.
+        """
         return self._reader.state.finished
 
     @property
@@ -705,7 +708,8 @@ class Run:
         """Where this run and another part: in which step, at which site, and how far.
 
         Sites are matched by label, steps by number, each as its last attempt recorded it. Bits are
-        compared by checksums, where both trained on the same mesh.
+        compared by checksums, where both trained on the same mesh. Training statistics are compared
+        on each rank.
 
         Args:
             other: the run to compare with.
@@ -726,6 +730,7 @@ class Run:
             name=name,
             steps=steps,
             tolerance=tolerance,
+            training=(self.training(steps=steps), other.training(steps=steps)),
         )
 
     def ratios(

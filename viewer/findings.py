@@ -85,9 +85,8 @@ def state(found: Why, *, looked: str) -> str:
         case "healthy" if found.ending.earlier:
             before = attempt_words([one.attempt for one in found.ending.earlier])
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
-            return _state(
-                "wrong", f"{before.capitalize()} did not end well: {found.ending.text}; {told}."
-            )
+            ends = "; ".join(dict.fromkeys(one.text for one in found.ending.earlier))
+            return _state("wrong", f"{before.capitalize()} did not end well: {ends}; {told}.")
         case "healthy":
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             return _state("sound", f"Healthy, as far as it was observed: {told}.")

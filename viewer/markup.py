@@ -98,7 +98,8 @@ def chips(
     if waiting is not None:
         newer = f", {words.count(waiting, 'newer record')}" if waiting else ""
         state = ("warn", f"❚❚ paused{newer}")
-    told = [f'<span class="chip {state[0]}">{state[1]}</span>']
+    whole = escape(ending.text)  # an error may be longer than the line
+    told = [f'<span class="chip {state[0]}" title="{whole}">{state[1]}</span>']
     if attempt >= 0:
         told.append(f'<span class="chip">attempt {attempt}</span>')
     told += [

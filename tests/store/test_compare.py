@@ -44,6 +44,7 @@ def written(record: Make, sites: list[SiteInfo], tmp_path: Path) -> Callable[...
         mesh: Mapping[str, int] | None = None,
         every: int = 1,
         known: list[SiteInfo] | None = None,
+        training: Callable[[int], Mapping[str, float]] = lambda step: {},
     ) -> Run:
         with RunWriter.open(tmp_path / name, run=name) as writer:
             writer.catalog.add_sites(known or sites)
@@ -51,7 +52,10 @@ def written(record: Make, sites: list[SiteInfo], tmp_path: Path) -> Callable[...
             writer.catalog.set_attempt(0, 1, dict(mesh or {"dp": 1}), [])
             steps = range(0, STEPS, every)
             writer.commit(
-                [record(at, tensors(step, factors), step=step) for at, step in enumerate(steps)],
+                [
+                    record(at, tensors(step, factors), step=step, training={0: training(step)})
+                    for at, step in enumerate(steps)
+                ],
                 streams={},
             )
         return open_run(tmp_path / name)
@@ -82,6 +86,29 @@ def test_a_bit_parts_before_a_number(written: Callable[..., Run], sites: list[Si
     assert found.sites["numbers_step"].dropna().to_dict() == {label: 7}
     largest: dict[str, float] = found.sites["largest"].to_dict()
     assert largest[label] == pytest.approx(1.0)
+
+
+def test_training_statistics_that_part_are_told_with_their_steps(
+    written: Callable[..., Run],
+) -> None:
+    one = written("one", {}, training=lambda step: {"loss": 2.0, "lr": 0.001, "mine": 1.0})
+    other = written(
+        "other",
+        {},
+        training=lambda step: {"loss": 2.0 + (step > 3), "lr": 0.03, "theirs": 1.0},
+    )
+
+    found = one.compare(other)
+
+    assert [(part.site, part.step, part.one, part.other) for part in found.training] == [
+        ("lr", 0, 0.001, 0.03),
+        ("loss", 4, 2.0, 3.0),
+    ]
+    assert found.text.endswith(
+        "Of training differ lr from step 0 on (0.001 against 0.03), loss from step 4 on (2 against "
+        "3)."
+    )
+    assert one.compare(one).training == []
 
 
 def test_in_one_step_the_cause_comes_before_the_effect(

@@ -52,21 +52,24 @@ class Turns:
     """Dotted lines where the records of another attempt begin, each with its number on top."""
 
     def __init__(self, fig: look.Figure, theme: colours.Theme) -> None:
-        self.source = ColumnDataSource({"step": [], "y": [], "text": []})
+        self.source = ColumnDataSource({name: [] for name in ("step", "y", "text", "side", "off")})
         dotted = {"line_color": theme.muted, "line_dash": "dotted", "line_width": 1.5}
         self.lines = fig.vspan("step", source=self.source, **dotted)
         self.names = fig.text(
-            "step", "y", "text", source=self.source, y_range_name="foot", x_offset=3,
-            text_baseline="top", text_color=theme.muted, text_font={"value": look.FONT},
-            text_font_size="11px",
+            "step", "y", "text", source=self.source, y_range_name="foot", x_offset="off",
+            text_align="side", text_baseline="top", text_color=theme.muted,
+            text_font={"value": look.FONT}, text_font_size="11px",
         )  # fmt: skip
 
-    def show(self, turns: Sequence[tuple[int, int]]) -> None:
-        """Show these: (step, attempt)."""
+    def show(self, turns: Sequence[tuple[int, int]], steps: NDArray[np.int64]) -> None:
+        """Show these, (step, attempt), of a figure over these steps; a name lies in its frame."""
+        last = [bool(np.mean(steps < step) > 0.8) for step, _ in turns]
         data: look.Data = {
             "step": [step for step, _ in turns],
             "y": [1.0] * len(turns),
             "text": [f"attempt {attempt}" for _, attempt in turns],
+            "side": ["right" if one else "left" for one in last],
+            "off": [-3 if one else 3 for one in last],
         }
         if dict(self.source.data) != data:
             self.source.data = data
@@ -140,7 +143,7 @@ class LinesFigure:
         self.band.visible = len(lines.drawn) < len(lines.values) or not lines.values
         self._dot(lines, data)
         self._mark(lines, data)
-        self.turns.show(lines.turns)
+        self.turns.show(lines.turns, lines.steps)
         self._name_worst(lines, data)
 
     def _data(self, lines: Lines, logarithmic: bool) -> dict[str, NDArray]:

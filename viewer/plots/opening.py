@@ -21,6 +21,7 @@ def source_of(data: object) -> Source:
         return RunSource(data)
     if isinstance(data, pd.DataFrame):
         return FrameSource(data)
+    more = "; several by name draws `scalar_lines` alone" if isinstance(data, dict) else ""
     raise SettingError(
-        f"Plots take an open run (`open_run(path)`) or a LogFrame, got {type(data).__name__}."
+        f"Plots take an open run (`open_run(path)`) or a LogFrame, got {type(data).__name__}{more}."
     )
