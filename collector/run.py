@@ -548,8 +548,9 @@ class Run:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)
-        for one in troubles_of(stored.events, run=self.name, launch=self._launch):
-            self._sinks.trouble(one)
+        if self._sinks.are_there:
+            for one in troubles_of(stored.events, run=self.name, launch=self._launch):
+                self._sinks.trouble(one)
         self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:

@@ -323,13 +323,12 @@ class Recorder(Telling):
         self.printouts.forget()
         step, self._open = self._open, None
         self.timetable.end()
-        if step is not None and self.stopwatch.interrupted:
-            self.report(
-                f"Step {step.step} was interrupted while the agent read it: some tensors of it may "
-                "be missing"
-            )
-        self.stopwatch.interrupted = False
         if step is not None:
+            if self.stopwatch.interrupted:
+                self.report(
+                    f"Step {step.step} was interrupted while the agent read it: some tensors of it "
+                    "may be missing"
+                )
             step.time_ns = time.time_ns()
             for meter in self._meters.values():
                 try:
@@ -337,6 +336,7 @@ class Recorder(Telling):
                 except Exception as error:  # the law: counted and told, never raised
                     self.report("Some tensors of a step could not be measured", error)
                     self.counters["hook_errors"] += 1
+        self.stopwatch.interrupted = False
         return step
 
     def forget(self) -> None:

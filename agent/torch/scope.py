@@ -50,9 +50,7 @@ from .printouts import Printouts, in_words
 from .quantities import Quantities
 from .recorder import Recorder, health_of
 from .scaling import LossScale
-from .settings import (
-    devices_of,
-)
+from .settings import devices_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
