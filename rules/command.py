@@ -194,7 +194,7 @@ def _indented(text: str) -> str:
 def _line_of(incident: Incident) -> str:
     cause = incident.cause
     steps = _steps(incident.first_step, incident.last_step)
-    head = f"{steps}: {cause.severity} {cause.rule}"
+    head = f"{steps}: {incident.severity_at_first} {cause.rule}"
     return f"{head} ({counted(len(incident.alerts), 'alert')})\n{_indented(incident.text)}"
 
 

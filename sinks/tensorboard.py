@@ -66,7 +66,8 @@ class TensorBoard:
                 first, last = incident.first_step, incident.last_step
                 step = first if last is None else last
                 over = "" if last is None else f" (until step {last})"
-                text = f"**{cause.rule}** ({cause.severity}), step {first}{over}: {incident.text}"
+                severity = incident.severity_at_first
+                text = f"**{cause.rule}** ({severity}), step {first}{over}: {incident.text}"
                 file.write([_text("incidents", text)], step, cause.time_ns)
             case Trouble():
                 file = self._file(news.run, news.attempt)

@@ -101,7 +101,7 @@ def message_of(news: Found) -> dict[str, Any]:
     more = len(incident.alerts) - 1
     also = f" ({more} more alert{'s' * (more > 1)}, {incident.sites} sites)" if more else ""
     text = (
-        f"{news.run}, step {incident.first_step}{state}: {incident.cause.severity} "
+        f"{news.run}, step {incident.first_step}{state}: {incident.severity_at_first} "
         f"{incident.cause.rule}. {incident.text}{also}"
     )
     return {"text": _escaped(text), "rankscope": {"run": news.run, **summary_of(incident)}}

@@ -93,9 +93,15 @@ class Incident:
 
     @property
     def escalation(self) -> Alert | None:
-        """The first of the worst alerts, where the one that speaks for them is less severe."""
+        """The first of the worst alerts, where it began later and the cause is less severe."""
         worst = min(self.alerts, key=lambda one: severity_of(one.severity))
-        return worst if severity_of(worst.severity) < severity_of(self.cause.severity) else None
+        is_worse = severity_of(worst.severity) < severity_of(self.cause.severity)
+        return worst if is_worse and worst.first_step > self.first_step else None
+
+    @property
+    def severity_at_first(self) -> str:
+        """The worst of any alert, until it became worse."""
+        return self.cause.severity if self.escalation else self.severity
 
     @property
     def text(self) -> str:

@@ -128,6 +128,14 @@ def test_what_becomes_worse_is_told_again_with_what_it_has_become() -> None:
     assert more == []
 
 
+def test_what_was_as_bad_from_its_first_step_on_has_not_become_worse() -> None:
+    mild = alert("rank-outlier", "b", 30, first_step=29, severity="warning", ranks=(3,))
+    [one] = group([mild, alert("exploding-activation", "b", 31, first_step=28)], ORDER)
+
+    assert one.cause == mild
+    assert (one.escalation, one.severity, one.severity_at_first) == (None, "error", "error")
+
+
 def test_own_rules_and_bounds_take_up_nothing_that_built_in_rules_find() -> None:
     own = alert("large-activation", "a", 40, severity="warning")
     found = alert("nonfinite", "a", 41)
