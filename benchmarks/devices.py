@@ -104,6 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=1_000_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="ways whose names begin so, as 'CUDA C'")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("There is no GPU here, and nothing is measured.")
@@ -125,7 +126,9 @@ def main() -> None:
         "64 x 16 MiB float32": list(torch.randn(64, 1 << 22, device=device)),
         "64 x 16 MiB bfloat16": list(torch.randn(64, 1 << 23, device=device).bfloat16()),
     }
-    steps = ways_to_read(device)
+    steps = {
+        name: run for name, run in ways_to_read(device).items() if name.startswith(options.only)
+    }
     print(torch.cuda.get_device_name(device))
     print(f"| case | read pass ms | {' | '.join(steps)} |")
     print("|---|---|" + "---|" * len(steps))

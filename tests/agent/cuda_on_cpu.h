@@ -125,6 +125,35 @@ float half_to_float(unsigned short bits) { return same_bits<_Float16>(bits); }
 using Counter = unsigned int*;
 Counter counter_at(unsigned int* counter) { return counter; }
 void count(Counter first, unsigned int place) { first[place]++; }
+void count_at(Counter first, unsigned int bytes) { first[bytes / sizeof(*first)]++; }
+unsigned int value_counters[1 << 14];
+// Of both halves of words.
+template <class Half, class F> unsigned int of_halves(F of, unsigned a, unsigned b, unsigned c) {
+  const Half low = of((Half)a, (Half)b, (Half)c);
+  const Half high = of((Half)(a >> 16), (Half)(b >> 16), (Half)(c >> 16));
+  return (unsigned int)(unsigned short)high << 16 | (unsigned short)low;
+}
+unsigned int __vmaxu2(unsigned int a, unsigned int b) {
+  using Half = unsigned short;
+  return of_halves<Half>([](Half x, Half y, Half) { return x < y ? y : x; }, a, b, 0);
+}
+unsigned int __viaddmin_u16x2(unsigned int a, unsigned int b, unsigned int c) {
+  using Half = unsigned short;
+  return of_halves<Half>(
+      [](Half x, Half y, Half z) { return (Half)(x + y) < z ? (Half)(x + y) : z; }, a, b, c);
+}
+unsigned int __viaddmax_s16x2(unsigned int a, unsigned int b, unsigned int c) {
+  using Half = short;
+  return of_halves<Half>(
+      [](Half x, Half y, Half z) { return (Half)(x + y) < z ? z : (Half)(x + y); }, a, b, c);
+}
+unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int selector) {
+  const unsigned long long both = (unsigned long long)b << 32 | a;
+  unsigned int permuted = 0;
+  for (int i = 0; i < 4; i++)
+    permuted |= (unsigned int)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return permuted;
+}
 int __popc(unsigned int bits) { return __builtin_popcount(bits); }
 int __clz(unsigned int bits) { return bits ? __builtin_clz(bits) : 32; }
 template <class T> T __ldg(const T* from) { return *from; }

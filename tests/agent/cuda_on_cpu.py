@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.agent.torch.cuda import Job, source
+from rankscope.agent.torch.cuda.launch import MOST_MAGNITUDES
 
 LAUNCHERS = """
 extern "C" void launch_job(void (*kernel)(const Job), int blocks, const Job* job) {
@@ -31,7 +32,9 @@ class OnCpu:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
-    def launch(self, name: str, blocks: int, arguments: ctypes.Structure) -> None:
+    magnitudes = MOST_MAGNITUDES
+
+    def launch(self, name: str, blocks: int, arguments: ctypes.Structure, _: int = 0) -> None:
         """Run a kernel to its end."""
         library = self._library
         launch = library.launch_job if isinstance(arguments, Job) else library.launch_merge

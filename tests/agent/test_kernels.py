@@ -534,6 +534,31 @@ def test_a_chunk_may_begin_with_anything(engine: Any, beginning: str, dtype: str
     assert_same(x[::-1], on_a_device([as_tensor(x[::-1])], partial(engine, leaves_of_tensor=1)))
 
 
+far_and_near = {
+    "any bits": lambda r: r.integers(0, 1 << 16, 20_130, np.uint16),
+    "heavy tails": lambda r: np.exp(12 * r.standard_normal(20_130)) * r.choice([-1, 1], 20_130),
+    "squares": lambda r: np.square(r.standard_normal(20_130) * 1e-8),
+    "ReLU": lambda r: np.maximum(r.standard_normal(20_130), 0.0),
+    "zeros": lambda r: r.choice([0.0, -0.0], 20_130),
+}
+"""Elements near the largest ones, which are counted by value, and far from them."""
+
+
+@pytest.mark.parametrize("kind", far_and_near)
+def test_values_are_counted_and_what_lies_far_away_is_added(kind: str) -> None:
+    drawn = far_and_near[kind](np.random.default_rng(7))
+    dtype = dtype_of("bfloat16")
+    x = drawn.view(dtype) if drawn.dtype == np.uint16 else drawn.astype(dtype)
+    engine = partial(in_cuda, leaves_of_tensor=1)
+    assert_same(x, on_a_device([as_tensor(x)], engine))
+    whole, merged = x.reshape(11, 30, 61), SketchTable.empty(1)
+    for offset, sizes in ((0, (11, 30, 60)), (60, (11, 30, 1))):
+        piece = whole[:, :, offset : offset + sizes[2]].copy()
+        how = Reading(region=region_of(sizes, (0, 0, offset), whole.shape))
+        merged = merged.merge(on_a_device([as_tensor(piece).view(-1)], engine, how))
+    assert_same(x, merged)
+
+
 @on_each_fused
 def test_elements_that_begin_anywhere_are_read(engine: Any) -> None:
     for name in ("float32", "float16", "float8_e5m2"):

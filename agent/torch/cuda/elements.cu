@@ -35,6 +35,7 @@ struct Job {
   u64* checksum;
   i64* histogram;
   i64 first_normal;
+  i64 magnitudes;
 };
 
 // Elements start … stop - 1 of the tensor at an address, and their place in the whole.
@@ -58,12 +59,14 @@ struct Float32 {
   using Bits = u32;
   using Word = u32;
   using Real = float;
+  static constexpr bool IS_COUNTED = false;  // by value: see values.cu
   static __device__ u32 word(u32 bits) { return bits; }
   static __device__ float real(u32 word) { return __uint_as_float(word); }
 };
 
 struct BFloat16 : Float32 {
   using Bits = u16;
+  static constexpr bool IS_COUNTED = true;
   static __device__ u32 word(u32 bits) { return bits << 16; }
 };
 
@@ -76,6 +79,7 @@ struct Float64 {
   using Bits = u64;
   using Word = u64;
   using Real = double;
+  static constexpr bool IS_COUNTED = false;
   static __device__ u64 word(u64 bits) { return bits; }
   static __device__ double real(u64 word) { return __longlong_as_double((i64)word); }
 };

@@ -18,7 +18,7 @@ from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
 from ..tables import RUN, WORK
 
-FILES = ("elements", "numbers", "bytes", "glances", "merge", "kernels")
+FILES = ("elements", "numbers", "values", "sketch", "bytes", "glances", "merge", "kernels")
 """Of CUDA C, each after those that it needs."""
 
 THREADS = 256
@@ -29,13 +29,24 @@ BLOCKS_AT_ONCE = 3
 OF_THEIR_OWN = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that have kernels of their own; others are read as bytes."""
 
+BINADE = 128
+"""Magnitudes of bfloat16 from one power of two to the next."""
+MOST_MAGNITUDES = 31 * BINADE
+"""That a block counts apart: the place of a counter, in bytes, has 16 bits."""
+FEWEST_MAGNITUDES = 16 * BINADE
+"""With fewer too many elements lie outside."""
+COUNTERS = 16
+"""Bytes of the counters of a magnitude."""
+COUNTED = ("sketch_bfloat16", "sketch_piece_bfloat16")
+"""The kernels that count magnitudes."""
+
 
 class Job(ctypes.Structure):
     """`Job` of elements.cu: chunks to read, and leaves to write. Addresses are of the device.
 
     Without a table of work, block b reads the b-th `size` elements of the tensor at `address`,
     which has `length`, into leaf `leaf` + b; `origin`, `run` and `pitch` are its
-    `sketch.elements.Region`.
+    `sketch.elements.Region`. A block counts so many `magnitudes` of bfloat16 apart.
     """
 
     _fields_ = (
@@ -51,6 +62,7 @@ class Job(ctypes.Structure):
         ("values", ctypes.c_uint64),
         ("leaves", ctypes.c_uint64 * 4),
         ("first_normal", ctypes.c_int64),
+        ("magnitudes", ctypes.c_int64),
     )
 
 
@@ -67,7 +79,23 @@ class Merge(ctypes.Structure):
 class Module(Protocol):
     """Compiled kernels of one device."""
 
-    def launch(self, name: str, blocks: int, arguments: ctypes.Structure) -> None: ...
+    @property
+    def magnitudes(self) -> int: ...
+    def launch(
+        self, name: str, blocks: int, arguments: ctypes.Structure, shared: int = 0
+    ) -> None: ...
+
+
+def magnitudes_in(shared: int) -> int:
+    """How many magnitudes of bfloat16 a block counts apart that may use so much shared memory."""
+    whole = (shared // COUNTERS - 1) // BINADE * BINADE
+    return min(whole, MOST_MAGNITUDES) if whole >= FEWEST_MAGNITUDES else 0
+
+
+def shared_of(name: str, magnitudes: int) -> int:
+    """Bytes of shared memory that a block of a kernel has for those counters, and for zeros."""
+    is_counted = name in COUNTED and magnitudes > 0
+    return COUNTERS * (magnitudes + 1) if is_counted else 0
 
 
 class CudaKernels:
@@ -86,7 +114,7 @@ class CudaKernels:
         self._within = within.to(device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
         self._leaves: Columns | None = None
-        self._jobs: dict[tuple[torch.dtype, bool, bool, bool], tuple[str, Job]] = {}
+        self._jobs: dict[tuple[torch.dtype, bool, bool, bool], tuple[str, Job, int]] = {}
         """What is the same for all tensors of a dtype that are read alike."""
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
@@ -98,25 +126,27 @@ class CudaKernels:
         known = self._jobs.get(alike)
         if known is None:
             known = self._jobs[alike] = self._job(tensor.dtype, how, leaves)
-        name, job = known  # a launch takes a copy
+        name, job, shared = known  # a launch takes a copy
         job.work = 0 if chunks.work is None else chunks.work.data_ptr()
         job.address, job.length = tensor.data_ptr(), tensor.numel()
         job.size, job.leaf = chunks.size, chunks.first_leaf
         job.origin, job.run, job.pitch = chunks.region
-        self._module.launch(name, chunks.number, job)
+        self._module.launch(name, chunks.number, job, shared)
 
-    def _job(self, dtype: torch.dtype, how: Reading, leaves: Columns) -> tuple[str, Job]:
-        """The kernel that reads tensors of a dtype, and what it is told of all of them."""
+    def _job(self, dtype: torch.dtype, how: Reading, leaves: Columns) -> tuple[str, Job, int]:
+        """The kernel that reads tensors of a dtype, what it is told of all, and shared memory."""
         way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
         piece = "_piece" if how.region is not None and way != "glance" else ""
-        name = dtype_name(dtype)
+        name, magnitudes = dtype_name(dtype), self._module.magnitudes
+        kernel = f"{way}{piece}_{name if name in OF_THEIR_OWN else 'bytes'}"
         job = Job(
             within=self._within.data_ptr(),
             values=self._values[dtype].data_ptr(),
             leaves=_addresses(leaves),
             first_normal=normal_bin(name),
+            magnitudes=magnitudes,
         )
-        return f"{way}{piece}_{name if name in OF_THEIR_OWN else 'bytes'}", job
+        return kernel, job, shared_of(kernel, magnitudes)
 
     def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None:
         """Queue the merge of runs of leaves into rows."""
@@ -136,7 +166,7 @@ def source() -> str:
     numbers |= {f"M_{name.upper()}": i for i, name in enumerate(MOMENTS)}
     numbers |= {"N_COUNTS": len(COUNTS), "N_MOMENTS": len(MOMENTS), "BINS": BINS}
     numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN}
-    numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE}
+    numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE, "BINADE": BINADE}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
     texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in FILES]
     return "\n".join([constants, *texts])

@@ -110,6 +110,29 @@ __device__ void count_tiny(const Held<typename K::Bits> (&raw)[PER], u32 present
   }
 }
 
+// Adds this thread's elements of a tile, as far as they are `present`. `largest` is that of `survey`.
+template <class K, bool IS_PIECE>
+__device__ void add_tile(const Job& job, const Chunk& chunk, i64 tile, const Keys& keys,
+                         const Held<typename K::Bits> (&raw)[PER], u32 present, double pivot,
+                         double largest, Table& table, double (&sums)[SUMS], u64& checksum,
+                         Extremes<K>& extremes) {
+  const Extremes<K> own = look<K>(raw, present, table.rare);
+  extremes.add(own);
+  const bool is_plain = present == ALL && is_ordinary<K>(own.largest());
+  if (is_plain && pivot == 0)
+    add_elements<K, IS_PIECE, !WIDE<K>, true>(job, chunk, tile, keys, raw, ALL, 0, ONE, table, sums,
+                                              checksum);
+  else if (is_plain)
+    add_elements<K, IS_PIECE, !WIDE<K>, false>(job, chunk, tile, keys, raw, ALL, pivot, ONE, table,
+                                               sums, checksum);
+  else
+    add_elements<K, IS_PIECE, false, false>(job, chunk, tile, keys, raw, present, pivot,
+                                            scale_of<K>(WIDE<K> ? largest : own.largest()), table,
+                                            sums, checksum);
+  if constexpr (!WIDE<K>)
+    if (own.has_subnormals()) count_tiny<K>(raw, present, table);
+}
+
 // A number near the mean, and the largest magnitude: of float64 of the whole chunk, else of its
 // first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
 // between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
@@ -136,10 +159,8 @@ __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool al
       if (totals[1] > 0) break;
     }
   }
-  if constexpr (WIDE<K>) {
-    across_block<Sum>(totals);
-    across_block<Least>(most);
-  }
+  if constexpr (WIDE<K>) across_block<Sum>(totals);
+  if constexpr (WIDE<K> || K::IS_COUNTED) across_block<Least>(most);
   pivot = totals[1] > 0 ? totals[0] / totals[1] : 0.0;
   if (!WIDE<K> && 5 * pivot * pivot * totals[1] <= 4 * totals[2]) pivot = 0;
   largest = -most[0];
@@ -207,51 +228,4 @@ __device__ void store_histogram(const Job& job, const Chunk& chunk, const Table&
     leaf.under = table.slots[UNDER_SLOT];
     leaf.over = table.slots[OVER_SLOT];
   }
-}
-
-// The sketch of a chunk of numbers.
-template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
-  using Bits = typename K::Bits;
-  __shared__ Table table;
-  const Chunk chunk = chunk_of(job);
-  const Bits* from = (const Bits*)chunk.address;
-  const bool aligned = chunk.address % 16 == 0;
-  double pivot, largest, sums[SUMS] = {};
-  u64 checksum[1] = {};
-  Keys keys;
-  Extremes<K> extremes;
-  survey<K>(chunk, from, aligned, table.rare, pivot, largest);
-  table.clear();
-  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    Held<Bits> raw[PER];
-    u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
-    if constexpr (!IS_PIECE) keys.move_to(job, tile, place_of<Bits>(0));
-    const Extremes<K> own = look<K>(raw, present, table.rare);
-    extremes.add(own);
-    const bool is_plain = present == ALL && is_ordinary<K>(own.largest());
-    if (is_plain && pivot == 0)
-      add_elements<K, IS_PIECE, !WIDE<K>, true>(job, chunk, tile, keys, raw, ALL, 0, ONE, table,
-                                                sums, checksum[0]);
-    else if (is_plain)
-      add_elements<K, IS_PIECE, !WIDE<K>, false>(job, chunk, tile, keys, raw, ALL, pivot, ONE,
-                                                 table, sums, checksum[0]);
-    else
-      add_elements<K, IS_PIECE, false, false>(job, chunk, tile, keys, raw, present, pivot,
-                                              scale_of<K>(WIDE<K> ? largest : own.largest()), table,
-                                              sums, checksum[0]);
-    if constexpr (!WIDE<K>)
-      if (own.has_subnormals()) count_tiny<K>(raw, present, table);
-  }
-  __syncthreads();
-  Leaf leaf;
-  double found[3], eighths[2] = {table.eighths[0][threadIdx.x], table.eighths[1][threadIdx.x]};
-  store_histogram<K>(job, chunk, table, leaf);
-  across_block<Sum>(checksum);
-  across_block<Sum>(sums);
-  across_block<Sum>(eighths);
-  extremes_of(extremes, found);
-  const double n = (double)finite_of(chunk, table.rare);
-  moments_of<K>(n, pivot, sums, eighths, found, leaf.moments);
-  leaf.checksum = checksum[0];
-  leaf.store(job, chunk, table.rare);
 }

@@ -20,7 +20,16 @@ import torch
 # Compiled, and without types.
 from cuda.bindings import driver, nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
-from .launch import THREADS, CudaKernels, names, source
+from .launch import (
+    BLOCKS_AT_ONCE,
+    COUNTED,
+    THREADS,
+    CudaKernels,
+    magnitudes_in,
+    names,
+    shared_of,
+    source,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +54,12 @@ __device__ __forceinline__ void count(Counter first, unsigned int place) {
   asm volatile("{.reg .u32 at; mad.lo.u32 at, %1, 4, %0; red.shared.add.u32 [at], 1;}"
                :: "r"(first), "r"(place) : "memory");
 }
+// Adds 1 to the one so many bytes from the first.
+__device__ __forceinline__ void count_at(Counter first, unsigned int bytes) {
+  asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(first + bytes) : "memory");
+}
+// Of a launch that asks for them.
+extern __shared__ unsigned int value_counters[];
 """
 
 
@@ -69,19 +84,40 @@ class Module:
             }
             one = self._functions["sketch_float32"]
             at_once = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(one, THREADS, 0)
+            self.magnitudes = self._allow_counting(number)
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
         self.blocks_at_once: int = _checked(at_once) * processors
         """Blocks of a sketch that the GPU works at together."""
 
-    def launch(self, name: str, blocks: int, arguments: ctypes.Structure) -> None:
-        """Queue a kernel on the current stream of the device."""
+    def _allow_counting(self, device: Any) -> int:
+        """Let kernels have shared memory for as many counters as there is room for; the number."""
+        attributes, functions = driver.CUdevice_attribute, driver.CUfunction_attribute
+        room = attributes.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        room_of_block = _checked(driver.cuDeviceGetAttribute(room, device)) // BLOCKS_AT_ONCE
+        of_the_driver = attributes.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK
+        taken = _checked(driver.cuDeviceGetAttribute(of_the_driver, device))
+        own = functions.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        taken += max(
+            _checked(driver.cuFuncGetAttribute(own, self._functions[name])) for name in COUNTED
+        )
+        magnitudes = magnitudes_in(room_of_block - taken)
+        for name in COUNTED:
+            allowed = functions.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            asked = shared_of(name, magnitudes)
+            _checked(driver.cuFuncSetAttribute(self._functions[name], allowed, asked))
+        return magnitudes
+
+    def launch(
+        self, name: str, blocks: int, arguments: ctypes.Structure, shared: int = 0
+    ) -> None:
+        """Queue a kernel, with so many bytes of shared memory, on the device's current stream."""
         if int(_checked(driver.cuCtxGetCurrent())) == int(self._context):
-            self._queue(name, blocks, arguments)
+            self._queue(name, blocks, arguments, shared)
         else:
             with self._current():
-                self._queue(name, blocks, arguments)
+                self._queue(name, blocks, arguments, shared)
 
-    def _queue(self, name: str, blocks: int, arguments: ctypes.Structure) -> None:
+    def _queue(self, name: str, blocks: int, arguments: ctypes.Structure, shared: int) -> None:
         addresses = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for. What torch
         # has for the public, `current_stream`, takes 8 us.
@@ -93,7 +129,7 @@ class Module:
                 self._functions[name],
                 *(blocks, 1, 1),
                 *(THREADS, 1, 1),
-                0,
+                shared,
                 stream or driver.CU_STREAM_LEGACY,
                 ctypes.addressof(addresses),
                 0,

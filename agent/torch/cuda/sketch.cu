@@ -1,0 +1,41 @@
+// The sketch of a chunk of numbers.
+
+template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
+  using Bits = typename K::Bits;
+  __shared__ Table table;
+  const Chunk chunk = chunk_of(job);
+  const Bits* from = (const Bits*)chunk.address;
+  const bool aligned = chunk.address % 16 == 0;
+  double pivot, largest;
+  u64 checksum[1] = {};
+  Keys keys;
+  survey<K>(chunk, from, aligned, table.rare, pivot, largest);
+  table.clear();
+  const Counting<K, IS_PIECE> counting(job, chunk, keys, largest, checksum[0]);
+  double sums[SUMS] = {};
+  Extremes<K> extremes;
+  counting.add_to(table, pivot, sums, extremes);
+  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
+    if (counting.is_whole(tile)) continue;
+    Held<Bits> raw[PER];
+    u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
+    if constexpr (!IS_PIECE) keys.move_to(job, tile, place_of<Bits>(0));
+    const u64 before = checksum[0];
+    if (counting.has(tile)) present = counting.left_out_of(raw);
+    add_tile<K, IS_PIECE>(job, chunk, tile, keys, raw, present, pivot, largest, table, sums,
+                          checksum[0], extremes);
+    if (counting.has(tile)) checksum[0] = before;
+  }
+  __syncthreads();
+  Leaf leaf;
+  double found[3], eighths[2] = {table.eighths[0][threadIdx.x], table.eighths[1][threadIdx.x]};
+  store_histogram<K>(job, chunk, table, leaf);
+  across_block<Sum>(checksum);
+  across_block<Sum>(sums);
+  across_block<Sum>(eighths);
+  extremes_of(extremes, found);
+  const double n = (double)finite_of(chunk, table.rare);
+  moments_of<K>(n, pivot, sums, eighths, found, leaf.moments);
+  leaf.checksum = checksum[0];
+  leaf.store(job, chunk, table.rare);
+}

@@ -1,0 +1,158 @@
+// bfloat16 has so few values that a block counts how often each is there: an element then takes no
+// sums. They follow from the counts, once a block.
+//
+// Counted are zeros, and what lies in a window of magnitudes (bits without the sign) about the
+// largest of the chunk's first tile; the others, few as a rule, are added as those of other dtypes
+// are. Two elements, those of a word, are worked on at a time.
+
+constexpr int HEADROOM = 4;  // binades of a window that are above the largest element seen so far
+constexpr i64 WORTH = 4 * TILE;  // elements of a chunk for which a window is worth its while
+
+// A magnitude of zero has place 0, the first of a window place 1. Four counters belong to a place:
+// by sign, and by whether the projection has a minus.
+struct Window {
+  u32 first, magnitudes, of_combination;  // bytes of counters of one combination
+
+  __device__ Window(const Job& job, double largest) {
+    magnitudes = (u32)job.magnitudes;
+    of_combination = 4 * places();
+    const int binades = magnitudes / BINADE;
+    int binade = 127 + HEADROOM + 1 - binades;
+    if (largest > 0) binade += exponent_of(largest);
+    // Eighth powers of what lies between 2^-100 and 2^100 need no scale.
+    binade = larger(binade, 127 - 100);
+    first = BINADE * (u32)smaller(binade, 127 + 100 - binades);
+  }
+  __device__ int places() const { return magnitudes + 1; }
+  __device__ bool holds(u32 bits) const {
+    const u32 magnitude = bits & 0x7fff;
+    return magnitude == 0 || magnitude - first < magnitudes;
+  }
+};
+
+__device__ u32 in_both_halves(u32 half) { return half << 16 | (half & 0xffff); }
+
+// Whether all of a thread's elements, two in each word, are counted.
+__device__ bool all_inside(const Window& window, const u32 (&words)[PER / 2]) {
+  u32 most = 0, least = ~0u;  // of magnitudes less 1, so that zero is none of the least
+  for (int i = 0; i < PER / 2; i++) {
+    const u32 magnitudes = words[i] & 0x7fff7fffu;
+    most = __vmaxu2(most, magnitudes);
+    least = __viaddmin_u16x2(magnitudes, ~0u, least);
+  }
+  return larger(most & 0xffff, most >> 16) < window.first + window.magnitudes &&
+         smaller(least & 0xffff, least >> 16) + 1 >= window.first;
+}
+
+// Counts a thread's elements. ALL_INSIDE: none is left out.
+template <bool IS_PIECE, bool ALL_INSIDE>
+__device__ void count_words(const Job& job, const Chunk& chunk, i64 tile, const Keys& keys,
+                            const Window& window, const u32 (&words)[PER / 2], u64& checksum) {
+  constexpr int N = VECTOR<u16>;
+  const Counter counters = counter_at(value_counters);
+  const u32 before_first = in_both_halves(1 - window.first);
+  for (int first = 0; first < PER; first += N) {
+    u32 weights[N];
+    weights_of<IS_PIECE, u16>(job, chunk, tile, first, keys, weights);
+    for (int k = 0; k < N; k += 2) {
+      const u32 word = words[(first + k) / 2];
+      checksum += (u64)(word & 0xffff) * weights[k];
+      checksum += (u64)(word >> 16) * weights[k + 1];
+      const u32 places = __viaddmax_s16x2(word & 0x7fff7fffu, before_first, 0);
+      const u32 minuses = __byte_perm(weights[k], weights[k + 1], 0x7632);
+      const u32 combinations = (word >> 15 & 0x10001u) | (minuses >> 14 & 0x20002u);
+      const u32 bytes = 4 * places + window.of_combination * combinations;
+      if (ALL_INSIDE || window.holds(word)) count_at(counters, bytes & 0xffff);
+      if (ALL_INSIDE || window.holds(word >> 16)) count_at(counters, bytes >> 16);
+    }
+  }
+}
+
+// Adds what n elements do that have a magnitude, by sign and by whether the projection has a minus.
+__device__ void add_counted(u32 magnitude, const u32 (&n)[4], double pivot, Table& table,
+                            double (&sums)[SUMS], Extremes<BFloat16>& extremes) {
+  const double x = BFloat16::real(BFloat16::word(magnitude));
+  const u32 plus = n[0] + n[2], minus = n[1] + n[3];
+  if (plus) {
+    atomicAdd(&table.slots[magnitude / BINADE], plus);
+    extremes.add(BFloat16::word(magnitude), BFloat16::word(magnitude));
+  }
+  if (minus) {
+    atomicAdd(&table.slots[256 + magnitude / BINADE], minus);
+    extremes.add(BFloat16::word(magnitude | 0x8000), BFloat16::word(magnitude | 0x8000));
+  }
+  const double p = plus, m = minus, a = x - pivot, b = -x - pivot;
+  const double a2 = a * a, b2 = b * b, x4 = x * x * x * x;
+  sums[TOTAL] += (p - m) * x;
+  sums[L1] += (p + m) * x;
+  sums[SIGNED] += (((double)n[0] - n[2]) - ((double)n[1] - n[3])) * x;
+  sums[D2] += p * a2 + m * b2;
+  sums[D3] += p * a2 * a + m * b2 * b;
+  sums[D4] += p * a2 * a2 + m * b2 * b2;
+  sums[EIGHTH] += (p + m) * (x4 * x4);
+}
+
+// What was counted of a chunk: of most dtypes nothing.
+template <class K, bool IS_PIECE> struct Counting {
+  __device__ Counting(const Job&, const Chunk&, Keys&, double, u64&) {}
+  __device__ bool has(i64) const { return false; }
+  __device__ bool is_whole(i64) const { return false; }
+  __device__ u32 left_out_of(const Held<typename K::Bits> (&)[PER]) const { return ALL; }
+  __device__ void add_to(Table&, double, double (&)[SUMS], Extremes<K>&) const {}
+};
+
+// Of bfloat16 whole tiles, where that is worth its while.
+template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
+  const Window window;
+  const i64 start;
+  i64 end;
+  u64 left_out = 0;  // tiles, by their number modulo 64, of which this thread left elements out
+
+  // Adds to the checksum. `largest` is that of `survey`.
+  __device__ Counting(const Job& job, const Chunk& chunk, Keys& keys, double largest, u64& checksum)
+      : window(job, largest), start(chunk.start), end(chunk.start) {
+    if (!window.magnitudes || chunk.address % 16 || chunk.stop - start < WORTH) return;
+    for (int i = threadIdx.x; i < 4 * window.places(); i += THREADS) value_counters[i] = 0;
+    __syncthreads();
+    for (; end + TILE <= chunk.stop; end += TILE) {
+      const uint4* from = (const uint4*)((const u16*)chunk.address + end) + threadIdx.x;
+      union {
+        uint4 vectors[PER / VECTOR<u16>];
+        u32 words[PER / 2];
+      } loaded;
+      for (int i = 0; i < PER / VECTOR<u16>; i++) loaded.vectors[i] = __ldcs(from + i * THREADS);
+      if constexpr (!IS_PIECE) keys.move_to(job, end, place_of<u16>(0));
+      if (all_inside(window, loaded.words)) {
+        count_words<IS_PIECE, true>(job, chunk, end, keys, window, loaded.words, checksum);
+      } else {
+        count_words<IS_PIECE, false>(job, chunk, end, keys, window, loaded.words, checksum);
+        left_out |= flag_of(end);
+      }
+    }
+    __syncthreads();
+  }
+  __device__ u64 flag_of(i64 tile) const { return 1ull << ((tile - start) / TILE & 63); }
+  __device__ bool has(i64 tile) const { return tile < end; }
+  __device__ bool is_whole(i64 tile) const {
+    return has(tile) && !(left_out & flag_of(tile));
+  }
+  // Which of this thread's elements of a tile were not counted.
+  __device__ u32 left_out_of(const u32 (&raw)[PER]) const {
+    u32 outside = 0;
+    for (int j = 0; j < PER; j++)
+      if (!window.holds(raw[j])) outside |= 1u << j;
+    return outside;
+  }
+  // Adds what was counted: each thread some magnitudes.
+  __device__ void add_to(Table& table, double pivot, double (&sums)[SUMS],
+                         Extremes<BFloat16>& extremes) const {
+    if (end == start) return;
+    const int places = window.places();
+    for (int place = threadIdx.x; place < places; place += THREADS) {
+      u32 n[4];
+      for (int i = 0; i < 4; i++) n[i] = value_counters[i * places + place];
+      if (n[0] | n[1] | n[2] | n[3])
+        add_counted(place ? window.first + place - 1 : 0, n, pivot, table, sums, extremes);
+    }
+  }
+};
