@@ -99,8 +99,13 @@ def on_device(
     indices: Sequence[int] | Sequence[tuple[int, ...]] | NDArray[np.int64], device: torch.device
 ) -> torch.Tensor:
     """Indices as a tensor, without waiting for the device."""
-    host = torch.from_numpy(np.array(indices, np.int64))  # faster than torch's own way
-    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+    array = np.array(indices, np.int64)  # faster than torch's own way
+    if device.type != "cuda":
+        return torch.from_numpy(array).to(device)
+    # By numpy: torch would copy a large table on all cores, which then wait in vain for more work.
+    host = torch.empty(array.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+    host.numpy()[...] = array
+    return host.to(device, non_blocking=True)
 
 
 def stack(rows: Sequence[Columns]) -> Columns:

@@ -20,6 +20,8 @@ from .arithmetic import Columns, columns_of, on_device, row_words
 from .found import Found
 from .tables import NOT_THERE, Run, Together, chunks_of, numbers_of, rounds_of, together
 
+TABLES = 1024
+"""Of runs, that are kept on the device."""
 TAKEN_AWAY = "The memory of a tensor was taken away before it could be read."
 
 
@@ -77,6 +79,7 @@ class Fused:
             self._kernels = kernels(device)
         self._runs: list[Run] = []
         self._used = 0
+        self._tables: dict[tuple[tuple[int, ...], ...], torch.Tensor] = {}
 
     def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether the leaves of a tensor fit beside those that wait."""
@@ -150,9 +153,20 @@ class Fused:
         return chunks_of(tensor.numel(), self._kernels.leaves_of_tensor)
 
     def _merge(self, runs: Sequence[Run], into: Columns) -> None:
-        table = [run.words() for run in runs]
-        if table:
-            self._kernels.merge(on_device(table, self._device), self._leaves, into)
+        if runs:
+            table = self._on_device(tuple(run.words() for run in runs))
+            self._kernels.merge(table, self._leaves, into)
+
+    def _on_device(self, table: tuple[tuple[int, ...], ...]) -> torch.Tensor:
+        """A table of runs: most are those of the step before, and to send them is slow."""
+        known = self._tables.get(table)
+        if known is None:
+            if len(self._tables) >= TABLES:
+                self._tables = {}
+            known = self._tables[table] = on_device(table, self._device)
+        elif self._device.type == "cuda":  # it may have been made on another stream
+            known.record_stream(torch.cuda.current_stream(self._device))
+        return known
 
 
 def byte_values(dtype: torch.dtype) -> torch.Tensor:

@@ -100,14 +100,22 @@ void run() {
 
 void __syncthreads() { block::wait(block::AT_BARRIER); }
 
-template <class T> T __shfl_xor_sync(unsigned int, T value, int distance) {
+template <class T> T shuffled(T value, unsigned int from) {
   static_assert(sizeof(T) <= 8);
   const unsigned int own = threadIdx.x;
   auto& exchanged = block::exchanged[block::odd[own] = !block::odd[own]];
   memcpy(&exchanged[own], &value, sizeof(T));
   block::wait(block::AT_SHUFFLE);
-  memcpy(&value, &exchanged[own ^ distance], sizeof(T));
+  memcpy(&value, &exchanged[from], sizeof(T));
   return value;
+}
+
+template <class T> T __shfl_xor_sync(unsigned int, T value, int distance) {
+  return shuffled(value, threadIdx.x ^ distance);
+}
+
+template <class T> T __shfl_sync(unsigned int, T value, int lane) {
+  return shuffled(value, threadIdx.x / block::LANES * block::LANES + lane);
 }
 
 template <class To, class From> To same_bits(From from) {
@@ -125,7 +133,10 @@ float half_to_float(unsigned short bits) { return same_bits<_Float16>(bits); }
 using Counter = unsigned int*;
 Counter counter_at(unsigned int* counter) { return counter; }
 void count(Counter first, unsigned int place) { first[place]++; }
-void count_at(Counter first, unsigned int bytes) { first[bytes / sizeof(*first)]++; }
+void count_at(Counter first, unsigned int bytes) {
+  if (bytes % sizeof(*first)) abort();  // as on a GPU
+  first[bytes / sizeof(*first)]++;
+}
 unsigned int value_counters[1 << 14];
 // Of both halves of words.
 template <class Half, class F> unsigned int of_halves(F of, unsigned a, unsigned b, unsigned c) {

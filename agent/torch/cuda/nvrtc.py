@@ -107,9 +107,7 @@ class Module:
             _checked(driver.cuFuncSetAttribute(self._functions[name], allowed, asked))
         return magnitudes
 
-    def launch(
-        self, name: str, blocks: int, arguments: ctypes.Structure, shared: int = 0
-    ) -> None:
+    def launch(self, name: str, blocks: int, arguments: ctypes.Structure, shared: int = 0) -> None:
         """Queue a kernel, with so many bytes of shared memory, on the device's current stream."""
         if int(_checked(driver.cuCtxGetCurrent())) == int(self._context):
             self._queue(name, blocks, arguments, shared)

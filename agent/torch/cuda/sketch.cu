@@ -8,11 +8,11 @@ template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
   const bool aligned = chunk.address % 16 == 0;
   double pivot, largest;
   u64 checksum[1] = {};
-  Keys keys;
   survey<K>(chunk, from, aligned, table.rare, pivot, largest);
   table.clear();
-  const Counting<K, IS_PIECE> counting(job, chunk, keys, largest, checksum[0]);
+  const Counting<K, IS_PIECE> counting(job, chunk, largest, checksum[0]);
   double sums[SUMS] = {};
+  Keys keys;
   Extremes<K> extremes;
   counting.add_to(table, pivot, sums, extremes);
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {

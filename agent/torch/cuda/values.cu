@@ -40,31 +40,54 @@ __device__ bool all_inside(const Window& window, const u32 (&words)[PER / 2]) {
     most = __vmaxu2(most, magnitudes);
     least = __viaddmin_u16x2(magnitudes, ~0u, least);
   }
-  return larger(most & 0xffff, most >> 16) < window.first + window.magnitudes &&
-         smaller(least & 0xffff, least >> 16) + 1 >= window.first;
+  return (larger(most & 0xffff, most >> 16) < window.first + window.magnitudes) &
+         (smaller(least & 0xffff, least >> 16) + 1 >= window.first);
 }
 
-// Counts a thread's elements. ALL_INSIDE: none is left out.
-template <bool IS_PIECE, bool ALL_INSIDE>
-__device__ void count_words(const Job& job, const Chunk& chunk, i64 tile, const Keys& keys,
-                            const Window& window, const u32 (&words)[PER / 2], u64& checksum) {
-  constexpr int N = VECTOR<u16>;
+// Counts a thread's elements, which have these weights. ALL_INSIDE: none is left out.
+template <bool ALL_INSIDE>
+__device__ void count_words(const Window& window, const u32 (&words)[PER / 2],
+                            const u32 (&weights)[PER], u64& checksum) {
   const Counter counters = counter_at(value_counters);
   const u32 before_first = in_both_halves(1 - window.first);
+  u64 of_high = 0;  // two sums wait half as long for each other
+  for (int i = 0; i < PER / 2; i++) {
+    const u32 word = words[i], low = word & 0xffff, high = word >> 16;
+    checksum += (u64)low * weights[2 * i];
+    of_high += (u64)high * weights[2 * i + 1];
+    u32 kept = word;  // what is left out has no place, and would take that of its neighbour away
+    if (!ALL_INSIDE) kept = (window.holds(low) ? low : 0) | (window.holds(high) ? high << 16 : 0);
+    const u32 places = __viaddmax_s16x2(kept & 0x7fff7fffu, before_first, 0);
+    const u32 minuses = __byte_perm(weights[2 * i], weights[2 * i + 1], 0x7632);
+    const u32 combinations = (kept >> 15 & 0x10001u) | (minuses >> 14 & 0x20002u);
+    const u32 bytes = 4 * places + window.of_combination * combinations;
+    if (ALL_INSIDE || window.holds(low)) count_at(counters, bytes & 0xffff);
+    if (ALL_INSIDE || window.holds(high)) count_at(counters, bytes >> 16);
+  }
+  checksum += of_high;
+}
+
+// A thread's elements of a whole tile.
+struct Words {
+  union {
+    uint4 vectors[PER / VECTOR<u16>];
+    u32 words[PER / 2];
+  };
+
+  __device__ void load(const uint4* from) {
+    for (int i = 0; i < PER / VECTOR<u16>; i++) vectors[i] = __ldcs(from + i * THREADS);
+  }
+};
+
+// The weights of all of a thread's elements of a tile.
+template <bool IS_PIECE>
+__device__ void all_weights(const Job& job, const Chunk& chunk, i64 tile, const Keys& keys,
+                            u32 (&weights)[PER]) {
+  constexpr int N = VECTOR<u16>;
   for (int first = 0; first < PER; first += N) {
-    u32 weights[N];
-    weights_of<IS_PIECE, u16>(job, chunk, tile, first, keys, weights);
-    for (int k = 0; k < N; k += 2) {
-      const u32 word = words[(first + k) / 2];
-      checksum += (u64)(word & 0xffff) * weights[k];
-      checksum += (u64)(word >> 16) * weights[k + 1];
-      const u32 places = __viaddmax_s16x2(word & 0x7fff7fffu, before_first, 0);
-      const u32 minuses = __byte_perm(weights[k], weights[k + 1], 0x7632);
-      const u32 combinations = (word >> 15 & 0x10001u) | (minuses >> 14 & 0x20002u);
-      const u32 bytes = 4 * places + window.of_combination * combinations;
-      if (ALL_INSIDE || window.holds(word)) count_at(counters, bytes & 0xffff);
-      if (ALL_INSIDE || window.holds(word >> 16)) count_at(counters, bytes >> 16);
-    }
+    u32 some[N];
+    weights_of<IS_PIECE, u16>(job, chunk, tile, first, keys, some);
+    for (int k = 0; k < N; k++) weights[first + k] = some[k];
   }
 }
 
@@ -94,7 +117,7 @@ __device__ void add_counted(u32 magnitude, const u32 (&n)[4], double pivot, Tabl
 
 // What was counted of a chunk: of most dtypes nothing.
 template <class K, bool IS_PIECE> struct Counting {
-  __device__ Counting(const Job&, const Chunk&, Keys&, double, u64&) {}
+  __device__ Counting(const Job&, const Chunk&, double, u64&) {}
   __device__ bool has(i64) const { return false; }
   __device__ bool is_whole(i64) const { return false; }
   __device__ u32 left_out_of(const Held<typename K::Bits> (&)[PER]) const { return ALL; }
@@ -109,27 +132,47 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   u64 left_out = 0;  // tiles, by their number modulo 64, of which this thread left elements out
 
   // Adds to the checksum. `largest` is that of `survey`.
-  __device__ Counting(const Job& job, const Chunk& chunk, Keys& keys, double largest, u64& checksum)
+  __device__ Counting(const Job& job, const Chunk& chunk, double largest, u64& checksum)
       : window(job, largest), start(chunk.start), end(chunk.start) {
     if (!window.magnitudes || chunk.address % 16 || chunk.stop - start < WORTH) return;
     for (int i = threadIdx.x; i < 4 * window.places(); i += THREADS) value_counters[i] = 0;
     __syncthreads();
-    for (; end + TILE <= chunk.stop; end += TILE) {
-      const uint4* from = (const uint4*)((const u16*)chunk.address + end) + threadIdx.x;
-      union {
-        uint4 vectors[PER / VECTOR<u16>];
-        u32 words[PER / 2];
-      } loaded;
-      for (int i = 0; i < PER / VECTOR<u16>; i++) loaded.vectors[i] = __ldcs(from + i * THREADS);
-      if constexpr (!IS_PIECE) keys.move_to(job, end, place_of<u16>(0));
-      if (all_inside(window, loaded.words)) {
-        count_words<IS_PIECE, true>(job, chunk, end, keys, window, loaded.words, checksum);
-      } else {
-        count_words<IS_PIECE, false>(job, chunk, end, keys, window, loaded.words, checksum);
-        left_out |= flag_of(end);
+    end = start + (chunk.stop - start) / TILE * TILE;
+    for (int first = 0; first < BLOCK; first += TILE) count_tiles(job, chunk, first, checksum);
+    __syncthreads();
+  }
+  // Counts the tiles that begin so many elements behind the beginning of a block: what is kept of
+  // keys within a block is the same for all, and of 32 blocks each lane knows the key of one.
+  __device__ void count_tiles(const Job& job, const Chunk& chunk, int first, u64& checksum) {
+    const int tiles = (int)((end - start - first + BLOCK - 1) / BLOCK), lanes = 32;
+    const uint4* from = (const uint4*)((const u16*)chunk.address + start + first) + threadIdx.x;
+    Keys keys;
+    keys.of_block = 0;
+    keys.within = job.within + first + place_of<u16>(0);
+    u32 within[PER];
+    if constexpr (!IS_PIECE) all_weights<false>(job, chunk, 0, keys, within);
+    Words own, next;
+    if (tiles > 0) next.load(from);
+    for (int some = 0; some < tiles; some += lanes) {
+      const u32 of_lane = block_key((u64)(start / BLOCK + some) + threadIdx.x % lanes) & ~1u;
+      for (int n = some; n < smaller(some + lanes, tiles); n++) {
+        own = next;
+        from += BLOCK / VECTOR<u16>;
+        if (n + 1 < tiles) next.load(from);
+        u32 weights[PER];
+        const u32 of_block = __shfl_sync(~0u, of_lane, n % lanes);
+        if constexpr (IS_PIECE)
+          all_weights<true>(job, chunk, start + first + (i64)n * BLOCK, keys, weights);
+        else
+          for (int j = 0; j < PER; j++) weights[j] = within[j] ^ of_block;
+        if (all_inside(window, own.words)) {
+          count_words<true>(window, own.words, weights, checksum);
+        } else {
+          count_words<false>(window, own.words, weights, checksum);
+          left_out |= flag_of(start + first + (i64)n * BLOCK);
+        }
       }
     }
-    __syncthreads();
   }
   __device__ u64 flag_of(i64 tile) const { return 1ull << ((tile - start) / TILE & 63); }
   __device__ bool has(i64 tile) const { return tile < end; }
