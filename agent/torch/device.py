@@ -78,7 +78,7 @@ class Streams:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._index = torch.cuda.current_device() if device.index is None else device.index
+        self._index = torch.empty(0, device=device).device.index
         self._used = torch.cuda.Event()
         self._is_recorded = True
         self._own: torch.cuda.Stream | None = None

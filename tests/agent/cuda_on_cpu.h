@@ -100,6 +100,16 @@ void run() {
 
 void __syncthreads() { block::wait(block::AT_BARRIER); }
 
+int __syncthreads_count(int predicate) {
+  static bool holds[THREADS];
+  int number = 0;
+  holds[threadIdx.x] = predicate;
+  __syncthreads();
+  for (bool one : holds) number += one;
+  __syncthreads();
+  return number;
+}
+
 template <class T> T shuffled(T value, unsigned int from) {
   static_assert(sizeof(T) <= 8);
   const unsigned int own = threadIdx.x;
@@ -116,6 +126,12 @@ template <class T> T __shfl_xor_sync(unsigned int, T value, int distance) {
 
 template <class T> T __shfl_sync(unsigned int, T value, int lane) {
   return shuffled(value, threadIdx.x / block::LANES * block::LANES + lane);
+}
+
+int __any_sync(unsigned int, unsigned int predicate) {
+  for (int distance = 16; distance; distance /= 2)
+    predicate |= __shfl_xor_sync(~0u, predicate, distance);
+  return predicate != 0;
 }
 
 template <class To, class From> To same_bits(From from) {

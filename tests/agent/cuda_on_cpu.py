@@ -34,7 +34,7 @@ class OnCpu:
 
     magnitudes = MOST_MAGNITUDES
 
-    def launch(self, name: str, blocks: int, arguments: ctypes.Structure, _: int = 0) -> None:
+    def launch(self, name: str, blocks: int, arguments: ctypes.Structure, shared: int = 0) -> None:
         """Run a kernel to its end."""
         library = self._library
         launch = library.launch_job if isinstance(arguments, Job) else library.launch_merge

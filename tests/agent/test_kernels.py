@@ -538,6 +538,11 @@ far_and_near = {
     "any bits": lambda r: r.integers(0, 1 << 16, 20_130, np.uint16),
     "heavy tails": lambda r: np.exp(12 * r.standard_normal(20_130)) * r.choice([-1, 1], 20_130),
     "squares": lambda r: np.square(r.standard_normal(20_130) * 1e-8),
+    "few far away": lambda r: np.where(
+        np.arange(20_130) % 1500 == 1499,
+        r.choice([1e-30, -1e-20, 3e38, 1e25, np.nan, -np.inf], 20_130),
+        r.standard_normal(20_130),
+    ),
     "ReLU": lambda r: np.maximum(r.standard_normal(20_130), 0.0),
     "zeros": lambda r: r.choice([0.0, -0.0], 20_130),
 }

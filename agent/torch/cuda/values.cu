@@ -5,8 +5,9 @@
 // largest of the chunk's first tile; the others, few as a rule, are added as those of other dtypes
 // are. Two elements, those of a word, are worked on at a time.
 
-constexpr int HEADROOM = 4;  // binades of a window that are above the largest element seen so far
+constexpr int HEADROOM = 2;  // binades of a window that are above the largest element seen so far
 constexpr i64 WORTH = 4 * TILE;  // elements of a chunk for which a window is worth its while
+constexpr int FEW = THREADS / 128;  // threads of a tile whose elements may lie outside, as a rule
 
 // A magnitude of zero has place 0, the first of a window place 1. Four counters belong to a place:
 // by sign, and by whether the projection has a minus.
@@ -91,28 +92,37 @@ __device__ void all_weights(const Job& job, const Chunk& chunk, i64 tile, const 
   }
 }
 
-// Adds what n elements do that have a magnitude, by sign and by whether the projection has a minus.
-__device__ void add_counted(u32 magnitude, const u32 (&n)[4], double pivot, Table& table,
-                            double (&sums)[SUMS], Extremes<BFloat16>& extremes) {
-  const double x = BFloat16::real(BFloat16::word(magnitude));
-  const u32 plus = n[0] + n[2], minus = n[1] + n[3];
-  if (plus) {
-    atomicAdd(&table.slots[magnitude / BINADE], plus);
-    extremes.add(BFloat16::word(magnitude), BFloat16::word(magnitude));
+// Elements of one magnitude, by sign and by whether the projection has a minus.
+struct Elements {
+  u32 n[4];
+
+  __device__ explicit Elements(int place, int places) {
+    for (int i = 0; i < 4; i++) n[i] = value_counters[i * places + place];
   }
-  if (minus) {
-    atomicAdd(&table.slots[256 + magnitude / BINADE], minus);
-    extremes.add(BFloat16::word(magnitude | 0x8000), BFloat16::word(magnitude | 0x8000));
+  __device__ u32 plus() const { return n[0] + n[2]; }
+  __device__ u32 minus() const { return n[1] + n[3]; }
+
+  // Adds what they do, but for the histogram.
+  __device__ void add_to(double (&sums)[SUMS], Extremes<BFloat16>& extremes, u32 magnitude,
+                         double pivot) const {
+    const u32 word = BFloat16::word(magnitude), negative = BFloat16::word(magnitude | 0x8000);
+    if (plus()) extremes.add(word, word);
+    if (minus()) extremes.add(negative, negative);
+    const double x = BFloat16::real(word), a = x - pivot, b = -x - pivot;
+    const double p = plus(), m = minus(), a2 = a * a, b2 = b * b, x4 = x * x * x * x;
+    sums[TOTAL] += (p - m) * x;
+    sums[L1] += (p + m) * x;
+    sums[SIGNED] += (((double)n[0] - n[2]) - ((double)n[1] - n[3])) * x;
+    sums[D2] += p * a2 + m * b2;
+    sums[D3] += p * a2 * a + m * b2 * b;
+    sums[D4] += p * a2 * a2 + m * b2 * b2;
+    sums[EIGHTH] += (p + m) * (x4 * x4);
   }
-  const double p = plus, m = minus, a = x - pivot, b = -x - pivot;
-  const double a2 = a * a, b2 = b * b, x4 = x * x * x * x;
-  sums[TOTAL] += (p - m) * x;
-  sums[L1] += (p + m) * x;
-  sums[SIGNED] += (((double)n[0] - n[2]) - ((double)n[1] - n[3])) * x;
-  sums[D2] += p * a2 + m * b2;
-  sums[D3] += p * a2 * a + m * b2 * b;
-  sums[D4] += p * a2 * a2 + m * b2 * b2;
-  sums[EIGHTH] += (p + m) * (x4 * x4);
+};
+
+__device__ u32 across_warp(u32 n) {
+  for (int distance = 16; distance; distance /= 2) n += __shfl_xor_sync(~0u, n, distance);
+  return n;
 }
 
 // What was counted of a chunk: of most dtypes nothing.
@@ -136,7 +146,9 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
       : window(job, largest), start(chunk.start), end(chunk.start) {
     if (!window.magnitudes || chunk.address % 16 || chunk.stop - start < WORTH) return;
     for (int i = threadIdx.x; i < 4 * window.places(); i += THREADS) value_counters[i] = 0;
-    __syncthreads();
+    Words own;
+    own.load((const uint4*)((const u16*)chunk.address + start) + threadIdx.x);
+    if (__syncthreads_count(!all_inside(window, own.words)) > FEW) return;
     end = start + (chunk.stop - start) / TILE * TILE;
     for (int first = 0; first < BLOCK; first += TILE) count_tiles(job, chunk, first, checksum);
     __syncthreads();
@@ -186,16 +198,28 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
       if (!window.holds(raw[j])) outside |= 1u << j;
     return outside;
   }
-  // Adds what was counted: each thread some magnitudes.
+  // Adds what was counted: each thread some magnitudes, and a warp those of one binade.
   __device__ void add_to(Table& table, double pivot, double (&sums)[SUMS],
                          Extremes<BFloat16>& extremes) const {
     if (end == start) return;
-    const int places = window.places();
-    for (int place = threadIdx.x; place < places; place += THREADS) {
-      u32 n[4];
-      for (int i = 0; i < 4; i++) n[i] = value_counters[i * places + place];
-      if (n[0] | n[1] | n[2] | n[3])
-        add_counted(place ? window.first + place - 1 : 0, n, pivot, table, sums, extremes);
+    const int thread = threadIdx.x, places = window.places();
+    for (int place = 1 + thread; place < places; place += THREADS) {
+      const Elements elements(place, places);
+      if (!__any_sync(~0u, elements.plus() | elements.minus())) continue;
+      const u32 magnitude = window.first + place - 1;
+      elements.add_to(sums, extremes, magnitude, pivot);
+      const u32 plus = across_warp(elements.plus()), minus = across_warp(elements.minus());
+      if (thread % 32 == 0) {
+        atomicAdd(&table.slots[magnitude / BINADE], plus);
+        atomicAdd(&table.slots[256 + magnitude / BINADE], minus);
+      }
     }
+    if (thread == 0) {
+      const Elements zeros(0, places);
+      zeros.add_to(sums, extremes, 0, pivot);
+      table.slots[0] = zeros.plus();
+      table.slots[256] = zeros.minus();
+    }
+    __syncthreads();
   }
 };
