@@ -66,7 +66,7 @@ def missing(seen: Seen, _: Memory) -> Verdict | None:
 
     def tell() -> Told:
         who = rank_words(absent).capitalize()
-        text = f"{who} of {seen.world_size} sent nothing of step {record.step} in time."
+        text = f"{who} of {seen.world_size} sent nothing in time, record after record."
         return Told(text=text, ranks=tuple(absent), evidence={"missing": float(len(absent))})
 
     return of_run(float(len(absent)), tell)

@@ -305,7 +305,7 @@ def test_a_rank_that_is_missing_in_two_records_is_named(normal: Draw) -> None:
     assert job.record(normal(), ranks=(0, 2), complete=False) == []
     [alert] = job.record(normal(), ranks=(0, 2), complete=False)
     assert (alert.rule, alert.ranks) == ("missing-rank", (1,))
-    assert alert.text == "Rank 1 of 3 sent nothing of step 1 in time."
+    assert alert.text == "Rank 1 of 3 sent nothing in time, record after record."
     [ended] = job.record(normal())
     assert ended.last_step == 1
 
