@@ -39,10 +39,19 @@ GAUGES = ("stretch",)
 
 
 def records_frame(
-    facts: Indices, attempts: Sequence[Attempt], *, all_attempts: bool, deleted: int
+    facts: Indices,
+    attempts: Sequence[Attempt],
+    *,
+    attempt: int | None,
+    all_attempts: bool,
+    deleted: int,
 ) -> pd.DataFrame:
     """One row a record, see `Run.records`."""
-    chosen = np.arange(len(facts)) if all_attempts else choose_records(facts).records
+    chosen = np.arange(len(facts))
+    if attempt is not None:
+        chosen = chosen[facts[:, ATTEMPT] == attempt]
+    if len(chosen) and not all_attempts:
+        chosen = choose_records(facts, attempt=attempt).records
     rows = facts[chosen]
     missing = [list[int]() for _ in rows]
     for place in np.flatnonzero(rows[:, COMPLETE] == 0).tolist():

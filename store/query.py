@@ -8,8 +8,8 @@ are NaN.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from typing import Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -107,9 +107,24 @@ class Run:
         self._reader = reader
 
     def __repr__(self) -> str:
-        attempts = len(self._reader.meta.attempts)
+        attempts, only = len(self._reader.meta.attempts), self._reader.attempt
         several = f", {attempts} attempts" if attempts > 1 else ""
+        if only is not None:
+            several = f" in {attempts} attempts, of which attempt {only}"
         return f"<Run {self.name!r} at {self.path}, {self._reader.state.records} records{several}>"
+
+    def of_attempt(self, attempt: int) -> Run:
+        """The same run as one attempt, that is one start of the job, recorded it.
+
+        Whatever takes a run takes this: `compare` and the plots, say, with one attempt of a run
+        beside another. What is asked of records, sites, alerts, incidents, events, gaps and hosts
+        is that of the attempt; what is of the run as a whole (`attempts`, `ending`, `finished`,
+        `health`, `judged`) stays so.
+
+        Raises:
+            SettingError: there is no such attempt, or these are the records of another.
+        """
+        return Run(self._reader.of_attempt(attempt))
 
     @property
     def name(self) -> str:
@@ -157,7 +172,8 @@ class Run:
         Raises:
             SettingError: there is no such attempt.
         """
-        return hosts_frame(self._reader.meta.attempts, attempt)
+        reader = self._reader
+        return hosts_frame(reader.meta.attempts, reader.attempt_of(attempt))
 
     @property
     def is_imported(self) -> bool:
@@ -216,6 +232,7 @@ class Run:
         return records_frame(
             reader.facts(),
             reader.meta.attempts,
+            attempt=reader.attempt,
             all_attempts=all_attempts,
             deleted=reader.state.deleted,
         )
@@ -272,7 +289,7 @@ class Run:
         Raises:
             SettingError: nothing matches, or there is no such attempt.
         """
-        attempts = self._reader.meta.attempts
+        attempts, attempt = self._reader.meta.attempts, self._reader.attempt_of(attempt)
         places = self._reader.choose_sites(kind=kind, name=name)
         number = len(attempts) - 1 if attempt is None else attempt
         if attempt is not None:
@@ -330,7 +347,7 @@ class Run:
             dims=("step", "site"),
             coords=by_step(chosen) | by_site(reader.sites(places)),
             name=statistic,
-            attrs=attributes(statistic, view, attempt),
+            attrs=attributes(statistic, view, reader.attempt_of(attempt)),
         )
 
     def main(
@@ -391,7 +408,7 @@ class Run:
             dims=("step", "rank"),
             coords=by_step(chosen) | {"rank": np.arange(found.shape[1]), "site": site},
             name=statistic,
-            attrs=attributes(statistic, "by rank", attempt),
+            attrs=attributes(statistic, "by rank", reader.attempt_of(attempt)),
         )
 
     def exponents(
@@ -771,6 +788,7 @@ class Run:
         """Training statistics over (step, rank, name), float64."""
         reader = self._reader
         names = reader.meta.training
+        attempt = reader.attempt_of(attempt)
         chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
         found = numbers(reader, "training", names, chosen.records)
         ranks = np.arange(found.shape[1])
@@ -787,7 +805,7 @@ class Run:
 
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
-        return events_frame(self._reader.log("events"))
+        return events_frame(self._events())
 
     def gaps(self) -> pd.DataFrame:
         """What was measured, or was to be, and is not here: attempt, rank, first_step, last_step.
@@ -796,7 +814,11 @@ class Run:
         why, as its agent told. They were not observed: no number of them is stored, and the
         records of these steps lack the rank (`missing` in `records`) or are not there.
         """
-        return gaps_frame(self._reader.log("events"))
+        return gaps_frame(self._events())
+
+    def _events(self) -> list[Mapping[str, Any]]:
+        only = self._reader.attempt
+        return [one for one in self._reader.log("events") if only in (None, one["attempt"])]
 
     def kept_ranks(self, *, steps: Steps = None, attempt: int | None = None) -> pd.Series:
         """By step the ranks whose frames are kept as they came, where some are.
@@ -1067,6 +1089,7 @@ class Run:
         Args:
             attempt: of which start of the job; by default of all.
         """
+        attempt = self._reader.attempt_of(attempt)
         found = incidents_of(by_identity(self.alert_log()).values(), self.site_infos)
         return [one for one in found if attempt in (None, one.attempt)]
 
@@ -1076,7 +1099,9 @@ class Run:
 
     def alert_log(self) -> list[Alert]:
         """Every entry of the log of alerts: one when an alert begins, and one when it has ended."""
-        return [alert_from_json(one) for one in self._reader.log("alerts")]
+        only = self._reader.attempt
+        entries = [alert_from_json(one) for one in self._reader.log("alerts")]
+        return [one for one in entries if only in (None, one.attempt)]
 
     @property
     def quantity_infos(self) -> Sequence[QuantityInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -11,12 +12,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from ..sketch.errors import NotARunError, StoreError
+from ..sketch.errors import NotARunError, SettingError, StoreError
 from ..wire.messages import Schema
 from .arrays import Arrays, Index
 from .chunks import read_regions
 from .decoded import Decoded
 from .deferred import Deferred, along
+from .frames import check_attempt
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
 from .naming import holds_repository, what_is_at
@@ -98,6 +100,8 @@ class Reader:
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts
+        self.attempt: int | None = None if before is None else before.attempt
+        """The only one whose records are read; None for all."""
 
     def newest(self) -> Reader:
         """A reader of the newest snapshot; this one if there is none newer.
@@ -110,12 +114,40 @@ class Reader:
                 return self
             return Reader(self.path, self._repository, before=self)
 
+    def of_attempt(self, attempt: int) -> Reader:
+        """A reader of this snapshot that reads the records of one attempt.
+
+        Raises:
+            SettingError: there is no such attempt, or this one reads another.
+        """
+        self.attempt_of(attempt)
+        check_attempt(attempt, self.meta.attempts)
+        own = copy.copy(self)
+        own.attempt, own.kept, own.of_meta = attempt, {}, {}
+        return own
+
+    def attempt_of(self, asked: int | None) -> int | None:
+        """The attempt whose records a question is about; None for all.
+
+        Raises:
+            SettingError: it asks for another than is read.
+        """
+        if self.attempt is None or asked == self.attempt:
+            return asked
+        if asked is not None:
+            raise SettingError(
+                f"These are the records of attempt {self.attempt}, not of {asked}; ask the run "
+                "that it was made of."
+            )
+        return self.attempt
+
     def label(self, place: int) -> str:
         """The label of the site at an index."""
         return self.meta.sites[place].label
 
     def sites(self, places: Indices, attempt: int | None = None) -> list[SiteInfo]:
         """The sites at these indices, as an attempt had them, or the latest that saw them."""
+        attempt = self.attempt_of(attempt)
         return [self.meta.site(place, attempt) for place in places]
 
     def choose_sites(
@@ -161,6 +193,7 @@ class Reader:
     ) -> Chosen:
         """The records that can be asked for all they hold, see `choose_records`."""
         facts, deleted = self.facts(), self.state.deleted
+        attempt = self.attempt_of(attempt)
         if attempt is not None or is_one(steps):
             return choose_records(
                 facts, steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
@@ -171,6 +204,7 @@ class Reader:
 
     def choose_step(self, step: int, attempt: int | None = None) -> int:
         """The index of the record of one step, see `choose_step`."""
+        attempt = self.attempt_of(attempt)
         return choose_step(self.facts(), step, attempt, deleted=self.state.deleted)
 
     def read(self, name: str, records: Indices, *inner: Index | Indices) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Record, Run, RunWriter, open_run
+from rankscope.store import Event, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
 
@@ -346,6 +346,57 @@ def test_a_rewound_run_shows_its_last_attempt_and_keeps_the_older(
     assert run.records().step.tolist() == [0, 1, 2, 3, 4, 5]
     assert run.records(all_attempts=True).step.tolist() == [0, 1, 2, 3, 4, 5, 3, 4]
     assert run.attempts["first_step"].tolist() == [0, 3]
+
+
+def test_an_attempt_is_a_run_of_its_own(writer: RunWriter, record: Make) -> None:
+    def event(attempt: int) -> Event:
+        return Event(kind="gap", attempt=attempt, rank=0, step=1, text=f"of {attempt}")
+
+    writer.commit([record(at, {0: f32([1])}) for at in range(6)], streams={}, events=[event(0)])
+    assert writer.catalog.attempt_of("second launch") == 1
+    again = [record(6 + at, {0: f32([at, np.inf])}, step=3 + at, attempt=1) for at in range(2)]
+    writer.commit(again, streams={}, events=[event(1)])
+    run = open_run(writer.path)
+    first, second = run.of_attempt(0), run.of_attempt(1)
+
+    for one, attempt in ((first, 0), (second, 1)):
+        mine = run.scalar("rms", sites=UP_0, attempt=attempt)
+        assert one.scalar("rms", sites=UP_0).identical(mine)
+        assert one.scalar("rms", sites=UP_0, attempt=attempt).identical(mine)
+        assert one.heatmap("rms").column_first.tolist() == mine["step"].values.tolist()
+        assert one.training().identical(run.training(attempt=attempt))
+        assert one.records()["step"].tolist() == mine["step"].values.tolist()
+        assert set(one.records(all_attempts=True)["attempt"]) == {attempt}
+        assert one.events()["text"].tolist() == [f"of {attempt}"]
+        assert one.gaps()["attempt"].tolist() == [attempt]
+    assert (first.table(3)[1].moments[0, 8], second.table(4)[1].moments[0, 8]) == (1, 1)
+    assert first.first_bad() is None
+    bad = second.first_bad()
+    assert bad is not None
+    assert bad.step == 3
+    assert len(first.attempts) == 2
+    assert "of which attempt 1" in repr(second)
+    assert second.of_attempt(1).records().equals(second.records())
+
+    writer.commit([record(8, {0: f32([7])}, step=5, attempt=1)], streams={})
+    assert second.refresh()
+    assert second.records()["step"].tolist() == [3, 4, 5]
+    assert run.compare(run.of_attempt(1)).steps == 2  # of the snapshot before
+
+
+def test_records_of_one_attempt_have_none_of_another(writer: RunWriter, record: Make) -> None:
+    writer.commit([record(0)], streams={})
+    assert writer.catalog.attempt_of("second launch") == 1
+    writer.commit([record(1, step=1, attempt=1)], streams={})
+    run = open_run(writer.path)
+
+    with pytest.raises(SettingError, match="There is no attempt 2; there are 2"):
+        run.of_attempt(2)
+    for ask in (lambda one: one.scalar("rms", attempt=1), lambda one: one.of_attempt(1)):
+        with pytest.raises(SettingError, match="These are the records of attempt 0, not of 1"):
+            ask(run.of_attempt(0))
+    with pytest.raises(SettingError, match="Step 1 was not recorded"):
+        run.of_attempt(0).table(1)
 
 
 def test_the_weights_that_an_attempt_ended_with_hide_no_step_of_an_earlier_one(

@@ -327,6 +327,42 @@ def test_runs_are_told_apart_in_one_plot(broken_job: Path, frame: pd.DataFrame) 
         plots.scalar_lines({})
 
 
+def test_histograms_of_runs_are_told_apart_in_one_plot(
+    broken_job: Path, frame: pd.DataFrame
+) -> None:
+    run, before = open_run(broken_job), frame[frame["metadata", "step"] <= 50]
+    both = {"as it was": run, "exported": frame}
+
+    drawn = plots.exponent_histogram(both, site=[ORIGIN, OTHER], step=45, formats=())
+
+    assert titles(drawn) == [f"{ORIGIN}, step 45", f"{OTHER}, step 45"]
+    one, other = parts(drawn.values()[1], hv.Curve)
+    assert (one.label, other.label) == ("as it was", "exported")
+    [alone] = parts(
+        plots.exponent_histogram(run, site=OTHER, step=45, formats=(), style="line"), hv.Curve
+    )
+    assert set(alone.dimension_values(1)) == set(one.dimension_values(1))
+    np.testing.assert_allclose(one.dimension_values(1), other.dimension_values(1))
+    same = plots.exponent_histogram({"a": run, "b": run.of_attempt(0)}, site=ORIGIN, step=45)
+    bars, beside = (part.dframe().set_index("what") for part in parts(same, hv.Rectangles))
+    assert bars.loc["+∞", "count"] == beside.loc["+∞", "count"] > 0
+    assert bars.loc["+∞", "x1"] == pytest.approx(beside.loc["+∞", "x0"])
+    assert bars.loc["+∞", "colour"] != beside.loc["+∞", "colour"]
+
+    trained = plots.exponent_histogram({"a": run, "b": run}, site=OTHER, training="loss")
+    assert titles(trained) == [f"{OTHER}, step 59", "loss"]
+    last = plots.exponent_histogram({"run": run, "before": before}, site=OTHER)
+    assert titles(last) == [OTHER]
+    labels = [part.label for part in parts(last, hv.Curve)]
+    assert labels[:2] == ["run, step 59", "before, step 50"]
+    for backend in ("bokeh", "matplotlib"):
+        hv.render(drawn, backend=backend)
+    with pytest.raises(SettingError, match=r"before: .*was not observed at step 55"):
+        plots.exponent_histogram({"run": run, "before": before}, site=OTHER, step=55)
+    with pytest.raises(SettingError, match="`data` is empty"):
+        plots.exponent_histogram({})
+
+
 def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None:
     drawn = plots.scalar_lines(open_run(broken_job), "abs_max", site=ORIGIN, ranks=True)
 

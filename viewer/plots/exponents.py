@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import Literal
@@ -20,9 +20,9 @@ from ..figures.exponents import NEAR, ZONE_COLOURS
 from ..life import Life
 from ..spectrum import ASIDE, NOT_FINITE, Spectrum, outline, site_format, zones
 from . import look
-from .opening import source_of
+from .opening import source_of, sources_of
 from .source import Data, Many, Source, Training, one_kind
-from .training import alongside
+from .training import alongside, beneath, of_runs
 
 Style = Literal["bars", "line", "smooth"]
 Of = Literal["share", "count"]
@@ -69,7 +69,7 @@ class Frame:
 
 
 def exponent_histogram(
-    data: Data,
+    data: Data | Mapping[str, Data],
     *,
     site: Many = None,
     kind: Many = None,
@@ -86,10 +86,11 @@ def exponent_histogram(
     """How many elements have which exponent, beside where number formats end.
 
     Bin n holds 2^n <= |x| < 2^(n+1). Zeros, NaN, infinities and what is beyond all bins stand
-    apart. A plot for each site that is chosen, side by side on the same axes.
+    apart. A plot for each site that is chosen, side by side on the same axes; of several runs each
+    is a line in it.
 
     Args:
-        data: a run, or a LogFrame.
+        data: a run, or a LogFrame; or several by the names to tell them apart by.
         site: labels.
         kind: only these kinds; activations by default, unless `site` or `name` is given.
         name: only sites in whose name this regular expression is found.
@@ -101,26 +102,31 @@ def exponent_histogram(
         view: `merged`; or a rank or coordinates as "tp=1", where `run.kept_ranks()` has them.
         logarithmic: whether small shares are to be seen, too.
         columns: how many plots stand in a row.
-        training: a training statistic to draw below, with the step.
+        training: a training statistic to draw below, with the step; of several runs in a colour
+            for each.
 
     Raises:
-        SettingError: nothing matches, or a site was not observed at the step.
+        SettingError: nothing matches, or a site was not observed at the step, in one of the runs.
     """
     if style not in ("bars", "line", "smooth") or of not in ("share", "count"):
         raise SettingError(
             f"`style` must be bars, line or smooth, and `of` share or count; got {style!r}, {of!r}."
         )
-    source = source_of(data)
-    found = [_spectrum(source, one, step, view) for one in chosen(source, site, kind, name)]
-    drawn = [_formats(source, one.site, formats) for one in found]
-    frame = _frame(found, drawn, of=of, explicit=formats is not None, logarithmic=logarithmic)
-    names = _aside_names(source)
+    sources = sources_of(data)
+    first, *others = sources.values()
+    found = _spectra(sources, site, kind, name, step, view)
+    drawn = [_formats_of(sources, one, by_run, formats) for one, by_run in found.items()]
+    every = [one for by_run in found.values() for one in by_run.values()]
+    frame = _frame(every, drawn, of=of, explicit=formats is not None, logarithmic=logarithmic)
+    names = _aside_names(first)
     plots = [
-        _histogram(one, some, frame, names, style=style, of=of, logarithmic=logarithmic)
-        for one, some in zip(found, drawn, strict=True)
+        _histogram(by_run, some, frame, names, style=style, of=of, logarithmic=logarithmic)
+        for by_run, some in zip(found.values(), drawn, strict=True)
     ]
     plot = look.facets(plots, columns=columns, shared=True)
-    return alongside(plot, source, training, step=found[0].step)
+    if others and isinstance(training, str) and training:
+        return beneath(plot, [of_runs(sources, training, None)])
+    return alongside(plot, first, training, step=every[0].step)
 
 
 def chosen(source: Source, site: Many, kind: Many, name: str | None, most: int = MOST) -> list[str]:
@@ -144,6 +150,35 @@ def chosen(source: Source, site: Many, kind: Many, name: str | None, most: int =
     return found
 
 
+def chosen_in(
+    run: str, source: Source, site: Many, kind: Many, name: str | None, most: int = MOST
+) -> list[str]:
+    """The same; the error names the run, where there are several."""
+    try:
+        return chosen(source, site, kind, name, most=most)
+    except SettingError as error:
+        raise SettingError(f"{run}: {error}" if run else str(error)) from None
+
+
+def _spectra(
+    sources: Mapping[str, Source],
+    site: Many,
+    kind: Many,
+    name: str | None,
+    step: int | None,
+    view: str | int,
+) -> dict[str, dict[str, Spectrum]]:
+    """By site, and by run that has it."""
+    found: dict[str, dict[str, Spectrum]] = {}
+    for run, source in sources.items():
+        for one in chosen_in(run, source, site, kind, name):
+            try:
+                found.setdefault(one, {})[run] = _spectrum(source, one, step, view)
+            except SettingError as error:
+                raise SettingError(f"{run}: {error}" if run else str(error)) from None
+    return found
+
+
 def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> Spectrum:
     at = source.last_step(site) if step is None else step
     found = None if at is None else source.spectrum(site, at, view=view)
@@ -160,6 +195,14 @@ def _formats(source: Source, site: str, formats: Formats) -> list[NumberFormat]:
         own = source.dtype(site)
         return [site_format(own)] if own in FORMATS else []
     return number_formats_named(formats)
+
+
+def _formats_of(
+    sources: Mapping[str, Source], site: str, runs: Iterable[str], formats: Formats
+) -> list[NumberFormat]:
+    """Those of all runs, each once."""
+    found = [one for run in runs for one in _formats(sources[run], site, formats)]
+    return list({one.name: one for one in found}.values())
 
 
 def ends(target: NumberFormat) -> dict[str, float]:
@@ -219,7 +262,7 @@ def _aside_names(source: Source) -> dict[str, str]:
 
 
 def _histogram(
-    one: Spectrum,
+    by_run: Mapping[str, Spectrum],
     formats: Sequence[NumberFormat],
     frame: Frame,
     names: dict[str, str],
@@ -229,14 +272,21 @@ def _histogram(
     logarithmic: bool,
 ) -> look.Plot:
     height = hv.Dimension(f"{of} of elements" if of == "share" else "elements")
-    unit = max(one.total, 1) if of == "share" else 1
-    parts = [_bars(one, formats, frame, names, unit, inside=style == "bars")]
-    if style != "bars":
-        parts.append(_outline(one, unit, frame, height, smooth=style == "smooth"))
-    parts += _edges(formats, frame, height)
-    text = f"{one.site}, step {one.step}"
+    several, parts = len(by_run) > 1, list[look.Plot]()
+    steps = {one.step for one in by_run.values()}
+    for number, (run, one) in enumerate(by_run.items()):
+        unit = max(one.total, 1) if of == "share" else 1
+        slot = Slot(number, len(by_run), look.CYCLE[number % len(look.CYCLE)] if several else "")
+        inside = style == "bars" and not several
+        parts += _bars(one, formats, frame, names, unit, slot, inside=inside)
+        if not inside:
+            label = f"{run}, step {one.step}" if len(steps) > 1 else run
+            parts.append(_outline(one, unit, frame, height, slot, label, smooth=style == "smooth"))
+    parts += _edges(formats, frame, height, first=len(by_run))
+    one = next(iter(by_run.values()))
+    text = one.site if len(steps) > 1 else f"{one.site}, step {one.step}"
     text += f", {words.view_name(str(one.view))}" if one.view != "merged" else ""
-    text += ", a sample" if one.unseen else ""
+    text += ", a sample" if any(one.unseen for one in by_run.values()) else ""
     return look.sized(
         hv.Overlay(parts),
         title=text,
@@ -246,8 +296,17 @@ def _histogram(
         xticks=_ticks(frame, names),
         xlabel="|x|",
         ylabel=height.name,
-        entries=3 * len(formats),
+        entries=3 * len(formats) + len(by_run) * several,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Which of several runs is drawn, of how many, and in which colour; empty: in that of what."""
+
+    number: int
+    of: int
+    colour: str
 
 
 def _bars(
@@ -256,9 +315,10 @@ def _bars(
     frame: Frame,
     names: dict[str, str],
     unit: int,
+    slot: Slot,
     *,
     inside: bool,
-) -> look.Plot:
+) -> list[look.Plot]:
     """A bar for each exponent, by its zone of the format where there is one; and those apart."""
     rows: list[tuple[float, float, float, float, str, int, str]] = []
     if inside:
@@ -274,36 +334,49 @@ def _bars(
             )  # fmt: skip
     for name, number in one.aside.items():
         if name in (*frame.left, *frame.right):
-            at, half = frame.place(name), frame.spacing / 3
+            wide = frame.spacing * 2 / 3 / slot.of
+            left = frame.place(name) + wide * (slot.number - slot.of / 2)
             colour = colours.LIGHT.nonfinite if name in NOT_FINITE else colours.ASIDE
             rows.append(
-                (at - half, frame.floor, at + half, max(number / unit, frame.floor), colour, number,
-                 names[name])
+                (left, frame.floor, left + wide, max(number / unit, frame.floor),
+                 slot.colour or colour, number, names[name])
             )  # fmt: skip
+    if not rows:  # Matplotlib cannot draw nothing
+        return []
     bars = hv.Rectangles(rows, vdims=["colour", "count", "what"])
     tip = look.hover([("", "@what"), ("elements", "@count{0,0}")])
-    return look.styled(
+    drawn = look.styled(
         bars,
         bokeh={"color": "colour", "line_color": "#ffffff", "line_width": 0.6, "tools": [tip]},
         mpl={"color": "colour", "edgecolor": "#ffffff", "linewidth": 0.5},
     )
+    return [drawn]
 
 
 def _outline(
-    one: Spectrum, unit: int, frame: Frame, height: hv.Dimension, *, smooth: bool
+    one: Spectrum,
+    unit: int,
+    frame: Frame,
+    height: hv.Dimension,
+    slot: Slot,
+    label: str,
+    *,
+    smooth: bool,
 ) -> look.Plot:
     x, y = outline(one, smooth=smooth)
     y = y / unit
     if frame.floor:
         y = np.maximum(y, frame.floor)
-    return look.line(x, y, "", colour=colours.NORMAL, dims=(AXIS, height))
+    return look.line(x, y, label, colour=slot.colour or colours.NORMAL, dims=(AXIS, height))
 
 
-def _edges(formats: Sequence[NumberFormat], frame: Frame, height: hv.Dimension) -> list[look.Plot]:
-    """A line for each end of a format, its place and number in the legend."""
+def _edges(
+    formats: Sequence[NumberFormat], frame: Frame, height: hv.Dimension, *, first: int
+) -> list[look.Plot]:
+    """A line for each end of a format, its place and number in the legend; `first` is a colour."""
     lines: list[look.Plot] = []
     for number, target in enumerate(formats):
-        colour = look.CYCLE[1 + number % (len(look.CYCLE) - 1)]
+        colour = look.CYCLE[(first + number) % len(look.CYCLE)]
         for name, at in ends(target).items():
             text = edge_words(target, name)
             there = frame.start <= at <= frame.end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from ...sketch.errors import SettingError
@@ -21,7 +23,21 @@ def source_of(data: object) -> Source:
         return RunSource(data)
     if isinstance(data, pd.DataFrame):
         return FrameSource(data)
-    more = "; several by name draws `scalar_lines` alone" if isinstance(data, dict) else ""
+    more = "; several by name draw `scalar_lines` and `exponent_histogram`"
+    more = more if isinstance(data, dict) else ""
     raise SettingError(
         f"Plots take an open run (`open_run(path)`) or a LogFrame, got {type(data).__name__}{more}."
     )
+
+
+def sources_of(data: object) -> dict[str, Source]:
+    """By name, where there are several; else the one there is, without a name.
+
+    Raises:
+        SettingError: something is neither a run nor a LogFrame, or there is nothing.
+    """
+    if not isinstance(data, Mapping):
+        return {"": source_of(data)}
+    if not data:
+        raise SettingError("`data` is empty: give a run, or several by name.")
+    return {str(name): source_of(one) for name, one in data.items()}

@@ -17,8 +17,8 @@ from ..curves import Curves
 from ..figures import colours
 from ..figures.lines import lonely
 from . import look
-from .exponents import MOST, chosen
-from .opening import source_of
+from .exponents import MOST, chosen_in
+from .opening import source_of, sources_of
 from .source import Data, Many, Source, Training, one_kind, run_of
 from .training import STEP, alongside, beneath, of_runs, ranks_drawn
 
@@ -104,9 +104,9 @@ def scalar_lines(
         )
     wanted = [statistic] if isinstance(statistic, str) else [*statistic]
     logarithmic = all(grid.is_logarithmic(one, str(view), scale) for one in wanted)
-    sources = _sources(data)
+    sources = sources_of(data)
     whose = {
-        run: _sites(run, source, site, kind, name, most=MOST if facet == "site" else MOST_LINES)
+        run: chosen_in(run, source, site, kind, name, MOST if facet == "site" else MOST_LINES)
         for run, source in sources.items()
     }
     if ranks:
@@ -127,24 +127,6 @@ def scalar_lines(
     if isinstance(training, str) and training and len(sources) > 1:
         return beneath(plot, [of_runs(sources, training, steps)])
     return alongside(plot, next(iter(sources.values())), training, steps=steps)
-
-
-def _sources(data: Data | Mapping[str, Data]) -> dict[str, Source]:
-    """By name, where there are several; else the one there is, without a name."""
-    if not isinstance(data, Mapping):
-        return {"": source_of(data)}
-    if not data:
-        raise SettingError("`data` is empty: give a run, or several by name.")
-    return {str(name): source_of(one) for name, one in data.items()}
-
-
-def _sites(
-    run: str, source: Source, site: Many, kind: Many, name: str | None, *, most: int
-) -> list[str]:
-    try:
-        return chosen(source, site, kind, name, most=most)
-    except SettingError as error:
-        raise SettingError(f"{run}: {error}" if run else str(error)) from None
 
 
 def _lines(run: str, found: Curves, sites: Sequence[str]) -> list[Line]:
