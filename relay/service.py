@@ -75,6 +75,8 @@ class Service:
         above = keys and keys.above
         self._upstream = Connection(to, keys=above, party="relay", send_messages=1000)
         self._heard = 0.0
+        self._has_heard = False
+        """Whether anything ever came from upstream."""
         self._is_told_lost = False
         """Whether the log ends with there being no connection upstream."""
         self._last: RelayStatistics | None = None
@@ -198,7 +200,7 @@ class Service:
                 if self._is_told_lost:
                     self._is_told_lost = False
                     logger.info("There is a connection to %s.", upstream.address)
-                self._heard = now
+                self._heard, self._has_heard = now, True
                 upstream.welcomed()
                 self._relay.answer(parts, now)
         except (AddressError, ProtocolError) as error:
@@ -207,7 +209,8 @@ class Service:
         mute = not self._heard and now - upstream.opened > SILENCE_S
         full = self._relay.upstream.needs_new_connection
         if upstream.is_open and (upstream.is_broken() or mute or full):
-            lost = f"There is no connection to {upstream.address}: what comes is kept."
+            so_far = "" if self._has_heard else " yet"
+            lost = f"There is no connection to {upstream.address}{so_far}: what comes is kept."
             self._drop(now, upstream.problem or lost)
 
     def _drop(self, now: float, why: str) -> None:

@@ -173,6 +173,8 @@ class Relay:
             kept = Kept(member=self._next_id, hello=part, received=-1, sent=-1, goodbye=None)
             self._next_id += 1
             member = Member.make(self._spool, kept, hello)
+            if not any(one.hello.run == hello.run for one in self._members.values()):
+                logger.info("Run %r has come: rank %d is the first here.", hello.run, hello.rank)
             self._add(member, now)
         if member.refused:  # it asks again, and so do we
             member.refused, member.hello_at = "", now

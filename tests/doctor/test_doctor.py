@@ -73,7 +73,7 @@ def test_a_relay_is_told_as_one_with_whether_it_has_anybody_to_send_to(tmp_path:
     assert reaches.exit_code == 0
     assert "it is a relay of rankscope " in reaches.output
     assert alone.exit_code == 1
-    text = f"That relay has nobody to send to (There is no connection to {nobody}: what comes is"
+    text = f"That relay has nobody to send to (There is no connection to {nobody} yet: what comes"
     assert text in alone.output
 
 

@@ -159,7 +159,7 @@ def test_it_says_when_there_is_a_connection_again(tmp_path: Path) -> None:
     start_collector(tmp_path / "runs", port=at.rpartition(":")[2])
     said = ended(relay).splitlines()
     texts = [line.partition(" ")[2] for line in said]
-    lost = texts.index(f"There is no connection to {at}: what comes is kept.")
+    lost = texts.index(f"There is no connection to {at} yet: what comes is kept.")
     assert texts.index(f"There is a connection to {at}.") > lost
     run = open_run(tmp_path / "runs" / "demo")
     assert_each_frame_is_stored_once(run, 1, 3)

@@ -41,7 +41,8 @@ def test_spool_and_upstream_are_told_over_http(tmp_path: Path) -> None:
     counters = ask(f"{where['health']}/counters")[1]
     assert (code, counters["is_connected"]) == (200, False)
     assert (
-        said["status"] == f"There is no connection to tcp://127.0.0.1:{port}: what comes is kept."
+        said["status"]
+        == f"There is no connection to tcp://127.0.0.1:{port} yet: what comes is kept."
     )
     assert counters["status"] == said["status"]
     assert counters["dropped"] == {}
