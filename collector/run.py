@@ -74,6 +74,9 @@ class Run:
         self.settings = settings
         self.streams: dict[str, Stream] = {}
         self.records = 0
+        """Committed, patches among them."""
+        self.patches = 0
+        """Of records that were committed before."""
         self.alerts = 0
         self.lost_frames = 0
         self.lag_s = 0.0
@@ -84,6 +87,8 @@ class Run:
         self._ready: Batch | None = None
         """What was gathered, and is to be stored with the next commit."""
         self._next_record = writer.next_record
+        self._committed = writer.next_record - 1
+        """Index of the newest record that is durable."""
         self._usual_bytes = 0
         """What a record takes of memory, by the last."""
         self._newest = writer.newest()
@@ -545,6 +550,9 @@ class Run:
     def _release(self, stored: Batch) -> None:
         """All of it is durable."""
         self.records += len(stored.records)
+        for one in stored.records:
+            self.patches += one.index <= self._committed
+            self._committed = max(self._committed, one.index)
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)

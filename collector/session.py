@@ -571,7 +571,8 @@ class Collector:
     def _finish(self, run: Run, now: float) -> None:
         try:
             run.close(now)
-            logger.info("Run %r is stored: %d records since we began.", run.name, run.records)
+            number = run.records - run.patches
+            logger.info("Run %r is stored: %d records since we began.", run.name, number)
         except StoreError as error:
             logger.error("Run %r could not be finished: %s", run.name, error)
         self._count(run)

@@ -91,6 +91,8 @@ class Relay:
             self._add(Member.make(spool, kept, decode(kept.hello, "agent")), now)
         if spool.frames:
             logger.info("%d frames are left in the spool and will be sent.", spool.frames)
+        elif settings.spool is not None and not settings.first_hello_s:
+            logger.warning("The spool %s is empty: there is nothing to send.", settings.spool)
 
     # From below ----------------------------------------------------------------------------------
 

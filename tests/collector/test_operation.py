@@ -183,6 +183,26 @@ def test_log_lines_are_json_if_wanted(tmp_path: Path) -> None:
     assert said["time"].endswith("+00:00")
 
 
+def test_a_record_that_a_late_rank_patches_is_told_once(tmp_path: Path) -> None:
+    process, where = start_with_health(tmp_path, "--deadline", "0.3", "--until-done")
+    boxes = [outbox(where["address"], rank, 2, stream=f"stream-{rank}") for rank in range(2)]
+    send(boxes[1], [0])
+    send(boxes[0], range(3))
+
+    def records() -> float:
+        for box in boxes:
+            box.poll(time.monotonic())
+        return ask(f"{where['health']}/counters")[1]["records"]
+
+    wait_until(lambda: records() == 3)
+    send(boxes[1], [1, 2])
+    wait_until(lambda: records() == 5)
+    assert close_all(boxes) == [True, True]
+    assert process.wait(15) == 0
+    assert "Run 'demo' is stored: 3 records since we began." in process.communicate()[1]
+    assert open_run(tmp_path / "demo").records()["ranks"].tolist() == [2, 2, 2]
+
+
 MIB = 1 << 20
 RANKS, SITES = (
     48,
