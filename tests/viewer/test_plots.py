@@ -330,7 +330,7 @@ def test_runs_are_told_apart_in_one_plot(broken_job: Path, frame: pd.DataFrame) 
 def test_histograms_of_runs_are_told_apart_in_one_plot(
     broken_job: Path, frame: pd.DataFrame
 ) -> None:
-    run, before = open_run(broken_job), frame[frame["metadata", "step"] <= 50]
+    run, before = open_run(broken_job), frame.loc[frame["metadata", "step"] <= 50]
     both = {"as it was": run, "exported": frame}
 
     drawn = plots.exponent_histogram(both, site=[ORIGIN, OTHER], step=45, formats=())
