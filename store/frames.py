@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..sketch.errors import SettingError
 from ..sketch.regions import piece_of
 from .incidents import by_identity
 from .layout import COLUMNS
@@ -29,6 +28,7 @@ from .selection import (
     STEP,
     TIME,
     Indices,
+    check_attempt,
     choose_records,
     ranks_in,
 )
@@ -110,16 +110,6 @@ def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
     for column in ("first_step", "last_step"):  # `astype` of a frame takes ten times as long
         frame[column] = frame[column].astype("Int64")
     return frame
-
-
-def check_attempt(attempt: int, attempts: Sequence[Attempt]) -> None:
-    """That a run which has attempts has this one.
-
-    Raises:
-        SettingError: it has not.
-    """
-    if attempts and not 0 <= attempt < len(attempts):
-        raise SettingError(f"There is no attempt {attempt}; there are {len(attempts)}.")
 
 
 def hosts_frame(attempts: Sequence[Attempt], attempt: int | None) -> pd.DataFrame:

@@ -33,7 +33,6 @@ from .format_table import Question, Scale, format_table
 from .frames import (
     alerts_frame,
     attempts_frame,
-    check_attempt,
     events_frame,
     gaps_frame,
     health_frame,
@@ -64,6 +63,7 @@ from .selection import (
     Chosen,
     Indices,
     Steps,
+    check_attempt,
     choose_records,
     is_counted,
     lengths_of,

@@ -18,7 +18,6 @@ from .arrays import Arrays, Index
 from .chunks import read_regions
 from .decoded import Decoded
 from .deferred import Deferred, along
-from .frames import check_attempt
 from .implied import moments_of, spread_of_one
 from .layout import ARRAYS, COLUMNS, RANK_FRAMES
 from .naming import holds_repository, what_is_at
@@ -33,6 +32,7 @@ from .selection import (
     Indices,
     Labels,
     Steps,
+    check_attempt,
     choose_records,
     choose_sites,
     choose_step,

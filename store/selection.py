@@ -182,6 +182,16 @@ def choose_step(facts: Indices, step: int, attempt: int | None = None, *, delete
     raise SettingError(f"Step {step} {what}; {nearest(every, step)}.")
 
 
+def check_attempt(attempt: int, attempts: Sequence[object]) -> None:
+    """That a run which has attempts has this one.
+
+    Raises:
+        SettingError: it has not.
+    """
+    if attempts and not 0 <= attempt < len(attempts):
+        raise SettingError(f"There is no attempt {attempt}; there are {len(attempts)}.")
+
+
 def nearest(recorded: Indices, step: int) -> str:
     """Which of the recorded steps, which ascend, are next to one that is not among them."""
     place = int(np.searchsorted(recorded, step))
