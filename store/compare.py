@@ -363,7 +363,7 @@ def _why_bits_cannot_be_known(one: Reader, other: Reader) -> str:
     if one.is_imported or other.is_imported:
         return "A LogFrame keeps no checksums, so that bits of a run made of one are not known."
     meshes = [
-        {str(sorted(attempt.mesh.items())) for attempt in reader.meta.attempts}
+        {str(sorted(attempt.mesh.items())) for attempt in reader.attempts}
         for reader in (one, other)
     ]
     if meshes[0] == meshes[1] and len(meshes[0]) == 1:

@@ -1111,7 +1111,10 @@ class Run:
     @property
     def site_infos(self) -> Sequence[SiteInfo]:
         """The sites of the run, in the order of their index."""
-        return self._reader.meta.sites
+        reader = self._reader
+        if reader.attempt is None:
+            return reader.meta.sites
+        return reader.sites(np.arange(len(reader.meta.sites)))
 
     def site_infos_of(self, attempt: int) -> Sequence[SiteInfo]:
         """The same as they were in an attempt, or in the next that saw them.

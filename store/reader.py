@@ -41,7 +41,7 @@ from .selection import (
     is_one,
     within,
 )
-from .state import IMPORTED, Meta, State
+from .state import IMPORTED, Attempt, Meta, State
 
 CACHED_BYTES = 64 << 20
 """Chunks, as they are stored, that a reader keeps: they never change, and a viewer asks again."""
@@ -140,6 +140,12 @@ class Reader:
                 "that it was made of."
             )
         return self.attempt
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Those whose records are read."""
+        known = self.meta.attempts
+        return known if self.attempt is None else known[self.attempt : self.attempt + 1]
 
     def label(self, place: int) -> str:
         """The label of the site at an index."""

@@ -108,6 +108,15 @@ def on_device(
     return host.to(device, non_blocking=True)
 
 
+def keep_for_stream(tensor: torch.Tensor) -> None:
+    """Its memory is nobody else's before what is queued on the current stream has used it.
+
+    It may have been made on another stream.
+    """
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
 def stack(rows: Sequence[Columns]) -> Columns:
     """Single rows as columns."""
     counts, moments, checksum, histogram = zip(*rows, strict=True)

@@ -21,7 +21,7 @@ from ...sketch.table import ABS_MIN, MAX, MIN, UNSEEN, SketchTable
 from ..interruption import Lock
 from ..reading import Reading
 from ..steptable import StepTable
-from .arithmetic import Columns, columns_of, row_words
+from .arithmetic import Columns, columns_of, keep_for_stream, row_words
 from .counting import Counters, CountsHome, ToCount
 from .found import Found
 from .sampling import sample_of
@@ -69,6 +69,19 @@ def has_passed(event: torch.cuda.Event, device: torch.device) -> bool:
         return event.query()
 
 
+def numbered(device: torch.device) -> torch.device:
+    """The device with its number: that of the current one, where it has none."""
+    return torch.empty(0, device=device).device
+
+
+def raw_stream(device: torch.device) -> int:
+    """The current stream of a GPU that has its number; 0 is the default one.
+
+    What torch has for the public, `current_stream`, takes 8 us.
+    """
+    return torch._C._cuda_getCurrentRawStream(device.index)  # pyright: ignore[reportPrivateUsage]
+
+
 class Streams:
     """Lets one stream of a GPU after the other have what they share.
 
@@ -78,7 +91,7 @@ class Streams:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._index = torch.empty(0, device=device).device.index
+        self._device = numbered(device)
         self._used = torch.cuda.Event()
         self._is_recorded = True
         self._own: torch.cuda.Stream | None = None
@@ -86,16 +99,13 @@ class Streams:
 
     def begin(self) -> None:
         """It is the turn of the current stream."""
-        # What torch has for the public, `current_stream`, takes 8 us.
-        raw = torch._C._cuda_getCurrentRawStream(  # pyright: ignore[reportPrivateUsage]
-            self._index
-        )
-        if raw == 0 and not self._is_recorded:
-            return
+        raw = raw_stream(self._device)
         if not self._is_recorded:
-            self._used.record(torch.cuda.default_stream(self._index))
+            if raw == 0:
+                return
+            self._used.record(torch.cuda.default_stream(self._device))
             self._is_recorded = True
-        stream = torch.cuda.current_stream(self._index)
+        stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._used)
         self._own = stream if raw else None
 
@@ -265,8 +275,7 @@ class DeviceMeter:
             if old_rows:
                 for new, kept in zip(self._columns(), columns_of(old, old_rows), strict=True):
                     new[:old_rows] = kept
-                if self._device.type == "cuda":  # it may have been made on another stream
-                    old.record_stream(torch.cuda.current_stream(self._device))
+                keep_for_stream(old)
             pin = self._device.type == "cuda"
             self._hosts = [
                 torch.empty(length, dtype=torch.int64, device="cpu", pin_memory=pin)

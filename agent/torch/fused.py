@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..reading import Reading
-from .arithmetic import Columns, columns_of, on_device, row_words
+from .arithmetic import Columns, columns_of, keep_for_stream, on_device, row_words
 from .found import Found
 from .tables import NOT_THERE, Run, Together, chunks_of, numbers_of, rounds_of, together
 
@@ -164,8 +164,8 @@ class Fused:
             if len(self._tables) >= TABLES:
                 self._tables = {}
             known = self._tables[table] = on_device(table, self._device)
-        elif self._device.type == "cuda":  # it may have been made on another stream
-            known.record_stream(torch.cuda.current_stream(self._device))
+        else:
+            keep_for_stream(known)
         return known
 
 

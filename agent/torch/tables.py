@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK, Region
 from ..reading import Reading
-from .arithmetic import on_device
+from .arithmetic import keep_for_stream, on_device
 from .found import Found
 
 FAN = 20
@@ -109,9 +109,9 @@ class Together:
             words[0][:, 0] = addresses[self._owners[is_there[self._owners]]]
             tables = [on_device(table, device) for table in words]
             self._kept = addresses, tables
-        elif device.type == "cuda":  # they may have been made on another stream
+        else:
             for table in tables:
-                table.record_stream(torch.cuda.current_stream(device))
+                keep_for_stream(table)
         return tables
 
 

@@ -72,6 +72,21 @@ def test_runs_that_are_alike_do_not_part(written: Callable[..., Run]) -> None:
     assert "not a bit differs" in found.text
 
 
+def test_attempts_on_other_meshes_do_not_hide_the_bits_of_one(
+    written: Callable[..., Run], record: Make
+) -> None:
+    run = written("one", {})
+    with RunWriter.open(run.path, run="one") as writer:
+        assert writer.catalog.attempt_of("again") == 1
+        writer.catalog.set_attempt(1, 2, {"dp": 2}, [])
+        writer.commit([record(STEPS, tensors(0, {}), step=0, attempt=1)], streams={})
+    run.refresh()
+
+    assert run.compare(written("other", {})).bits_unknown
+    assert not run.of_attempt(0).compare(written("another", {})).bits_unknown
+    assert run.of_attempt(1).compare(written("more", {})).bits_unknown
+
+
 def test_a_bit_parts_before_a_number(written: Callable[..., Run], sites: list[SiteInfo]) -> None:
     """Site 1 by rounding in step 3, site 0 twice as large from step 7 on."""
     factors = {(3, 1): 1 + 2.0**-20, **{(step, 0): 2.0 for step in range(7, STEPS)}}

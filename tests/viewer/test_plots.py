@@ -349,6 +349,11 @@ def test_histograms_of_runs_are_told_apart_in_one_plot(
     assert bars.loc["+∞", "x1"] == pytest.approx(beside.loc["+∞", "x0"])
     assert bars.loc["+∞", "colour"] != beside.loc["+∞", "colour"]
 
+    some = frame.loc[frame["metadata", "name"] != ORIGIN.partition(":")[2]]
+    partly = plots.exponent_histogram({"some": some, "all": run}, name="blocks", kind="activation")
+    assert [part.label for part in parts(partly.values()[0], hv.Curve)][:2] == ["some", "all"]
+    [alone] = [one for one in partly.values() if titles(one) == [f"{ORIGIN}, step 59"]]
+    assert parts(alone, hv.Curve)[0].label == "all"
     trained = plots.exponent_histogram({"a": run, "b": run}, site=OTHER, training="loss")
     assert titles(trained) == [f"{OTHER}, step 59", "loss"]
     last = plots.exponent_histogram({"run": run, "before": before}, site=OTHER)

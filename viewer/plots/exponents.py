@@ -20,7 +20,7 @@ from ..figures.exponents import NEAR, ZONE_COLOURS
 from ..life import Life
 from ..spectrum import ASIDE, NOT_FINITE, Spectrum, outline, site_format, zones
 from . import look
-from .opening import source_of, sources_of
+from .opening import naming, source_of, sources_of
 from .source import Data, Many, Source, Training, one_kind
 from .training import alongside, beneath, of_runs
 
@@ -66,6 +66,19 @@ class Frame:
         """First and last place of the axis."""
         left, right = len(self.left), len(self.right)
         return self.start - self.spacing * (left + 0.7), self.end + self.spacing * (right + 0.7)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Which of the runs is drawn, and of how many."""
+
+    number: int
+    of: int
+
+    @property
+    def colour(self) -> str:
+        """That of the run; empty where it is alone: then parts have colours of their own."""
+        return look.CYCLE[self.number % len(look.CYCLE)] if self.of > 1 else ""
 
 
 def exponent_histogram(
@@ -119,8 +132,9 @@ def exponent_histogram(
     every = [one for by_run in found.values() for one in by_run.values()]
     frame = _frame(every, drawn, of=of, explicit=formats is not None, logarithmic=logarithmic)
     names = _aside_names(first)
+    slots = {run: Slot(number, len(sources)) for number, run in enumerate(sources)}
     plots = [
-        _histogram(by_run, some, frame, names, style=style, of=of, logarithmic=logarithmic)
+        _histogram(by_run, slots, some, frame, names, style=style, of=of, logarithmic=logarithmic)
         for by_run, some in zip(found.values(), drawn, strict=True)
     ]
     plot = look.facets(plots, columns=columns, shared=True)
@@ -150,16 +164,6 @@ def chosen(source: Source, site: Many, kind: Many, name: str | None, most: int =
     return found
 
 
-def chosen_in(
-    run: str, source: Source, site: Many, kind: Many, name: str | None, most: int = MOST
-) -> list[str]:
-    """The same; the error names the run, where there are several."""
-    try:
-        return chosen(source, site, kind, name, most=most)
-    except SettingError as error:
-        raise SettingError(f"{run}: {error}" if run else str(error)) from None
-
-
 def _spectra(
     sources: Mapping[str, Source],
     site: Many,
@@ -171,11 +175,9 @@ def _spectra(
     """By site, and by run that has it."""
     found: dict[str, dict[str, Spectrum]] = {}
     for run, source in sources.items():
-        for one in chosen_in(run, source, site, kind, name):
-            try:
+        with naming(run):
+            for one in chosen(source, site, kind, name):
                 found.setdefault(one, {})[run] = _spectrum(source, one, step, view)
-            except SettingError as error:
-                raise SettingError(f"{run}: {error}" if run else str(error)) from None
     return found
 
 
@@ -263,6 +265,7 @@ def _aside_names(source: Source) -> dict[str, str]:
 
 def _histogram(
     by_run: Mapping[str, Spectrum],
+    slots: Mapping[str, Slot],
     formats: Sequence[NumberFormat],
     frame: Frame,
     names: dict[str, str],
@@ -272,17 +275,16 @@ def _histogram(
     logarithmic: bool,
 ) -> look.Plot:
     height = hv.Dimension(f"{of} of elements" if of == "share" else "elements")
-    several, parts = len(by_run) > 1, list[look.Plot]()
+    several, parts = len(slots) > 1, list[look.Plot]()
     steps = {one.step for one in by_run.values()}
-    for number, (run, one) in enumerate(by_run.items()):
-        unit = max(one.total, 1) if of == "share" else 1
-        slot = Slot(number, len(by_run), look.CYCLE[number % len(look.CYCLE)] if several else "")
+    for run, one in by_run.items():
+        unit, slot = max(one.total, 1) if of == "share" else 1, slots[run]
         inside = style == "bars" and not several
         parts += _bars(one, formats, frame, names, unit, slot, inside=inside)
         if not inside:
             label = f"{run}, step {one.step}" if len(steps) > 1 else run
             parts.append(_outline(one, unit, frame, height, slot, label, smooth=style == "smooth"))
-    parts += _edges(formats, frame, height, first=len(by_run))
+    parts += _edges(formats, frame, height, first=len(slots))
     one = next(iter(by_run.values()))
     text = one.site if len(steps) > 1 else f"{one.site}, step {one.step}"
     text += f", {words.view_name(str(one.view))}" if one.view != "merged" else ""
@@ -298,15 +300,6 @@ def _histogram(
         ylabel=height.name,
         entries=3 * len(formats) + len(by_run) * several,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Which of several runs is drawn, of how many, and in which colour; empty: in that of what."""
-
-    number: int
-    of: int
-    colour: str
 
 
 def _bars(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 import pandas as pd
 
@@ -41,3 +42,12 @@ def sources_of(data: object) -> dict[str, Source]:
     if not data:
         raise SettingError("`data` is empty: give a run, or several by name.")
     return {str(name): source_of(one) for name, one in data.items()}
+
+
+@contextmanager
+def naming(run: str) -> Generator[None]:
+    """Errors name the run, where there are several."""
+    try:
+        yield
+    except SettingError as error:
+        raise SettingError(f"{run}: {error}" if run else str(error)) from None

@@ -17,8 +17,8 @@ from ..curves import Curves
 from ..figures import colours
 from ..figures.lines import lonely
 from . import look
-from .exponents import MOST, chosen_in
-from .opening import source_of, sources_of
+from .exponents import MOST, chosen
+from .opening import naming, source_of, sources_of
 from .source import Data, Many, Source, Training, one_kind, run_of
 from .training import STEP, alongside, beneath, of_runs, ranks_drawn
 
@@ -105,10 +105,10 @@ def scalar_lines(
     wanted = [statistic] if isinstance(statistic, str) else [*statistic]
     logarithmic = all(grid.is_logarithmic(one, str(view), scale) for one in wanted)
     sources = sources_of(data)
-    whose = {
-        run: chosen_in(run, source, site, kind, name, MOST if facet == "site" else MOST_LINES)
-        for run, source in sources.items()
-    }
+    most, whose = MOST if facet == "site" else MOST_LINES, dict[str, list[str]]()
+    for run, source in sources.items():
+        with naming(run):
+            whose[run] = chosen(source, site, kind, name, most)
     if ranks:
         plots = [
             _rank_lines(data, wanted, one, steps, logarithmic)

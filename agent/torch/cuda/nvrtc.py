@@ -20,6 +20,7 @@ import torch
 # Compiled, and without types.
 from cuda.bindings import driver, nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
+from ..device import numbered, raw_stream
 from .launch import (
     BLOCKS_AT_ONCE,
     COUNTED,
@@ -71,7 +72,7 @@ class Module:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = torch.empty(0, device=device).device  # with its number
+        self._device = numbered(device)
         target = target_of(self._device)
         number = _checked(driver.cuDeviceGet(self._device.index))
         self._context = _checked(driver.cuDevicePrimaryCtxRetain(number))
@@ -117,11 +118,8 @@ class Module:
 
     def _queue(self, name: str, blocks: int, arguments: ctypes.Structure, shared: int) -> None:
         addresses = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for. What torch
-        # has for the public, `current_stream`, takes 8 us.
-        stream = torch._C._cuda_getCurrentRawStream(  # pyright: ignore[reportPrivateUsage]
-            self._device.index
-        )
+        # torch's default stream is the legacy one, whatever `cuda-bindings` takes 0 for.
+        stream = raw_stream(self._device)
         _checked(
             driver.cuLaunchKernel(
                 self._functions[name],

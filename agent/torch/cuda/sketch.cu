@@ -20,7 +20,7 @@ template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
     Held<Bits> raw[PER];
     u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
     if constexpr (!IS_PIECE) keys.move_to(job, tile, place_of<Bits>(0));
-    const u64 before = checksum[0];
+    const u64 before = checksum[0];  // which has the elements of counted tiles already
     if (counting.has(tile)) present = counting.left_out_of(raw);
     add_tile<K, IS_PIECE>(job, chunk, tile, keys, raw, present, pivot, largest, table, sums,
                           checksum[0], extremes);

@@ -75,10 +75,16 @@ struct Words {
     u32 words[PER / 2];
   };
 
+  // Those of a tile whose first vector this thread has at an address.
   __device__ void load(const uint4* from) {
     for (int i = 0; i < PER / VECTOR<u16>; i++) vectors[i] = __ldcs(from + i * THREADS);
   }
 };
+
+// This thread's first vector of the tile that begins with an element.
+__device__ const uint4* vector_at(const Chunk& chunk, i64 element) {
+  return (const uint4*)((const u16*)chunk.address + element) + threadIdx.x;
+}
 
 // The weights of all of a thread's elements of a tile.
 template <bool IS_PIECE>
@@ -147,7 +153,7 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
     if (!window.magnitudes || chunk.address % 16 || chunk.stop - start < WORTH) return;
     for (int i = threadIdx.x; i < 4 * window.places(); i += THREADS) value_counters[i] = 0;
     Words own;
-    own.load((const uint4*)((const u16*)chunk.address + start) + threadIdx.x);
+    own.load(vector_at(chunk, start));
     if (__syncthreads_count(!all_inside(window, own.words)) > FEW) return;
     end = start + (chunk.stop - start) / TILE * TILE;
     for (int first = 0; first < BLOCK; first += TILE) count_tiles(job, chunk, first, checksum);
@@ -157,7 +163,7 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   // keys within a block is the same for all, and of 32 blocks each lane knows the key of one.
   __device__ void count_tiles(const Job& job, const Chunk& chunk, int first, u64& checksum) {
     const int tiles = (int)((end - start - first + BLOCK - 1) / BLOCK), lanes = 32;
-    const uint4* from = (const uint4*)((const u16*)chunk.address + start + first) + threadIdx.x;
+    const uint4* from = vector_at(chunk, start + first);
     Keys keys;
     keys.of_block = 0;
     keys.within = job.within + first + place_of<u16>(0);
