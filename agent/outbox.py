@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -205,13 +205,19 @@ class Outbox:
         self._sender.flush(self._connection.put)
 
     def beat(
-        self, now: float, *, step: int, site: str, tensors: int, health: Mapping[str, float]
+        self,
+        now: float,
+        *,
+        step: int,
+        site: str,
+        tensors: int,
+        health: Callable[[], dict[str, float]],
     ) -> None:
         """Say that this rank is alive, and where; at most every two seconds."""
         if self._is_inert() or self._sender.welcome is None or now < self._next_beat:
             return
         self._next_beat = now + BEAT_S
-        state = State(step=step, site=site[:MAX_NAME], health=dict(health), tensors=tensors)
+        state = State(step=step, site=site[:MAX_NAME], health=health(), tensors=tensors)
         self._connection.put([encode(state)])
 
     def take_alerts(self) -> list[Alerts]:

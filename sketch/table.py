@@ -79,14 +79,19 @@ class SketchTable:
     @classmethod
     def empty(cls, rows: int) -> SketchTable:
         """The identity of `merge`, `rows` times."""
-        table = cls(
+        table = cls.unset(rows)
+        table.clear()
+        return table
+
+    @classmethod
+    def unset(cls, rows: int) -> SketchTable:
+        """Rows that hold anything, for whoever writes all of them."""
+        return cls(
             np.empty((rows, len(COUNTS)), np.int64),
             np.empty((rows, len(MOMENTS))),
             np.empty(rows, np.uint64),
             np.empty((rows, BINS), np.int64),
         )
-        table.clear()
-        return table
 
     @classmethod
     def concatenate(cls, tables: Sequence[SketchTable]) -> SketchTable:

@@ -32,10 +32,20 @@ from numpy.typing import NDArray
 
 from ...sketch.elements import BLOCK
 from ...sketch.reference import sketch_array
-from ...sketch.table import ABS_MIN, BINS, COUNTS, MAX, MIN, MOMENTS, SketchTable
+from ...sketch.table import BINS, COUNTS, MOMENTS, SketchTable
 from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
 from ..kernel.dtypes import DTYPES, SIZES
-from ..kernel.items import ITEM, cut_into, task_of_one, told_if_long, unite
+from ..kernel.items import (
+    COLUMNS,
+    ITEM,
+    ITEMS,
+    SCRATCH,
+    TASK,
+    cut_into,
+    task_of_one,
+    told_if_long,
+    unite,
+)
 from ..kernel.scratch import SCRATCH_BYTES
 from ..strides import regions_of
 from .pieces import Piece
@@ -113,27 +123,17 @@ def _take_scratch(scratch, taken):
 
 
 @compiled
-def _clear(numbers):
-    """Make a row the identity of the merge."""
-    numbers[:] = 0
-    moments = numbers[_COUNTS : _COUNTS + _MOMENTS].view(np.float64)
-    moments[MIN] = moments[ABS_MIN] = np.inf
-    moments[MAX] = -np.inf
-
-
-@compiled
 def _sketch_into(row, items, base, task, kernel, item, other):
     """Merge the sketches of the items of one array, which begins at `base`, into a row."""
     for i in range(items.shape[0]):
         into = other if i else row
-        _clear(into)
         item[:] = items[i]
         item[0] += base
         task[0], task[1] = 0, 0
-        task[12] = into.ctypes.data
-        task[13] = task[12] + 8 * _COUNTS
-        task[14] = task[13] + 8 * _MOMENTS
-        task[15] = task[14] + 8
+        task[COLUMNS] = into.ctypes.data
+        task[COLUMNS + 1] = task[COLUMNS] + 8 * _COUNTS
+        task[COLUMNS + 2] = task[COLUMNS + 1] + 8 * _MOMENTS
+        task[COLUMNS + 3] = task[COLUMNS + 2] + 8
         call_at(kernel, task.ctypes.data)
         if i:
             unite(_columns(row), _columns(other))
@@ -151,7 +151,7 @@ def _sketch_rows(frame, kernel, task, scratch):
         elements *= size
     n = _words(given[_DIMS], given[_RANK])[given[_RANK] - 2]
     item, other = np.empty(ITEM, np.int64), np.empty(_NUMBERS, np.int64)
-    task[2], task[3], task[5] = scratch, 1, item.ctypes.data
+    task[SCRATCH], task[ITEMS] = scratch, item.ctypes.data
     for i in range(rows):
         items = numba.carray(address_of(given[_DATA] + 8 * ITEM * n * i), (n, ITEM), np.int64)
         base = x[_DATA] + i * (elements // rows) * SIZES[items[0, 3]]
@@ -184,7 +184,7 @@ def _handler_from(sources):
         place = _take_scratch(scratch, taken)
         own = np.zeros(SCRATCH_BYTES if place < 0 else 0, np.uint8)
         mine = own.ctypes.data if place < 0 else scratch + place * SCRATCH_BYTES
-        _sketch_rows(frame, kernel, _words(task, 16).copy(), mine)
+        _sketch_rows(frame, kernel, _words(task, TASK).copy(), mine)
         call_at(put, found.ctypes.data)
         own[:1] = found[:1] = 0  # they must live until here
         if place >= 0:

@@ -367,6 +367,4 @@ class Scope(Block):
         for told in self._streams.take_alerts():
             untold = self._callbacks.hear(told.alerts, told.more)
             self._telling.counters["alerts_untold"] += untold
-        self._streams.beat(
-            now, step=self._step, tensors=len(self._book.sites), health=self.health()
-        )
+        self._streams.beat(now, step=self._step, tensors=len(self._book.sites), health=self.health)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from ...wire.complaints import Complaints
@@ -45,7 +45,9 @@ class Streams:
         for outbox in self.outboxes:
             outbox.poll(now)
 
-    def beat(self, now: float, *, step: int, tensors: int, health: Mapping[str, float]) -> None:
+    def beat(
+        self, now: float, *, step: int, tensors: int, health: Callable[[], dict[str, float]]
+    ) -> None:
         """`Outbox.beat` of all."""
         for outbox in self.outboxes:
             outbox.beat(now, step=step, site="", tensors=tensors, health=health)

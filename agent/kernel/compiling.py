@@ -180,6 +180,9 @@ LINE = 16
 """Numbers of float32 in a cache line."""
 CONTRACT = ("contract",)
 """A product and a sum may be rounded once."""
+IN_TURN = (2, 5, 6)
+"""The sums that have two totals each: a product and a sum take four cycles, for which the next would
+wait. For two of all there are too few registers."""
 
 
 def _terms(builder, x, turn, magnitude):
@@ -203,7 +206,7 @@ def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
 
     Args:
         values: the address of the first number.
-        signs: the address of the first of as many float32, which are 1 or -1.
+        signs: the address of the first of as many float64, which are 1 or -1.
         lines: how many times `LINE` numbers there are.
         ahead: the address of the first line to fetch, which may lie outside of any array.
         stride: how many bytes further the next one lies.
@@ -223,24 +226,24 @@ def sums_of_lines(typing_context, values, signs, lines, ahead, stride):
             ir.FunctionType(double, (double, wide)),
             f"llvm.vector.reduce.fadd.v{lanes}f64",
         )
-        found = [cgutils.alloca_once_value(builder, none) for _ in range(7)]
-        numbers, turns = (builder.inttoptr(one, narrow.as_pointer()) for one in (values, signs))
+        found = [[cgutils.alloca_once_value(builder, none) for _ in range(7)] for _ in range(2)]
+        numbers = builder.inttoptr(values, narrow.as_pointer())
+        turns = builder.inttoptr(signs, wide.as_pointer())
 
         with cgutils.for_range(builder, lines) as loop:
             _prefetch(builder, builder.add(ahead, builder.mul(loop.index, stride)))
             for part in range(LINE // lanes):
                 place = builder.mul(loop.index, word(LINE // lanes))
                 place = [builder.add(place, word(part))]
-                x, turn = (
-                    builder.fpext(builder.load(builder.gep(one, place), align=4), wide)
-                    for one in (numbers, turns)
-                )
-                terms = _terms(builder, x, turn, magnitude)
-                for term, total in zip(terms, found, strict=True):
+                x = builder.fpext(builder.load(builder.gep(numbers, place), align=4), wide)
+                turn = builder.load(builder.gep(turns, place), align=8)
+                for k, term in enumerate(_terms(builder, x, turn, magnitude)):
+                    total = found[part % 2 if k in IN_TURN else 0][k]
                     builder.store(builder.fadd(builder.load(total), term, flags=CONTRACT), total)
+        pairs = [[builder.load(total) for total in both] for both in zip(*found, strict=True)]
+        totals = [builder.fadd(*both) for both in pairs]
         sums = [
-            builder.call(add_up, [double(0.0), builder.load(total)], fastmath=("reassoc",))
-            for total in found
+            builder.call(add_up, [double(0.0), total], fastmath=("reassoc",)) for total in totals
         ]
         return context.make_tuple(builder, signature.return_type, sums)
 

@@ -51,7 +51,7 @@ FIRST_FIELD = 1023 + FIRST_EXPONENT
 
 
 @compiled
-def sketch_doubles(item, within, keys, chunk, scratch_keys, counts, moments, histogram):
+def sketch_doubles(item, within, chunk, scratch_keys, counts, moments, histogram):
     """One work item of float64 into its row; returns the checksum."""
     address, start, length = item[0], item[1], item[2]
     checksum = np.uint64(0)
@@ -59,7 +59,7 @@ def sketch_doubles(item, within, keys, chunk, scratch_keys, counts, moments, his
     finite = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key, _ = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, _ = keys_of(item, begin, n, within, scratch_keys)
         x = numba.carray(address_of(address + 8 * begin), (n,), np.float64)
         checksum += checksum_of_doubles(x.view(np.uint64), hashes, key)
         m = _count(x, x.view(np.uint64), counts, histogram)

@@ -54,13 +54,13 @@ def glance(item, values, tables, word, counts, moments):
 
 
 @compiled
-def checksum_of_item(item, within, keys, words, scratch_keys):
+def checksum_of_item(item, within, words, scratch_keys):
     """The checksum of one work item."""
     address, start, length, code = item[0], item[1], item[2], item[3]
     checksum = np.uint64(0)
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key, _ = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, _ = keys_of(item, begin, n, within, scratch_keys)
         if code == FLOAT64:
             doubles = numba.carray(address_of(address + 8 * begin), (n,), np.uint64)
             checksum += checksum_of_doubles(doubles, hashes, key)

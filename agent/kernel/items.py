@@ -34,12 +34,15 @@ from numba import cfunc, njit
 from numba.core import types
 from numpy.typing import NDArray
 
-from ...sketch.elements import BLOCK, WITHIN, Region, block_key
+from ...sketch.elements import BLOCK, WITHIN, Region
 from ...sketch.exact_counts import FineExponents
 from ...sketch.table import (
+    ABS_MIN,
     BINS,
     COUNT,
     COUNTS,
+    MAX,
+    MIN,
     MOMENTS,
     NAN,
     NEG_INF,
@@ -80,6 +83,9 @@ SKETCHED, GLANCED, COMPARED = 0, 1, 2
 ITEM = 11
 """Numbers of a work item, see `sketch_items`."""
 
+SCRATCH, ITEMS, COLUMNS, TASK = 2, 4, 10, 14
+"""Places of a task where addresses are filled in, and its length, see `_sketch_from`."""
+
 SUBNORMALS = 23
 """Binades below float32's smallest normal number: bins 0 to 22 of the histogram."""
 
@@ -118,7 +124,7 @@ class Team:
 def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
     """One work item into its row, chunk by chunk; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
-    within, within_signs, keys, widened = constants
+    within, within_signs, widened = constants
     words, wide, kept, kept_signs, table, exponents, chunk, word, scratch_keys, scratch_signs = (
         scratch
     )
@@ -128,7 +134,7 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
     finite = 0
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, are_made = keys_of(item, begin, n, within, scratch_keys)
         signs = within_signs[:n]
         if are_made:
             signs_of(hashes, scratch_signs)
@@ -167,6 +173,16 @@ def _sketch_chunks(item, constants, scratch, counts, moments, histogram):
 
 
 @compiled
+def _clear(counts, moments, histogram):
+    """Make a row the identity of the merge."""
+    counts[:] = 0
+    histogram[:] = 0
+    moments[:] = 0.0
+    moments[MIN] = moments[ABS_MIN] = np.inf
+    moments[MAX] = -np.inf
+
+
+@compiled
 def _fill_counts(length, finite, code, table, counts, histogram):
     """Normal bins from the table of exponents, and the counts that follow from bins."""
     zero = finite
@@ -183,45 +199,47 @@ def _fill_counts(length, finite, code, table, counts, histogram):
 def _sketch_from(sources):
     """The C function of `sketch_items`; `sources` makes numba's cache on disk tell versions apart.
 
-    Its pointer is that of int64 [16]: counters of items and of scratch, the address of the scratch,
-    the numbers of items and keys, and the addresses of the arrays. Threads that are given the same
-    pointer share the work.
+    Its pointer is that of int64 [TASK]: counters of items and of scratch, the address of the
+    scratch, the number of items, their address, those of what never changes, and those of the
+    columns of the table, which may hold anything. Threads that are given the same pointer share the
+    work.
     """
 
     def sketch(pointer):
         sources  # noqa: B018  # in the closure: numba's cache has it in its key
-        task = numba.carray(pointer, (16,))
+        task = numba.carray(pointer, (TASK,))
         n = task[3]
-        items = numba.carray(address_of(task[5]), (n, ITEM), np.int64)
-        within = numba.carray(address_of(task[6]), (BLOCK,), np.uint32)
-        signs = numba.carray(address_of(task[7]), (BLOCK,), np.float32)
-        which = numba.carray(address_of(task[8]), (BLOCK,), np.uint32)
-        keys = numba.carray(address_of(task[9]), (task[4],), np.uint32)
-        values = numba.carray(address_of(task[10]), (_VALUES_LENGTH,), np.float64)
-        widened = numba.carray(address_of(task[11]), (_VALUES_LENGTH,), np.uint32)
-        counts = numba.carray(address_of(task[12]), (n, _COUNTS), np.int64)
-        moments = numba.carray(address_of(task[13]), (n, _MOMENTS), np.float64)
-        checksum = numba.carray(address_of(task[14]), (n,), np.uint64)
-        histogram = numba.carray(address_of(task[15]), (n, BINS), np.int64)
+        items = numba.carray(address_of(task[ITEMS]), (n, ITEM), np.int64)
+        within = numba.carray(address_of(task[5]), (BLOCK,), np.uint32)
+        signs = numba.carray(address_of(task[6]), (BLOCK,), np.float64)
+        which = numba.carray(address_of(task[7]), (BLOCK,), np.uint32)
+        values = numba.carray(address_of(task[8]), (_VALUES_LENGTH,), np.float64)
+        widened = numba.carray(address_of(task[9]), (_VALUES_LENGTH,), np.uint32)
+        counts = numba.carray(address_of(task[COLUMNS]), (n, _COUNTS), np.int64)
+        moments = numba.carray(address_of(task[COLUMNS + 1]), (n, _MOMENTS), np.float64)
+        checksum = numba.carray(address_of(task[COLUMNS + 2]), (n,), np.uint64)
+        histogram = numba.carray(address_of(task[COLUMNS + 3]), (n, BINS), np.int64)
         counter = task.ctypes.data
-        chunks, tables, place = scratch_at(task[2] + SCRATCH_BYTES * take_next(counter + 8))
+        chunks, tables, place = scratch_at(task[SCRATCH] + SCRATCH_BYTES * take_next(counter + 8))
         for _ in range(n):
             i = take_next(counter)
             if i >= n:
                 break
             item, row = items[i], (counts[i], moments[i], histogram[i])
+            checksum[i] = 0
+            _clear(*row)
             if item[5]:
                 gather(item, place)
             if item[4]:
                 glance(item, values, tables[2], chunks[7], counts[i], moments[i])
                 if item[4] == COMPARED:
-                    checksum[i] = checksum_of_item(item, within, keys, chunks[0], chunks[8])
+                    checksum[i] = checksum_of_item(item, within, chunks[0], chunks[8])
             elif item[3] == FLOAT64:
-                checksum[i] = sketch_doubles(item, within, keys, chunks[6], chunks[8], *row)
+                checksum[i] = sketch_doubles(item, within, chunks[6], chunks[8], *row)
             elif item[3] > FLOAT16:
-                checksum[i] = sketch_values(item, (within, which, keys, values), tables, *row)
+                checksum[i] = sketch_values(item, (within, which, values), tables, *row)
             else:
-                checksum[i] = _sketch_chunks(item, (within, signs, keys, widened), chunks, *row)
+                checksum[i] = _sketch_chunks(item, (within, signs, widened), chunks, *row)
 
     return sketch
 
@@ -276,11 +294,14 @@ def _measured(counts):
 
 _absorb = njit(nogil=True, cache=True)(_absorb_from(SOURCES))
 
-_keys = block_key(np.arange(1024, dtype=np.uint64))
-_signs = np.where(WITHIN >> np.uint32(31), -1, 1).astype(np.float32)
+_signs = np.where(WITHIN >> np.uint32(31), -1.0, 1.0)
 """Projection signs within a block; the top bit of the block's key turns all of them."""
-_idle: list[NDArray[np.uint8]] = []
-"""Scratch of calls that ended, for the next: what is kept in it is not cleared again."""
+_CONSTANTS = (WITHIN, _signs, WHICH, VALUES, WIDENED)
+_PLACES = tuple(array.ctypes.data for array in _CONSTANTS)
+"""Their addresses: to ask numpy for one takes longer than to sketch a bias."""
+_Task = ctypes.c_int64 * TASK
+_idle: list[tuple[NDArray[np.uint8], int]] = []
+"""Scratch of calls that ended, and its address: what is kept in it is not cleared again."""
 
 
 def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTable:
@@ -295,48 +316,41 @@ def sketch_items(items: NDArray[np.int64], team: Team | None = None) -> SketchTa
     Returns:
         A table of n rows.
     """
-    global _keys
-    table = SketchTable.empty(len(items))
+    table = SketchTable.unset(len(items))
     if not len(items):
         return table
-    blocks = int((items[:, 1] + items[:, 2]).max()) // BLOCK + 1
-    keys = _keys  # another thread may put longer or shorter ones there
-    if blocks > len(keys):
-        keys = _keys = block_key(np.arange(2 * blocks, dtype=np.uint64))
-    scratch = _take_scratch(1 if team is None else team.size)
+    scratch, place = _take_scratch(1 if team is None else team.size)
     tensors = items.copy()  # those of strided tensors are changed
-    arrays = (tensors, WITHIN, _signs, WHICH, keys, VALUES, WIDENED, *table.columns())
-    places = (scratch.ctypes.data, len(items), len(keys), *(array.ctypes.data for array in arrays))
-    task = np.array([0, 0, *places], np.int64)
+    columns = (column.ctypes.data for column in table.columns())
+    task = _Task(0, 0, place, len(items), tensors.ctypes.data, *_PLACES, *columns)
     _, function, address = _c_function()
     if team is None:
-        function(task.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)))
+        function(task)
     else:
-        team.run(address, task.ctypes.data)
-    _idle.append(scratch)
+        team.run(address, ctypes.addressof(task))
+    _idle.append((scratch, place))
     return table
 
 
 def task_of_one() -> tuple[int, NDArray[np.int64], object]:
     """For compiled callers: the address of the C function, and its task of one item.
 
-    Whoever copies the task fills in scratch, item and row; the item has a `Region`. The third owns
-    what the others point to.
+    Whoever copies the task fills in scratch, item and columns. The third owns the function.
     """
     owner, _, address = _c_function()
-    constants = (WITHIN, _signs, WHICH, _keys, VALUES, WIDENED)
-    places = (array.ctypes.data for array in constants)
-    task = np.array([0, 0, 0, 1, len(_keys), 0, *places, 0, 0, 0, 0], np.int64)
-    return address, task, (owner, constants)
+    return address, np.array([0, 0, 0, 1, 0, *_PLACES, 0, 0, 0, 0], np.int64), owner
 
 
-def _take_scratch(threads: int) -> NDArray[np.uint8]:
+def _take_scratch(threads: int) -> tuple[NDArray[np.uint8], int]:
     """uint8 [at least so many, SCRATCH_BYTES]: zero where it must be, and touched as it is used."""
     try:
-        scratch = _idle.pop()
+        kept = _idle.pop()
+        if len(kept[0]) >= threads:
+            return kept
     except IndexError:
-        scratch = np.zeros((0, SCRATCH_BYTES), np.uint8)
-    return scratch if len(scratch) >= threads else np.zeros((threads, SCRATCH_BYTES), np.uint8)
+        pass
+    scratch = np.zeros((threads, SCRATCH_BYTES), np.uint8)
+    return scratch, scratch.ctypes.data
 
 
 def absorb(

@@ -10,19 +10,16 @@ import numpy as np
 from ...sketch.elements import BLOCK
 from .compiling import compiled
 
-MINUS_ONE = np.float32(-1)
-ONE = np.float32(1)
-
 
 @compiled
-def keys_of(item, begin, n, within, keys, scratch):
+def keys_of(item, begin, n, within, scratch):
     """A part of the keys of n elements from `begin` on, a block's first, and what it is xored with.
 
     Those of a piece that does not lie as a whole does are made in `scratch`; whether they are.
     """
     origin, run = item[8], item[9]
     if not run:
-        return within[:n], keys[begin // BLOCK], False
+        return within[:n], _block_key(np.uint64(begin // BLOCK)), False
     if origin % BLOCK == 0 and begin + n <= run:
         return within[:n], _block_key(np.uint64((origin + begin) // BLOCK)), False
     _fill(origin, run, item[10], begin, within, scratch[:n])
@@ -33,7 +30,7 @@ def keys_of(item, begin, n, within, keys, scratch):
 def signs_of(hashes, signs):
     """The signs of the projection."""
     for i in range(hashes.size):
-        signs[i] = MINUS_ONE if hashes[i] >> np.uint32(31) else ONE
+        signs[i] = -1.0 if hashes[i] >> np.uint32(31) else 1.0
 
 
 @compiled

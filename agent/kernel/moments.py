@@ -46,7 +46,7 @@ def _few_sums(values, signs):
     s1 = s2 = s3 = s4 = l1 = s8 = projection = 0.0
     for i in range(values.size):
         v = np.float64(values[i])
-        projection += v * np.float64(signs[i])
+        projection += v * signs[i]
         l1 += abs(v)
         square = v * v
         s1 += v
@@ -84,7 +84,7 @@ def _power_sums(values, signs, pivot, unit):
     s1 = s2 = s3 = s4 = l1 = s8 = projection = 0.0
     for i in range(values.size):
         v = np.float64(values[i])
-        projection += v * np.float64(signs[i])
+        projection += v * signs[i]
         l1 += abs(v)
         d = v - pivot
         square = d * d

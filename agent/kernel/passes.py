@@ -71,23 +71,69 @@ def scan(bits, exponents):
     """One look at float32 bits: extremes, how many are below zero, and the exponent of each.
 
     Returns order-preserving keys of minimum and maximum, bits of the smallest non-zero |x|, less
-    one, and the count. After the last exponent 255 follows, up to a whole number of `GROUP`s.
+    one, and the count. The exponents come in any order; after the last 255 follows, up to a whole
+    number of `GROUP`s.
     """
-    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    small = NO_SMALLEST
-    negative = np.int32(0)
-    signed, n = bits.view(np.int32), bits.size
-    for i in range(n):
-        u = signed[i]
-        exponents[i] = np.uint8(np.uint32(u) >> np.uint32(23))
-        key = np.int32(u ^ ((u >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        low, high = min(low, key), max(high, key)
-        magnitude = np.int32(u & np.int32(0x7FFFFFFF))
-        small = min(small, np.int32(np.int32(magnitude - np.int32(1)) & np.int32(0x7FFFFFFF)))
-        negative = np.int32(negative + np.int32(key < np.int32(-1)))  # -0 has the key -1
+    n, seen = bits.size, (np.int32(-0x80000000), np.uint32(0), NO_SMALLEST, np.int32(0))
+    quarter, words = n // 4, exponents.view(np.uint32)
+    first, second = bits[:quarter], bits[quarter : 2 * quarter]
+    third, fourth = bits[2 * quarter : 3 * quarter], bits[3 * quarter : 4 * quarter]
+    for i in range(quarter):
+        a, b, c, d = first[i], second[i], third[i], fourth[i]
+        words[i] = _four_exponents(a, b, c, d)
+        seen = _seen(d, _seen(c, _seen(b, _seen(a, seen))))
+    for i in range(4 * quarter, n):
+        exponents[i] = np.uint8(bits[i] >> np.uint32(23))
+        seen = _seen(bits[i], seen)
     for i in range(n, -(-n // GROUP) * GROUP):
         exponents[i] = np.uint8(255)
-    return (low, high, small), np.int64(negative)
+    most, highest, small, negative = seen
+    low, high = np.int32(highest), most
+    if low >= 0:  # all have no sign
+        low = _least(bits.view(np.int32))
+    if high < 0:  # all have one
+        high = _least(bits.view(np.int32))
+    return (_key(low), _key(high), small), np.int64(negative)
+
+
+@compiled
+def _four_exponents(a, b, c, d):
+    """Four exponents, a byte each: whole vectors of words need no shuffles for it."""
+    low = ((a >> np.uint32(23)) & np.uint32(0xFF)) | ((b >> np.uint32(15)) & np.uint32(0xFF00))
+    high = ((c >> np.uint32(7)) & np.uint32(0xFF0000)) | (
+        (d << np.uint32(1)) & np.uint32(0xFF << 24)
+    )
+    return np.uint32(low | high)
+
+
+@compiled
+def _seen(word, before):
+    """What `scan` has seen with one more element: of signed integers the largest, of unsigned ones,
+    the least magnitude less one, and how many are below zero.
+
+    -0 is not: less one it has no sign.
+    """
+    most, highest, small, negative = before
+    signed = np.int32(word)
+    less = np.int32(signed - np.int32(1))
+    below = np.int32(np.uint32(signed & less) >> np.uint32(31))
+    small = min(small, np.int32(less & np.int32(0x7FFFFFFF)))
+    return max(most, signed), max(highest, word), small, np.int32(negative + below)
+
+
+@compiled
+def _least(signed):
+    """Of elements of one sign the smallest if they have none, else the largest."""
+    least = np.int32(0x7FFFFFFF)
+    for i in range(signed.size):
+        least = min(least, signed[i])
+    return least
+
+
+@compiled
+def _key(signed):
+    """The order-preserving key of a float32's bits."""
+    return np.int32(signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @compiled

@@ -28,7 +28,7 @@ def _regions() -> tuple[dict[str, int], int]:
         "words": 4 * BLOCK,
         "wide": 4 * BLOCK,
         "kept": 4 * BLOCK,
-        "kept_signs": 4 * BLOCK,
+        "kept_signs": 8 * BLOCK,
         "places": 4 * BLOCK,
         "table": 8 * EXPONENTS,
         "exponents": BLOCK,
@@ -37,7 +37,7 @@ def _regions() -> tuple[dict[str, int], int]:
         "moments": 8 * _MOMENTS,
         "word": 64,
         "keys": 4 * BLOCK,
-        "signs": 4 * BLOCK,
+        "signs": 8 * BLOCK,
         "piece": 8 * PIECE,
     }
     begins, total = dict[str, int](), 0
@@ -69,13 +69,13 @@ def scratch_at(base):
         words,
         numba.carray(address_of(base + _WIDE), (BLOCK,), np.uint32),
         numba.carray(address_of(base + _KEPT), (BLOCK,), np.uint32),
-        numba.carray(address_of(base + _KEPT_SIGNS), (BLOCK,), np.float32),
+        numba.carray(address_of(base + _KEPT_SIGNS), (BLOCK,), np.float64),
         numba.carray(address_of(base + _TABLE), (EXPONENTS,), np.int64),
         numba.carray(address_of(base + _EXPONENTS), (BLOCK,), np.uint8),
         numba.carray(address_of(base + _CHUNK), (_MOMENTS,), np.float64),
         numba.carray(address_of(base + _WORD), (1,), np.uint32),
         numba.carray(address_of(base + _KEYS), (BLOCK,), np.uint32),
-        numba.carray(address_of(base + _SIGNS), (BLOCK,), np.float32),
+        numba.carray(address_of(base + _SIGNS), (BLOCK,), np.float64),
     )
     values = (
         words,

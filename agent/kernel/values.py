@@ -77,12 +77,12 @@ def _turn_to_tables(hashes):
 def sketch_values(item, constants, scratch, counts, moments, histogram):
     """One work item of an 8-bit dtype into its row; returns the checksum."""
     address, start, length, code = item[0], item[1], item[2], item[3]
-    within, which, keys, values = constants
+    within, which, values = constants
     words, places, tables, kept, scratch_keys = scratch
     checksum = np.uint64(0)
     for begin in range(start, start + length, BLOCK):
         n = min(BLOCK, start + length - begin)
-        hashes, key, are_made = keys_of(item, begin, n, within, keys, scratch_keys)
+        hashes, key, are_made = keys_of(item, begin, n, within, scratch_keys)
         load_words(address, begin, n, code, words)
         checksum += checksum_of(words[:n], hashes, key)
         turn = (key >> np.uint32(31)) << np.uint32(8)

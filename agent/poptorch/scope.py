@@ -343,7 +343,7 @@ class Scope(Block):
             untold = self._callbacks.hear(alerts.alerts, alerts.more)
             self._telling.counters["alerts_untold"] += untold
         self._outbox.beat(
-            now, step=self._step, site="", tensors=len(self._book.sites), health=self.health()
+            now, step=self._step, site="", tensors=len(self._book.sites), health=self.health
         )
 
 

@@ -296,7 +296,9 @@ class Lane:
 
 def _elements(tensor: torch.Tensor, how: Reading, step: int) -> tuple[torch.Tensor, Runs]:
     """What is to be read of a tensor, and how it lies in memory."""
-    runs = runs_of(tensor.shape, tensor.stride())
+    # Most are contiguous, and torch knows sooner.
+    whole = tensor.is_contiguous()
+    runs = CONTIGUOUS if whole else runs_of(tensor.shape, tensor.stride())
     if runs is None or (runs != CONTIGUOUS and how.stride > 1):
         tensor, runs = tensor.contiguous(), CONTIGUOUS
     return (sample_of(tensor, how.stride, step), runs) if how.stride > 1 else (tensor, runs)

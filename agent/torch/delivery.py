@@ -93,6 +93,9 @@ class Delivery:
         self._numbers: dict[int, int] = {}
         """By identity of a series, its place among them."""
         self._told: StepTable | None = None
+        """The open step, once it was told as one that hangs."""
+        self._looked_at = 0.0
+        """When the last tensor had been seen, as the open step was last looked at for that."""
         self._strays = set[str]()
         """Names under which something else than a number was given."""
         self.lost = 0
@@ -138,7 +141,10 @@ class Delivery:
         while self._parcels and self._is_over(self._parcels[0]):
             self._send(self._parcels.popleft())
         step = self._recorder.peek()
-        if step is not None and step is not self._told and self._hangs(now):
+        if step is None or step is self._told or not self._hangs(now):
+            return
+        if (touched := self._recorder.touched) != self._looked_at:
+            self._looked_at = touched
             self._tell_open_step(step)
 
     def send_kept(self) -> None:

@@ -420,7 +420,7 @@ class Scope(Block):
             step=self._step,
             site=recorder.last_site,
             tensors=recorder.tensors,
-            health=self.health(),
+            health=self.health,
         )
 
     def _heed(self, told: Alerts) -> None:

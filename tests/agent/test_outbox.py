@@ -397,7 +397,7 @@ def test_a_silent_collector_is_given_up(collector: FakeCollector, box: Outbox) -
 def test_a_beat_is_sent_at_most_every_two_seconds(collector: FakeCollector, box: Outbox) -> None:
     collector.welcome(box)
     for now in (10.0, 10.5, 11.9, 12.1):
-        box.beat(now, step=4, site="fc", tensors=3, health={"drops": 1.0})
+        box.beat(now, step=4, site="fc", tensors=3, health=lambda: {"drops": 1.0})
     state = decode(collector.hear(box, State)[0], "agent")
 
     assert (state.step, state.site, state.health) == (4, "fc", {"drops": 1.0})

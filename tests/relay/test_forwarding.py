@@ -286,7 +286,7 @@ def test_signs_of_life_go_through_and_a_rank_that_gives_none_is_named(tmp_path: 
     deadline = time.monotonic() + 30
     while not (run.events().kind == "rank-lost").any() and time.monotonic() < deadline:
         boxes[0].poll(time.monotonic())
-        boxes[0].beat(time.monotonic(), step=2, site="fc", tensors=1, health={})
+        boxes[0].beat(time.monotonic(), step=2, site="fc", tensors=1, health=dict)
         time.sleep(0.05)
         run = open_run(tmp_path / "runs" / "demo")
     assert boxes[0].close(timeout_s=30)
