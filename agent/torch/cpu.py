@@ -24,7 +24,7 @@ from .counting import ToCount
 from .found import Found
 from .threads import team
 
-BATCH_BYTES = 2 << 20
+BATCH_BYTES = 4 << 20
 """A batch is handed on when it holds so much; for torch's threads, `WAITING_BYTES`."""
 WAKING_BYTES = 4 << 20
 """The agent's thread is woken when so much waits: to wake it costs the training thread 50 us."""
