@@ -246,7 +246,7 @@ class Block(ABC):
         """After `_let_go`: wait for all to be stored."""
         self._worker.join()
         self._statistics = self._transport()
-        _warn_of_losses(self._statistics, self._never_made())
+        _tell_of_frames(self._run, self._statistics, self._never_made())
 
     def _job_failed(self, error: BaseException) -> None:
         logger.warning("The agent's thread failed at a job: %r", error)
@@ -311,7 +311,8 @@ def _words_of(error: BaseException | None) -> str:
     return "" if error is None else f": {type(error).__name__}: {error}".removesuffix(": ")
 
 
-def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:
+def _tell_of_frames(run: str, statistics: OutboxStatistics, never_made: int) -> None:
+    """Warn of frames that were not stored; that all were is said to who asked for such lines."""
     lost = statistics.dropped_frames + statistics.pending_frames + never_made
     if lost:
         total = statistics.acknowledged + lost
@@ -320,6 +321,9 @@ def _warn_of_losses(statistics: OutboxStatistics, never_made: int) -> None:
             RankscopeWarning,
             stacklevel=4,
         )
+    else:
+        frames, address = statistics.acknowledged, statistics.address
+        logger.info("Run %r: all %d frames of this process are stored (%s).", run, frames, address)
 
 
 def _why(statistics: OutboxStatistics) -> str:

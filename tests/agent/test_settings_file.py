@@ -73,6 +73,9 @@ def test_the_log_says_where_the_run_of_an_own_collector_lies(
     [said] = [one for one in caplog.messages if one.startswith("A collector has started at tcp://")]
     assert said.endswith(f"; the run lies in {tmp_path / 'here'}.")
     run_in(tmp_path, "here")
+    last = caplog.messages[-1]
+    assert last.startswith("Run 'here': all ")
+    assert "frames of this process are stored (tcp://127.0.0.1:" in last
 
 
 def test_a_scope_says_whom_it_was_told_to_send_to(

@@ -747,6 +747,14 @@ def test_a_click_leads_to_a_tensor_the_loss_to_a_step_and_back(broken_job: Path)
     assert seen.undo.disabled
 
 
+def test_a_tensor_that_is_not_there_is_not_selected(broken_job: Path) -> None:
+    seen = plots.explore(open_run(broken_job))
+
+    with pytest.raises(SettingError, match=rf"There is no site '{ORIGIN}x'; near are .*{ORIGIN}"):
+        seen.select(f"{ORIGIN}x", 45)
+    assert (seen.site, seen.step) == ("", None)
+
+
 def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
     losses = pd.Series(np.linspace(3, 1, 60), index=range(60), name="loss")
     seen = plots.explore(frame, training=losses)

@@ -155,7 +155,13 @@ class Explorer(pn.viewable.Viewer):
             self.select(self.site, int(known[np.abs(known - x).argmin()]))
 
     def select(self, site: str, step: int | None) -> None:
-        """Select a site, or none, and a step."""
+        """Select a site, or none, and a step.
+
+        Raises:
+            SettingError: there is no such site.
+        """
+        if site:
+            self.source.choose(kind=None, name=None, site=site)
         if (site, step) != (self.site, self.step):
             self._before.append((self.site, self.step))
             self._select(site, step)
