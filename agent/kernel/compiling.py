@@ -181,8 +181,8 @@ LINE = 16
 CONTRACT = ("contract",)
 """A product and a sum may be rounded once."""
 IN_TURN = (2, 5, 6)
-"""The sums that have two totals each: a product and a sum take four cycles, for which the next one
-would wait. For two of all there are too few registers."""
+"""Of `_terms` those with two totals each, Σx³, Σx⁸ and Σ ±x: a product and a sum take four cycles,
+for which the next one would wait. For two of all seven there are too few registers."""
 
 
 def _terms(builder, x, turn, magnitude):
