@@ -114,6 +114,17 @@ class Names:
             for name, module in named
         ]
 
+    def second_names(self) -> dict[str, str]:
+        """By a further name of a module that is in several places, that under which it is known."""
+        first = {module: name for name, module in self.modules()}
+        every = [
+            (self._name(name), module)
+            for part in self._parts
+            for name, module in part.named_modules(remove_duplicate=False)
+        ]
+        known = {*first.values(), ""}
+        return {name: first[one] for name, one in every if one in first and name not in known}
+
     def parameters(self) -> dict[torch.nn.Parameter, tuple[str, tuple[str, ...]]]:
         """Each parameter once: its name, and its other names where weights are tied."""
         every = self._by_parameter()

@@ -13,7 +13,7 @@ from .registry import add_alias, quantity
     merge="maximum",
     statistic="share_at_most",
 )
-def dead_neurons(output: torch.Tensor, axis: int, *, channels: int | None = None) -> torch.Tensor:
+def dead_neurons(output: torch.Tensor, axis: int) -> torch.Tensor:
     """The share of channels whose output is at most `threshold` (0) in all samples, from 0 to 1.
 
     Of an activation function as ReLU, or with `threshold=-2`, as Taiyi's LinearDeadNeuronNum, of
@@ -23,8 +23,7 @@ def dead_neurons(output: torch.Tensor, axis: int, *, channels: int | None = None
     convolution. A share that grows and does not come back: the learning rate is too large, or
     biases have run off.
     """
-    channel = (axis if channels is None else channels) % output.dim()
-    others = [other for other in range(output.dim()) if other != channel]
+    others = [other for other in range(output.dim()) if other != axis]
     return output.amax(others) if others else output
 
 

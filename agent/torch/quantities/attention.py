@@ -2,7 +2,7 @@
 
 Attention that is fused never has them in memory. Of torch.nn.MultiheadAttention they are computed
 anew from its query and key; of other modules they are what the module returns or takes: point to
-one that returns probabilities, or to a torch.nn.Softmax.
+one that returns probabilities first, or to a torch.nn.Softmax.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch.nn.functional import linear
 
 from .registry import quantity
 
+ROUNDING = 0.1
+"""By how much the probabilities of a row, in a narrow format, may miss 1."""
+
 
 @quantity("attention_entropy", needs=["probabilities"])
 def attention_entropy(probabilities: torch.Tensor) -> torch.Tensor:
@@ -24,20 +27,28 @@ def attention_entropy(probabilities: torch.Tensor) -> torch.Tensor:
 
     From 0, where each query looks at one key, to log(keys). Of torch.nn.MultiheadAttention the
     probabilities are computed anew, which costs as much as the attention itself did, and their
-    memory; of any other module its output is taken for probabilities along the last axis. Falling
-    to 0 is the collapse of attention entropy (Zhai et al. 2023), which comes before instability.
+    memory; of any other module its first output is taken for probabilities along the last axis.
+    Rows of zeros alone, as of queries that may look at nothing, count for nothing. NaN where it is
+    no probabilities: an element is below 0, or a row adds up to less than 0.9 or more than 1.1.
+    Falling to 0 is the collapse of attention entropy (Zhai et al. 2023), which comes before
+    instability.
     """
     wide = probabilities.to(torch.float32) if probabilities.itemsize < 4 else probabilities
-    return torch.special.entr(wide).sum(-1).mean(dtype=torch.float64)
+    sums, entropies = wide.sum(-1), torch.special.entr(wide).sum(-1)
+    looks = sums != 0
+    are_so = ((sums - 1).abs() <= ROUNDING) | ~looks
+    mean = entropies.sum(dtype=torch.float64) / looks.sum()
+    return torch.where(are_so.all() & (wide >= 0).all(), mean, torch.nan)
 
 
 @quantity("attention_largest_logit", needs=["logits"], merge="maximum")
 def attention_largest_logit(logits: torch.Tensor) -> torch.Tensor:
     """The largest of attention's logits, before their softmax.
 
-    Of torch.nn.MultiheadAttention they are computed anew; of any other module, as torch.nn.Softmax,
-    its input is taken for logits. Beyond about 50 softmax has no gradient left, and bf16 rounds
-    them to steps of 1/4: growth is the known forerunner of divergence (Dehghani et al. 2023).
+    Of torch.nn.MultiheadAttention they are computed anew; of any other module without parameters,
+    as torch.nn.Softmax, its first input is taken for logits. Beyond about 50 softmax has no
+    gradient left, and bf16 rounds them to steps of 1/4: growth is the known forerunner of
+    divergence (Dehghani et al. 2023).
     """
     return logits.amax()
 

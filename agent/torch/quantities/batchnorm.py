@@ -15,7 +15,8 @@ TINY = 1e-8
 
 def batch_moments(inputs: torch.Tensor) -> torch.Tensor:
     """[2 channels]: the mean of each channel of a batch, then its unbiased variance."""
-    variance, mean = torch.var_mean(inputs.reshape(-1, inputs.shape[-1]), 0)
+    wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))  # else both are rounded
+    variance, mean = torch.var_mean(wide.reshape(-1, inputs.shape[-1]), 0)
     return torch.cat([mean, variance])
 
 

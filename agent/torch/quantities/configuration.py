@@ -25,6 +25,9 @@ from .quantity import Quantity
 from .registry import named, near_names
 from .sketched import kind_of
 
+OF_PARAMETERS = frozenset({"weight", "weight_gradient", "update"})
+"""Kinds of tensors that parameters have."""
+
 Asked = str | Quantity
 """A quantity: its name, with options where there are some."""
 Entry = Asked | Sequence[Asked | Scheduled]
@@ -77,6 +80,8 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
             for text, schedule in _entries(key, asked):
                 kind = kind_of(text)
                 if kind is not None:
+                    if parameter is not None and kind not in OF_PARAMETERS:
+                        raise _is_of_modules(str(text), key)
                     kinds.setdefault(kind, []).append(schedule)
                     continue
                 quantity = named(text) if isinstance(text, str) else text
@@ -87,12 +92,18 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
     )
 
 
-def _table_of(given: Configuration) -> Mapping[Any, Any]:
+def _table_of(configuration: Configuration) -> Mapping[Any, Any]:
+    given: Any = configuration
     if isinstance(given, str | Path):
         given = read_toml(Path(given))
         if not isinstance(given.get("quantities"), Mapping):
             raise SettingError("The TOML file of `quantities` must have a table [quantities].")
-    inner = given.get("quantities")
+    if not isinstance(given, Mapping):
+        raise SettingError(
+            "`quantities` must be lists of quantities by module, as {'Linear': ['rank_me']}, or "
+            f"the path of a TOML file; got {str(given)[:80]}."
+        )
+    inner: Any = given.get("quantities")
     return inner if len(given) == 1 and isinstance(inner, Mapping) else given
 
 
@@ -150,6 +161,9 @@ def _meant(
         return {key: modules[key]}, None
     if isinstance(key, str) and key in parameters:
         return {}, parameters[key]
+    first = names.second_names().get(key) if isinstance(key, str) else None
+    if first is not None:
+        return {first: modules[first]}, None
     is_of = _tells(key)
     chosen = {name: module for name, module in modules.items() if is_of(module)}
     if not chosen:
@@ -165,14 +179,16 @@ def _orders(
     schedule: Schedule,
 ) -> Iterator[Order]:
     if parameter is not None and not quantity.is_of_parameters:
-        raise SettingError(
-            f"{quantity.label} is of modules, and {key!r} is a parameter; name its module."
-        )
+        raise _is_of_modules(quantity.label, key)
     if parameter is not None:
         yield Order(key, None, parameter, quantity, schedule)
     for name, module in modules.items():
         weight = dict(module.named_parameters(recurse=False)).get("weight")
         yield Order(name, module, weight, quantity, schedule)
+
+
+def _is_of_modules(label: str, key: Any) -> SettingError:
+    return SettingError(f"{label} is of modules, and {key!r} is a parameter; name its module.")
 
 
 def _tells(key: Any) -> Callable[[torch.nn.Module], bool]:
@@ -194,7 +210,7 @@ def _not_found(key: Any, names: Names, *, is_part: bool) -> None:
 
 
 def _named_things(names: Names) -> list[str]:
-    return [*dict(names.modules()), *_parameters(names)]
+    return [*dict(names.modules()), *names.second_names(), *_parameters(names)]
 
 
 def _parameters(names: Names) -> dict[str, torch.nn.Parameter]:

@@ -124,7 +124,7 @@ class ParameterTasks:
                 continue
             try:
                 if parameter is None:
-                    raise ValueError("there is no weight")
+                    raise ValueError("its module has no parameter `weight`")
                 with undisturbed(parameter.device.type):
                     self._look_at(task, parameter)
             except Exception as error:  # never into the training loop: told in the run
@@ -132,12 +132,16 @@ class ParameterTasks:
 
     def _look_at(self, task: Task, parameter: torch.nn.Parameter) -> None:
         needs = task.quantity.needs
+        _check(task, parameter)
         now = {need: self._tensor(task, parameter, need) for need in _plain_needs(task)}
         step, before = self._held.pop(task, (None, {}))
         found = dict[str, torch.Tensor | None](now)
         if step == self._step - 1:
             found.update((f"{PREVIOUS}{need}", tensor) for need, tensor in before.items())
         tensors = [found[need] for need in needs if found.get(need) is not None]
+        missing = sorted(need for need, tensor in now.items() if tensor is None)
+        if missing:
+            task.misses(self._why_not(parameter, missing[0]))
         if task.is_due and len(tensors) == len(needs):
             task.take_parameter([one for one in tensors if one is not None], cuts_of(parameter))
         kept = {need.removeprefix(PREVIOUS) for need in needs if need.startswith(PREVIOUS)}
@@ -156,13 +160,40 @@ class ParameterTasks:
             before, after = self._weights.get(task), readable(parameter)
             return None if before is None or after is None else after - before
         slot = need.removeprefix(SLOT)
-        states = (one.state[parameter] for one in self._optimizers if parameter in one.state)
+        states = self._states_of(parameter)
         return next((readable(state[slot]) for state in states if slot in state), None)
+
+    def _states_of(self, parameter: torch.nn.Parameter) -> list[dict[str, Any]]:
+        return [one.state[parameter] for one in self._optimizers if parameter in one.state]
+
+    def _why_not(self, parameter: torch.nn.Parameter, need: str) -> str:
+        """Why there is no such tensor in this step."""
+        if need == "update":
+            return "no optimizer that is observed has updated it"
+        if not need.startswith(SLOT):
+            return f"it has no {need.replace('weight_', '')}"
+        known = sorted({slot for state in self._states_of(parameter) for slot in state})
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        return f"there is no {need.removeprefix(SLOT)!r} in the optimizer's state of it; {has}"
 
 
 def _plain_needs(task: Task) -> set[str]:
     """What it needs of this step, be it for the next."""
     return {need.removeprefix(PREVIOUS) for need in task.quantity.needs}
+
+
+def _check(task: Task, parameter: torch.nn.Parameter) -> None:
+    """Refuse tensors of which the numbers would be those of another one.
+
+    Raises:
+        ValueError: of a complex weight only the parts are at hand, and of a sparse gradient the
+            values, which stand for other elements in each step.
+    """
+    if task.quantity.form != "values" and parameter.is_complex():
+        raise ValueError("matrices of complex numbers are not computed")
+    gradient = gradient_of(parameter) if "weight_gradient" in _plain_needs(task) else None
+    if gradient is not None and gradient.is_sparse and len(task.quantity.needs) > 1:
+        raise ValueError("its gradient is sparse, and has other elements in each step")
 
 
 def _moment_of(task: Task) -> Moment:

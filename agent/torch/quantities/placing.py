@@ -31,24 +31,30 @@ class Places:
         self._placements = placements if placements and placements.is_needed else None
 
     def of_output(
-        self, module: torch.nn.Module, arriving: object, output: torch.Tensor | None
+        self,
+        module: torch.nn.Module,
+        arriving: object,
+        output: torch.Tensor | None,
+        channels: int | None,
     ) -> Axes:
-        """Of what a module returns, and of its gradient."""
+        """Of what a module returns, and of its gradient; see `channel_axis` for `channels`."""
         if output is None or self._placements is None:
             return self._samples()
         placed = self._placements.of(module, arriving, output)
         shards = {axis for axis, word in placed.items() if word != "replicate"}
         scattered = self._placements.cuts_inputs(module)
-        return self._with(output, channel_axis(module, output), shards, scattered)
+        return self._with(output, channel_axis(module, output, channels), shards, scattered)
 
-    def of_input(self, module: torch.nn.Module, tensor: torch.Tensor | None) -> Axes:
+    def of_input(
+        self, module: torch.nn.Module, tensor: torch.Tensor | None, channels: int | None
+    ) -> Axes:
         """Of what a module takes: one that is cut along its inputs takes features of its own."""
         if tensor is None or self._placements is None:
             return self._samples()
         placed = self._placements.known(tensor)
         shards = {axis for axis, word in placed.items() if word != "replicate"}
         shards |= self._placements.cuts_inputs(module)
-        return self._with(tensor, channel_axis(module, tensor), shards, set())
+        return self._with(tensor, channel_axis(module, tensor, channels), shards, set())
 
     def _with(
         self, tensor: torch.Tensor, channels: int, shards: set[str], scattered: set[str]

@@ -10,13 +10,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ....sketch.errors import SettingError
 from ....sketch.matrices import MAX_QUANTITY_NAME, MAX_SIZE, Form, Merge
-from ....sketch.spectra import OF_VALUES, Statistic
+from ....sketch.spectra import OF_VALUES, STATISTICS, Statistic
 from ....wire.messages import Reading
 
 FORWARD = frozenset(
@@ -42,6 +42,8 @@ LIMIT = 1024
 """Features of a matrix, unless the option `limit` says otherwise."""
 NOT_COMPUTED = ("limit", "threshold")
 """Options that say what is made of a series, and not how it is computed."""
+BY_CHANNEL = "_by_channel"
+"""What ends the names of needs that have the channels last."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -98,13 +100,24 @@ class Quantity:
         return dict(self.options).get("limit", LIMIT)
 
     @property
+    def has_channels(self) -> bool:
+        """Whether it tells channels from samples; the option `channels` may say their axis."""
+        return any(need.endswith((BY_CHANNEL, "_channel_axis")) for need in self.needs)
+
+    @property
+    def channels(self) -> int | None:
+        """The axis of the channels, if it was given."""
+        return dict(self.options).get("channels") if self.has_channels else None
+
+    @property
     def is_of_parameters(self) -> bool:
         """Whether it needs no forward."""
         return all(is_of_parameter(need) for need in self.needs)
 
     def computed(self, tensors: Sequence[Any]) -> object:
         """What `compute` makes of what it needs; of a user's function anything."""
-        options = {name: value for name, value in self.options if name not in NOT_COMPUTED}
+        told = {*NOT_COMPUTED, "channels"} if self.has_channels else {*NOT_COMPUTED}
+        options = {name: value for name, value in self.options if name not in told}
         return self.compute(*tensors, **options)
 
     def having(self, options: Mapping[str, Any]) -> Quantity:
@@ -116,19 +129,23 @@ class Quantity:
         known = _options_of(self.compute)
         known |= {"limit"} if self.form != "values" else set[str]()
         known |= {"threshold"} if self.statistic == "share_at_most" else set[str]()
+        known |= {"channels"} if self.has_channels else set[str]()
         for name in options:
             if name not in known:
                 has = f"has {', '.join(sorted(known))}" if known else "has none"
                 raise SettingError(f"There is no option {name!r} of {self.name}; it {has}.")
         limit = options.get("limit", LIMIT)
-        if not isinstance(limit, int) or not 1 <= limit <= MAX_SIZE:
+        if not _is_integer(limit) or not 1 <= limit <= MAX_SIZE:
             raise SettingError(
                 f"`limit` of {self.name} must be a number of features from 1 to {MAX_SIZE}, "
                 f"got {limit!r}."
             )
         threshold = options.get("threshold", 0.0)
-        if not isinstance(threshold, int | float):
+        if not isinstance(threshold, int | float) or isinstance(threshold, bool):
             raise SettingError(f"`threshold` of {self.name} must be a number, got {threshold!r}.")
+        channels = options.get("channels", -1)
+        if self.has_channels and not _is_integer(channels):
+            raise SettingError(f"`channels` of {self.name} must be an axis, got {channels!r}.")
         given = tuple(sorted({**dict(self.options), **options}.items()))
         made = replace(self, options=given)
         if len(made.label) > MAX_QUANTITY_NAME:
@@ -157,6 +174,15 @@ def checked(made: Quantity) -> Quantity:
             raise SettingError(f"{made.name} needs {need!r}, which is none of {', '.join(_KNOWN)}.")
     if not made.needs:
         raise SettingError(f"{made.name} needs nothing; name one of {', '.join(_KNOWN)}.")
+    for word, value, words in (
+        ("merge", made.merge, get_args(Merge)),
+        ("form", made.form, get_args(Form)),
+        ("statistic", made.statistic, STATISTICS),
+    ):
+        if value not in words:
+            raise SettingError(
+                f"`{word}` of {made.name} must be one of {', '.join(words)}, got {value!r}."
+            )
     if (made.statistic in OF_VALUES) != (made.form == "values"):
         raise SettingError(f"{made.name}: there is no {made.statistic} of {made.form}.")
     mixed = {need for need in made.needs if is_of_parameter(need)} - {"weight"}
@@ -174,6 +200,10 @@ _KNOWN = (
     f"{SLOT}SLOT",
     f"{PREVIOUS}weight and the like",
 )
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _options_of(compute: Callable[..., Any]) -> set[str]:

@@ -15,6 +15,7 @@ from ....sketch.matrices import Form, Merge
 from ....sketch.quantities import SKETCHED
 from ....sketch.spectra import Statistic
 from .quantity import Quantity, checked
+from .sketched import TAIYI
 
 _quantities: dict[str, Quantity] = {}
 _aliases: dict[str, str] = {}
@@ -39,10 +40,11 @@ def quantity(
             "The range of the inputs."
             return x.amax() - x.amin()
 
-    It takes what it needs as plain local tensors on their device, without a graph, and returns one
-    number or a vector of the same length each time. It must not wait for a device: no `item()`, no
-    boolean indexing. What it raises is told once in the run, and it is not called again. Its
-    keyword-only arguments are options: `"input_spread(share=0.9)"`.
+    It takes what it needs as plain local tensors on their device, without a graph, and returns a
+    tensor: one number, or a vector of the same length each time. It must not wait for a device (no
+    `item()`, no boolean indexing), nor change what it takes, which is training's own. What it
+    raises is told once in the run, and it is not called again. Its keyword-only arguments are
+    options: `"input_spread(share=0.9)"`; of what has its channels last, `channels` is one besides.
 
     Args:
         name: in lower-case words; not one that is there.
@@ -58,8 +60,11 @@ def quantity(
         gathers: see `Quantity.gathers`.
 
     Raises:
-        SettingError: the name is taken, or something that it needs does not exist.
+        SettingError: the name is taken, or something that it needs does not exist, or there is no
+            such `merge`, `form` or `statistic`.
     """
+    if isinstance(needs, str):
+        raise SettingError(f"`needs` of {name} must be a list, as [{needs!r}], got {needs!r}.")
 
     def register(function: Function) -> Function:
         made = Quantity(
@@ -85,6 +90,10 @@ def add(made: Quantity, *aliases: str) -> None:
         SettingError: a name is taken, or something that it needs does not exist.
     """
     for name in (made.name, *aliases):
+        if name in SKETCHED or name in TAIYI:
+            raise SettingError(
+                f"There is a quantity {name!r} already, which sketches tell; take another name."
+            )
         if name in _quantities or name in _aliases:
             raise SettingError(
                 f"There is a quantity {name!r} already; take another name, or call "

@@ -9,33 +9,49 @@ import torch
 CHUNK = 1 << 20
 """Elements that are cast to float64 at once: 8 MiB."""
 
-_CONVOLUTIONS: dict[type[torch.nn.Module], int] = {
-    torch.nn.Conv1d: 1,
-    torch.nn.Conv2d: 2,
-    torch.nn.Conv3d: 3,
-    torch.nn.ConvTranspose1d: 1,
-    torch.nn.ConvTranspose2d: 2,
-    torch.nn.ConvTranspose3d: 3,
+_BEHIND_CHANNELS = (
+    "Conv",
+    "ConvTranspose",
+    "InstanceNorm",
+    "Dropout",
+    "MaxPool",
+    "AvgPool",
+    "LPPool",
+    "AdaptiveMaxPool",
+    "AdaptiveAvgPool",
+)
+_POSITIONS = {
+    positions: tuple(getattr(torch.nn, f"{name}{positions}d") for name in _BEHIND_CHANNELS)
+    for positions in (1, 2, 3)
 }
-"""Classes whose channels come before so many axes of positions."""
+"""By axes of positions behind the channels, classes that have so many."""
 _CHANNELS_SECOND = (
     torch.nn.BatchNorm1d,
     torch.nn.BatchNorm2d,
     torch.nn.BatchNorm3d,
     torch.nn.SyncBatchNorm,
     torch.nn.GroupNorm,
-    torch.nn.InstanceNorm1d,
-    torch.nn.InstanceNorm2d,
-    torch.nn.InstanceNorm3d,
+    torch.nn.PReLU,
 )
 
 
-def channel_axis(module: torch.nn.Module, tensor: torch.Tensor) -> int:
-    """Which axis of what a module takes or returns are its channels: of most the last."""
-    for convolution, positions in _CONVOLUTIONS.items():
-        if isinstance(module, convolution):
+def channel_axis(module: torch.nn.Module, tensor: torch.Tensor, given: int | None = None) -> int:
+    """Which axis of what a module takes or returns are its channels: of most the last.
+
+    Args:
+        given: the axis that was asked for, which counts from the end where it is below 0.
+
+    Raises:
+        ValueError: it has no such axis.
+    """
+    if given is not None:
+        if not -tensor.dim() <= given < tensor.dim():
+            raise ValueError(f"`channels={given}` is no axis of a shape {list(tensor.shape)}")
+        return given % tensor.dim()
+    for positions, classes in _POSITIONS.items():
+        if isinstance(module, classes):
             return tensor.dim() - positions - 1
-    if isinstance(module, _CHANNELS_SECOND):
+    if isinstance(module, _CHANNELS_SECOND) and tensor.dim() > 1:
         return 1
     return tensor.dim() - 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....sketch.errors import SettingError
 from ....sketch.quantities import SKETCHED
 
 TAIYI = {
@@ -19,6 +20,17 @@ TAIYI = {
 
 
 def kind_of(asked: object) -> str | None:
-    """The kind of tensor whose sketches say what is asked for; None if something is computed."""
-    name = TAIYI.get(asked, asked) if isinstance(asked, str) else ""
-    return SKETCHED[name].kind if name in SKETCHED else None
+    """The kind of tensor whose sketches say what is asked for; None if something is computed.
+
+    Raises:
+        SettingError: it has options, which none of them has.
+    """
+    if not isinstance(asked, str):
+        return None
+    word, *options = asked.split("(", 1)
+    name = TAIYI.get(word.strip(), word.strip())
+    if name not in SKETCHED:
+        return None
+    if options:
+        raise SettingError(f"{asked!r}: {name} is told by sketches, and has no options.")
+    return SKETCHED[name].kind

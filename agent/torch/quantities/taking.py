@@ -210,12 +210,15 @@ class Quantities:
         return has_room
 
     def _nothing_came(self, task: Task) -> None:
-        is_first = any(need.startswith(PREVIOUS) for need in task.quantity.needs)
-        if not is_first and task.quantity.series not in self._told:
+        may_be_first = any(need.startswith(PREVIOUS) for need in task.quantity.needs)
+        if may_be_first and not task.why_nothing:
+            return
+        if task.quantity.series not in self._told:
             self._told.add(task.quantity.series)
+            why = task.why_nothing or "its module did not run, runs compiled, or has no gradient"
             self._report(
                 f"Nothing came of {task.quantity.label} of {task.name} in a step in which it was "
-                "due: its module did not run, runs compiled, or has no gradient"
+                f"due: {why}"
             )
 
 

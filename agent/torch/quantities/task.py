@@ -76,6 +76,8 @@ class Task:
         self.waits_for_backward = not BACKWARD.isdisjoint(quantity.needs)
         self.has_come = False
         """Whether something was taken in the open step."""
+        self.why_nothing = ""
+        """Why nothing was, as far as it is known."""
         self._fails = fails
         self._open: dict[int, tuple[Accumulator, Axes]] = {}
         """By call."""
@@ -106,7 +108,7 @@ class Task:
     def begin(self, step: int, *, in_full: bool) -> None:
         """Turn to a step."""
         self._open.clear()
-        self.has_come = False
+        self.has_come, self.why_nothing = False, ""
         self.is_due = not self.is_off and (in_full or self._due(step))
         self.is_due_next = not self.is_off and self._due(step + 1)
 
@@ -114,6 +116,10 @@ class Task:
         """Forget the open step."""
         self._open.clear()
         self.is_due = False
+
+    def misses(self, why: str) -> None:
+        """Note why nothing was taken; the run is told if nothing comes in all of the step."""
+        self.why_nothing = why
 
     def fail(self, error: Exception) -> None:
         """Compute it no more, and tell the run why."""
@@ -130,8 +136,12 @@ class Task:
         matrix, is_turned = of_samples(self.quantity, computed)
         if not is_turned:
             self._add(call, matrix, float(rows_of(matrix)), axes)
-        elif call not in self._open and self._is_of_size(call, matrix.shape[-1]):
-            # Gram matrices over other samples do not add up.
+        elif not self._is_of_size(call, matrix.shape[-1]):
+            self.misses(
+                f"its batch has {matrix.shape[-1]} samples, and the first one had "
+                f"{self._sizes[call]}"
+            )
+        elif call not in self._open:  # Gram matrices over other samples do not add up
             self._add(call, matrix, float(matrix.shape[-1]), dict.fromkeys(axes, "own"))
 
     def take_parameter(self, tensors: Sequence[torch.Tensor], cuts: dict[str, int | None]) -> None:

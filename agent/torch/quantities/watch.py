@@ -19,7 +19,7 @@ from torch.utils.weak import TensorWeakRef
 from ...stopwatch import Stopwatch
 from ..hooks import Hook, recomputing
 from ..local import in_transform
-from .passing import Passing, laid_out, readable
+from .passing import Passing, laid_out, readable, real
 from .placing import Axes, Places
 from .quantity import BACKWARD, BUFFER
 from .rows import channel_axis
@@ -115,31 +115,33 @@ class Watch:
         """Compute what needs the forward alone."""
         main = passing.output if task.quantity.needs[0] in _OF_OUTPUT else passing.input
         if main is None or not main.numel():
+            task.misses("what passed through it had no elements")
             return
+        channels = task.quantity.channels
         device = main.device.type
         with undisturbed(device):
             axes = self._axes_of(task, passing)
             if task.gathers:
                 self._axes[task] = axes
-                task.gather(call, passing.tensor(task.quantity.needs[0]))
+                task.gather(call, _need(passing, task.quantity.needs[0], channels))
             elif task.is_due:
-                tensors = [_need(passing, need) for need in task.quantity.needs]
-                task.take(call, tensors, _samples(passing.module, main), axes)
+                tensors = [_need(passing, need, channels) for need in task.quantity.needs]
+                task.take(call, tensors, _samples(passing.module, main, channels), axes)
 
     def _await(self, task: Task, call: int, passing: Passing) -> None:
         """Compute what needs gradients, once those of this call are there."""
-        needs = task.quantity.needs
-        found = {need: _need(passing, need) for need in needs if need not in BACKWARD}
+        needs, channels = task.quantity.needs, task.quantity.channels
+        found = {need: _need(passing, need, channels) for need in needs if need not in BACKWARD}
         missing = {need for need in needs if need in BACKWARD}
         axes, module = self._axes_of(task, passing), passing.module
 
         def arrives(gradient: torch.Tensor, of_input: bool) -> None:
             theirs = [need for need in missing if need.startswith("input") is of_input]
             for need in theirs:
-                found[need] = laid_out(module, readable(gradient), need)
+                found[need] = laid_out(module, real(gradient), need, channels)
             if missing <= found.keys():
                 tensors = [found[need] for need in needs]
-                task.take(call, tensors, _samples(module, gradient), axes)
+                task.take(call, tensors, _samples(module, gradient, channels), axes)
                 for need in missing:
                     del found[need]
 
@@ -175,10 +177,10 @@ class Watch:
         tensor.register_hook(arrived)
 
     def _axes_of(self, task: Task, passing: Passing) -> Axes:
-        first = task.quantity.needs[0]
+        first, channels = task.quantity.needs[0], task.quantity.channels
         if first in _OF_OUTPUT or first.startswith("output"):
-            return self._places.of_output(passing.module, passing.input, passing.output)
-        return self._places.of_input(passing.module, passing.input)
+            return self._places.of_output(passing.module, passing.input, passing.output, channels)
+        return self._places.of_input(passing.module, passing.input, channels)
 
 
 _OF_OUTPUT = frozenset({"output", "output_by_channel", "output_channel_axis", "probabilities"})
@@ -191,10 +193,10 @@ def undisturbed(device: str) -> Generator[None]:
         yield
 
 
-def _need(passing: Passing, need: str) -> Any:
+def _need(passing: Passing, need: str, channels: int | None) -> Any:
     if need.startswith(BUFFER):
         return _buffer(passing.module, need.removeprefix(BUFFER))
-    found = passing.tensor(need)
+    found = passing.tensor(need, channels)
     if found is None:
         raise ValueError(f"there is no {need.replace('_', ' ')}")
     return found
@@ -207,8 +209,8 @@ def _buffer(module: torch.nn.Module, name: str) -> torch.Tensor:
     return found
 
 
-def _samples(module: torch.nn.Module, tensor: torch.Tensor) -> float:
+def _samples(module: torch.nn.Module, tensor: torch.Tensor, channels: int | None) -> float:
     """How many rows of channels a tensor has, from its sizes alone."""
     shape = getattr(tensor, "_local_tensor", tensor).shape
-    axis = channel_axis(module, tensor)
+    axis = channel_axis(module, tensor, channels)
     return float(shape.numel() // shape[axis]) if shape else 1.0

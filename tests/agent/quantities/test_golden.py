@@ -129,6 +129,59 @@ def test_a_batch_norm_of_sequences_has_its_channels_second(watch: Callable[..., 
     assert found["input_channel_mean"] == pytest.approx(x.double().mean((0, 2)).numpy(), rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_statistics_of_narrow_inputs_are_not_rounded(
+    watch: Callable[..., Any], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x = (100 + 300 * torch.randn(64, 3)).to(dtype)
+    norm = torch.nn.BatchNorm1d(3, momentum=1.0)
+    watched = watch(norm, {"BatchNorm1d": ["mean_tid", "var_tid"]})
+
+    with torch.autocast("cpu", dtype):
+        found = watched.step(0, lambda: norm(x))["(root)"]
+
+    assert [found["mean_tid"][0], found["var_tid"][0]] == pytest.approx([0, 0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "axis"),
+    [
+        (torch.nn.InstanceNorm2d(4), (4, 6, 5), 0),
+        (torch.nn.MaxPool2d(2), (3, 4, 6, 6), 1),
+        (torch.nn.Dropout2d(0.5), (3, 4, 6, 6), 1),
+        (torch.nn.PReLU(4), (3, 4, 6, 6), 1),
+        (torch.nn.ReLU(), (3, 6, 6, 4), 3),
+    ],
+)
+def test_channels_are_where_a_module_has_them(
+    watch: Callable[..., Any], module: torch.nn.Module, shape: tuple[int, ...], axis: int
+) -> None:
+    x = torch.randn(shape)
+    watched = watch(module, {"(root)": "input_channel_mean"})
+
+    found = watched.step(0, lambda: module(x))["(root)"]["input_channel_mean"]
+
+    others = [other for other in range(len(shape)) if other != axis]
+    assert found == pytest.approx(x.double().mean(others).numpy(), abs=1e-6)
+
+
+def test_channels_may_be_said_where_a_module_does_not_tell(watch: Callable[..., Any]) -> None:
+    relu = torch.nn.ReLU()
+    x = torch.randn(8, 3, 4, 4)
+    x[:, 1] = -1.0
+    asked = ["input_cov_trace(channels=1)", "dead_neurons(channels=-3)", "rank_me(channels=7)"]
+    watched = watch(relu, {"ReLU": asked})
+
+    found = watched.step(0, lambda: relu(x))["(root)"]
+
+    samples = x.movedim(1, 0).reshape(3, -1).double().numpy()
+    assert found["input_cov_trace(channels=1)"][0] == pytest.approx(np.trace(np.cov(samples)))
+    assert found["dead_neurons(channels=-3)"][0] == pytest.approx(1 / 3)
+    [told] = watched.reports
+    assert told.endswith("`channels=7` is no axis of a shape [8, 3, 4, 4]")
+
+
 def test_rank_me_takes_tokens_as_samples(watch: Callable[..., Any]) -> None:
     tokens = torch.randn(8, 128, 1024, generator=torch.Generator().manual_seed(0))
     model = torch.nn.Identity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -123,6 +124,52 @@ def test_attention_is_that_of_the_module(watch: Callable[..., Any], batch_first:
     right = torch.special.entr(shown[0].double()).sum(-1).mean().item()
     assert found["attention_entropy"] == pytest.approx([right], rel=1e-5)
     assert watched.reports == []
+
+
+def test_what_is_no_attention_has_no_entropy(watch: Callable[..., Any]) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    asked = ["attention_entropy", "attention_largest_logit"]
+    watched = watch(layer, {"(root)": asked, "1": "attention_entropy"})
+
+    found = watched.step(0, lambda: layer(torch.randn(3, 4)))
+
+    assert np.isnan([found[name]["attention_entropy"][0] for name in ("(root)", "1")]).all()
+    assert sorted(found["(root)"]) == ["attention_entropy"]
+    [told] = watched.reports
+    assert told.endswith(
+        "what a Sequential takes are no logits, for it has parameters; ask for the "
+        "torch.nn.Softmax in it"
+    )
+
+
+def test_queries_that_look_at_nothing_do_not_count(watch: Callable[..., Any]) -> None:
+    model = torch.nn.Identity()
+    watched = watch(model, {"Identity": "attention_entropy"})
+    probabilities = torch.tensor([[0.5, 0.5], [0.0, 0.0]])
+
+    found = watched.step(0, lambda: model(probabilities))["(root)"]
+
+    assert found["attention_entropy"] == pytest.approx([0.6931472])
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "why"),
+    [
+        ("input_channel_mean", [0], "what passed through it had no elements"),
+        ("rank_me(limit=2)", [2, 1], "its batch has 1 samples, and the first one had 2"),
+    ],
+)
+def test_why_nothing_came_of_a_module_is_told(
+    watch: Callable[..., Any], asked: str, sizes: list[int], why: str
+) -> None:
+    model = torch.nn.Identity()
+    watched = watch(model, {"Identity": asked})
+
+    for step, size in enumerate(sizes):
+        watched.step(step, lambda n=size: model(torch.randn(n, 3)))
+
+    [told] = watched.reports
+    assert told.endswith(f"in a step in which it was due: {why}")
 
 
 def test_attention_of_ones_own_is_read_at_its_softmax(watch: Callable[..., Any]) -> None:

@@ -139,5 +139,60 @@ def test_what_does_not_come_is_told_once(
     for number in range(3):
         watched.step(number, lambda: None)
 
-    assert len(watched.reports) == 2
-    assert all(one.startswith("Nothing came of") for one in watched.reports)
+    came = "of (root) in a step in which it was due"
+    assert sorted(watched.reports) == [
+        f"Nothing came of gradient_sum {came}: it has no gradient",
+        f"Nothing came of input_cov_trace {came}: its module did not run, runs compiled, or has no "
+        "gradient",
+    ]
+
+
+def test_why_nothing_came_of_a_weight_is_told(
+    watch: Callable[..., Any],
+    registered: Callable[..., None],
+    job: tuple[Any, Any, Callable[[], None]],
+) -> None:
+    registered("moment", torch.sum, needs=["optimizer:exp_avgg"])
+    layer, optimizer, step = job
+    model = torch.nn.ModuleDict({"trained": layer, "frozen": torch.nn.Linear(3, 2)})
+    config = {"trained": "moment", "frozen": "update_cosine"}
+    watched = watch(model.requires_grad_(), config, optimizer)
+
+    for number in range(3):
+        assert watched.step(number, step) == {}
+
+    came = "in a step in which it was due"
+    assert watched.reports == [
+        f"Nothing came of moment of trained {came}: there is no 'exp_avgg' in the optimizer's "
+        "state of it; it has exp_avg, exp_avg_sq, step",
+        f"Nothing came of update_cosine of frozen {came}: no optimizer that is observed has "
+        "updated it",
+    ]
+
+
+def test_sparse_gradients_of_different_rows_have_no_cosine(watch: Callable[..., Any]) -> None:
+    embedding = torch.nn.Embedding(100, 4, sparse=True)
+    watched = watch(embedding, {"Embedding": "weight_gradient_cosine"})
+
+    def step(first: int) -> None:
+        embedding.zero_grad()
+        embedding(torch.arange(first, first + 8)).sum().backward()
+
+    assert [watched.step(number, lambda n=number: step(50 * n)) for number in range(2)] == [{}, {}]
+    [told] = watched.reports
+    assert told.endswith("its gradient is sparse, and has other elements in each step")
+
+
+def test_of_complex_weights_no_matrix_is_made_up(watch: Callable[..., Any]) -> None:
+    layer = torch.nn.Linear(4, 3, dtype=torch.complex64)
+    config = {"Linear": ["weight_spectral_norm", "input_cov_trace", "dead_neurons"]}
+    watched = watch(layer, config)
+
+    assert watched.step(0, lambda: layer(torch.randn(5, 4, dtype=torch.complex64))) == {}
+
+    assert sorted(watched.reports) == [
+        "dead_neurons of (root) is no longer computed: it is of complex64, and is not read",
+        "input_cov_trace of (root) is no longer computed: it is of complex64, and is not read",
+        "weight_spectral_norm of (root) is no longer computed: matrices of complex numbers are not "
+        "computed",
+    ]

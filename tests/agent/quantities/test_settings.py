@@ -66,7 +66,15 @@ def test_every_quantity_says_what_it_is(name: str) -> None:
         ({"Liner": ["rank_me"]}, r"No module, parameter or class of the model is 'Liner'.*Linear"),
         ({torch.nn.Conv2d: ["rank_me"]}, r"'Conv2d' in `quantities`; it has Linear, ReLU"),
         ({"0": ["rank_mee"]}, r"There is no quantity 'rank_mee'; did you mean rank_me"),
-        ({"0": ["rank_me(limits=3)"]}, r"There is no option 'limits' of rank_me; it has limit"),
+        (
+            {"0": ["rank_me(limits=3)"]},
+            r"There is no option 'limits' of rank_me; it has channels, limit",
+        ),
+        ({"0": ["rank_me(limit=True)"]}, r"`limit` of rank_me must be .*, got True"),
+        ({"0": ["dead_neurons(channels='a')"]}, r"`channels` of dead_neurons .* axis, got 'a'"),
+        ({"0": ["InputMean(x=1)"]}, r"input_mean is told by sketches, and has no options"),
+        ({"0.weight": "input_norm"}, r"input_norm is of modules, and '0.weight' is a parameter"),
+        ([("0", "rank_me")], r"`quantities` must be lists of quantities by module, as .*; got \["),
         ({"0": ["rank_me(limit=0)"]}, r"`limit` of rank_me must be .* 1 to 4096, got 0"),
         ({"0": ["dead_neurons('x')"]}, r"is no quantity with options"),
         ({"0": ["dead_neurons(threshold='x')"]}, r"`threshold` .* must be a number, got 'x'"),
@@ -137,11 +145,28 @@ def test_quantities_with_different_schedules_are_read_off_one_array(
         ({"name": "one", "needs": []}, "one needs nothing"),
         ({"name": "one", "needs": ["input", "update"]}, "needs update together with tensors"),
         ({"name": "one", "needs": ["input"], "statistic": "largest"}, "no largest of values"),
+        ({"name": "one", "needs": ["input"], "merge": "avg"}, "one of mean, sum, .* got 'avg'"),
+        ({"name": "one", "needs": ["input"], "form": "cov"}, "one of values, .*, got 'cov'"),
+        ({"name": "one", "needs": ["input"], "statistic": "maxeig"}, "largest, .* got 'maxeig'"),
+        ({"name": "one", "needs": "input"}, r"must be a list, as \['input'\]"),
+        ({"name": "input_norm", "needs": ["input"]}, "'input_norm' already, which sketches tell"),
     ],
 )
 def test_a_quantity_that_makes_no_sense_is_refused(how: Any, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         quantity(**how)(torch.sum)
+
+
+def test_a_module_in_two_places_may_go_by_either_name(watch: Callable[..., Any]) -> None:
+    layer = torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential()
+    model.add_module("encoder", layer)
+    model.add_module("decoder", layer)
+    watched = watch(model, {"decoder": "input_channel_mean"})
+
+    found = watched.step(0, lambda: model(torch.randn(3, 2)))
+
+    assert sorted(found) == ["encoder", "encoder#1"]
 
 
 def test_options_are_part_of_the_name() -> None:
