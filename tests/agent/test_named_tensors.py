@@ -112,6 +112,35 @@ def test_trust_ratios_are_those_of_the_golden_case() -> None:
     assert math.isnan(trust_ratio(named(w=[0.0]), named(w=[0.0]))["w"])
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_has_no_trust_ratio(bad: float) -> None:
+    before, after = named(w=[3.0, 4], v=[3.0, 4]), named(w=[3.0, bad], v=[3.0, 3])
+
+    for one, two in ((before, after), (after, before), (after, after)):
+        assert math.isnan(trust_ratio(one, two)["w"])
+    assert trust_ratio(before, after)["v"] == 5
+
+
+def test_a_frozen_weight_needs_no_learning_rate() -> None:
+    model, optimizer = trained(torch.optim.SGD)
+    model.register_parameter("frozen", torch.nn.Parameter(torch.ones(2), requires_grad=False))
+    before = weights(model)
+    optimizer.step()
+    after, rates = weights(model), learning_rates(model, optimizer)
+    every = {**rates, "frozen": 0.1}
+
+    assert "frozen" not in rates
+    assert update(before, after, rates)["frozen"].tolist() == [0, 0]
+    assert update(before, after, rates) == update(before, after, every)
+    ratios = trust_ratio(before, after, rates)
+    assert math.isnan(ratios.pop("frozen"))
+    assert ratios == {name: trust_ratio(before, after, every)[name] for name in rates}
+    after["frozen"].add_(1)
+    for ask in (update, trust_ratio):
+        with pytest.raises(SettingError, match=r"no rate for frozen, which changed; give one, or"):
+            ask(before, after, rates)
+
+
 # Snapshots.
 
 
@@ -244,12 +273,20 @@ def test_arithmetic_is_that_of_torch_by_name(
         made["x"].nan_to_num(), operation(torch.tensor(left), torch.tensor(right)).nan_to_num()
     )
     assert made["y"].tolist() == [operation(1.0, 2.0)]
-    for number in (2, 0.5, torch.tensor(3.0)):
+    for number in (2, 0.5, torch.tensor(3.0), np.float64(1.5), np.float32(3)):
         for mine, theirs in ((a, number), (number, a)):
             one = torch.tensor(left)
             wanted = operation(*(one if side is a else side for side in (mine, theirs)))
             assert torch.equal(operation(mine, theirs)["x"].nan_to_num(), wanted.nan_to_num())
     assert a == kept
+
+
+def test_a_number_of_numpys_is_a_number_on_either_side() -> None:
+    tensors = NamedTensors({"x": torch.tensor([1.0, 2], dtype=torch.bfloat16)})
+
+    for number in (np.float64(2), np.float32(2), np.int64(2), np.array(2.0)):
+        assert number * tensors == tensors * number == 2 * tensors
+        assert number - tensors == 2 - tensors
 
 
 def test_other_functions_of_each_element_make_new_tensors() -> None:
@@ -274,8 +311,14 @@ def test_tensors_of_other_names_are_refused_and_named() -> None:
         operator.add(named(a=[1.0], b=[1.0]), named(b=[1.0], c=[1.0]))
     with pytest.raises(SettingError, match="only the right side has x0, x1, x2, x3, x4 and 3 more"):
         operator.sub(NamedTensors({}), {f"x{number}": 1.0 for number in range(8)})
-    with pytest.raises(SettingError, match=r"a tensor of shape \(2,\)"):
-        operator.mul(named(a=[1.0, 2]), torch.ones(2))
+    for other in (torch.ones(2), np.ones(2)):
+        for sides in ((named(a=[1.0, 2]), other), (other, named(a=[1.0, 2]))):
+            with pytest.raises(SettingError, match=r"a tensor of shape \(2,\)"):
+                operator.mul(*sides)
+    with pytest.raises(
+        SettingError, match=r"`\+` takes .* got \(2,\) and \(3,\) of b; leave it out"
+    ):
+        operator.add(named(a=[1.0], b=[1.0, 2]), named(a=[1.0], b=[1.0, 2, 3]))
     with pytest.raises(SettingError, match=r"must return a tensor, got 3\.0 of a"):
         named(a=[1.0, 2]).apply(lambda x: float(x.sum()))  # pyright: ignore[reportArgumentType]
 
