@@ -16,7 +16,7 @@ from ..selection import Selection
 
 Array = TypeVar("Array")
 """A `torch.Tensor` or a `jax.Array`."""
-Operand = Mapping[str, Array | float] | Array | float
+Operand = Mapping[str, Array | float] | Array | float | np.number[Any]
 """A number, also NumPy's, an array without axes, or one of these for each name."""
 Patterns = str | Sequence[str] | None
 """Regular expressions for `re.search`; None for all."""

@@ -141,7 +141,8 @@ def noise_scale_of(squares: Mapping[int, Sequence[float]]) -> NoiseScale:
 def _counts(sizes: Sequence[int]) -> list[int]:
     """The different numbers of calls, ascending."""
     # Users without a type checker may pass anything, as the largest size alone.
-    if isinstance(sizes, Iterable) and all(isinstance(size, Integral) for size in sizes):
+    given: Any = sizes
+    if isinstance(given, Iterable) and all(isinstance(size, Integral) for size in given):
         counts = sorted(set(sizes))
         if len(counts) > 1 and counts[0] > 0:
             return counts

@@ -146,7 +146,8 @@ def test_arithmetic_is_that_of_jax_by_name(values: list[float], number: float) -
 def test_a_number_of_numpys_is_a_number_on_either_side() -> None:
     arrays = NamedArrays({"x": jnp.array([1.0, 2])})
 
-    for number in (np.float64(2), np.float32(2), np.array(2.0, np.float32)):
+    numbers: list[Any] = [np.float64(2), np.float32(2), np.array(2.0, np.float32)]
+    for number in numbers:
         assert number * arrays == arrays * number == 2 * arrays
         assert number - arrays == 2 - arrays
 
@@ -192,7 +193,20 @@ def test_a_pattern_that_is_found_nowhere_is_warned_of_where_it_stands() -> None:
 def test_a_file_of_another_ending_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"Tensors are saved as \.safetensors, got 'a\.npz'"):
         save(weights(PARAMS), tmp_path / "a.npz")
+    with pytest.raises(SettingError, match="has for itself; got '__metadata__'"):
+        save(NamedArrays({"__metadata__": jnp.ones(1)}), tmp_path / "a.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*none to save"):
+        save(weights(PARAMS), tmp_path / "none" / "a.safetensors")
+    with pytest.raises(SettingError, match="cannot hold these tensors: Unknown dtype"):
+        save(weights(PARAMS).to(dtype=jnp.int4), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dtype_is_no_place_for_an_array() -> None:
+    with pytest.raises(
+        SettingError, match=r"must be a device or a sharding of JAX's, got .*float16"
+    ):
+        weights(PARAMS).to(jnp.float16)  # pyright: ignore[reportArgumentType]
 
 
 def test_optimizer_state_is_found_by_slot() -> None:
