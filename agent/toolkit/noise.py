@@ -142,12 +142,13 @@ def _counts(sizes: Sequence[int]) -> list[int]:
     """The different numbers of calls, ascending."""
     # Users without a type checker may pass anything, as the largest size alone.
     given: Any = sizes
-    if isinstance(given, Iterable) and all(isinstance(size, Integral) for size in given):
-        counts = sorted(set(sizes))
+    given = tuple(given) if isinstance(given, Iterable) else given
+    if isinstance(given, tuple) and all(isinstance(size, Integral) for size in given):
+        counts = sorted(set(given))
         if len(counts) > 1 and counts[0] > 0:
             return counts
     raise SettingError(
-        f"`sizes` must be two or more different numbers of calls, as (1, 32); got {sizes!r}."
+        f"`sizes` must be two or more different numbers of calls, as (1, 32); got {given!r}."
     )
 
 
