@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+import numpy as np
+
 from ...sketch.errors import SettingError
 from ..selection import Selection
 
 Array = TypeVar("Array")
 """A `torch.Tensor` or a `jax.Array`."""
-Operand = Mapping[str, Array | float] | Array | float
-"""A number, an array without axes, or one of these for each name."""
+Operand = Mapping[str, Array | float] | Array | float | np.number[Any]
+"""A number, also NumPy's, an array without axes, or one of these for each name."""
 Patterns = str | Sequence[str] | None
 """Regular expressions for `re.search`; None for all."""
 
@@ -31,6 +33,9 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
     _library: ClassVar[Any]
     """`torch` or `jax.numpy`: both have the names of the array API standard."""
     _array_type: ClassVar[type]
+
+    __array_ufunc__ = None
+    """With a number of NumPy's on the left Python asks `__rmul__` and the like, not NumPy."""
 
     def __init__(self, arrays: Mapping[str, Array], kind: str) -> None:
         self._arrays = dict(arrays)
@@ -203,6 +208,8 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
         if isinstance(other, NamedArithmetic) and not linear:
             other._refuse_addends(word)
         theirs = self._matched(other, word)
+        for name in self:
+            _check_shapes(name, self[name], theirs[name], word)
         made = self._with({name: function(self[name], theirs[name]) for name in self})
         if isinstance(other, NamedArithmetic) and other.kind != self.kind:
             made.kind = ""
@@ -218,12 +225,13 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
                 "`gradients`."
             )
         if not isinstance(other, Mapping):
-            if isinstance(other, self._array_type) and other.ndim:
+            if isinstance(other, self._array_type | np.ndarray) and other.ndim:
                 raise SettingError(
                     f"`{word}` takes a number or named tensors, got a tensor of shape "
                     f"{tuple(other.shape)}; `apply` takes any function."
                 )
-            return dict.fromkeys(self, other)
+            # Of an array without axes the number: torch and NumPy do not agree about arrays.
+            return dict.fromkeys(self, other[()] if isinstance(other, np.ndarray) else other)
         if self.keys() != other.keys():
             ours, theirs = (
                 [name for name in one if name not in two]
@@ -234,6 +242,22 @@ class NamedArithmetic(Mapping[str, Array], Generic[Array]):
                 f"{_listed(ours)}; only the right side has {_listed(theirs)}. `filter` leaves out."
             )
         return other
+
+
+def _check_shapes(name: str, mine: Any, theirs: Any, word: str) -> None:
+    """Refuse arrays that do not go together.
+
+    Raises:
+        SettingError: their shapes are neither the same, nor is one repeated along axes of length 1.
+    """
+    left, right = (tuple(getattr(one, "shape", ())) for one in (mine, theirs))
+    try:
+        np.broadcast_shapes(left, right)
+    except ValueError:
+        raise SettingError(
+            f"`{word}` takes tensors of the same shapes, got {left} and {right} of {name}; leave "
+            "it out by `filter`, or convert it by `apply`."
+        ) from None
 
 
 def _listed(names: Sequence[str]) -> str:

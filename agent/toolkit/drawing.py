@@ -30,12 +30,12 @@ def hist(
         include: regular expressions, of which one must be found in a name (`re.search`).
         exclude: and of which none may be.
         operation: what is drawn of each element.
-        bins: how many there are between the extremes.
+        bins: how many there are between the extremes; a whole number.
         logx: bins of equal ratio; only what is above 0 is drawn.
         logy: whether the axis of counts is logarithmic.
 
     Raises:
-        SettingError: there is nothing to draw, or too much.
+        SettingError: there is nothing to draw, or too much, or an argument cannot be used.
         ImportError: HoloViews is not installed.
     """
     arrays = tensors.filter(include, exclude).numpy(by=by)
@@ -73,7 +73,8 @@ def heatmap(
     """The elements of each tensor as a picture: one, or several as a Layout.
 
     Of more than two axes all but the first are drawn as one; of large tensors a cell shows the
-    element of the largest magnitude of those that it stands for.
+    element of the largest magnitude of those that it stands for. Where nothing is finite there
+    is no colour.
 
     Args:
         tensors: as of `hist`.
@@ -82,12 +83,12 @@ def heatmap(
         operation: as of `hist`.
         vmin: value of the first shade; by default the least, or where some are negative minus the
             largest magnitude.
-        vmax: value of the last shade; by default the largest.
+        vmax: value of the last shade, not below the first; by default the largest.
         log: whether shades are of the logarithm; only what is above 0 is drawn.
         columns: how many pictures stand in a row.
 
     Raises:
-        SettingError: there is nothing to draw, or too much.
+        SettingError: there is nothing to draw in any, or too much, or an argument cannot be used.
         ImportError: HoloViews is not installed.
     """
     arrays = tensors.filter(include, exclude).numpy()

@@ -13,7 +13,7 @@ from ...sketch.errors import SettingError
 from .arithmetic import Array, NamedArithmetic
 from .columns import Wanted
 from .plots import Arrays
-from .sketches import NORMS, By, Sketches, check_norm
+from .sketches import NORMS, By, Sketches, check_by, check_norm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,9 @@ class Named(NamedArithmetic[Array]):
 
         Args:
             by: an array for each tensor, in its shape, or for several as one axis.
+
+        Raises:
+            SettingError: `by` is none of these.
         """
         return {
             name: self._elements(some[0])
@@ -112,7 +115,10 @@ class Named(NamedArithmetic[Array]):
     def reduce(self, function: Callable[[Array], Any], *, by: By = "tensor") -> dict[str, Any]:
         """By name: what a function makes of a tensor, or of the elements of several as one axis.
 
-        It is given a copy.
+        It is given a copy. Of no tensors it makes nothing.
+
+        Raises:
+            SettingError: `by` is neither `tensor`, nor `whole`, nor a function.
         """
         groups = self._groups(by)
         if by == "tensor":
@@ -138,7 +144,8 @@ class Named(NamedArithmetic[Array]):
             groups: of columns, as `default`, `all` and `sketch`; or columns and statistics by name.
             by: rows, as of `sketches`.
             exclude: columns to leave out of this table.
-            reductions: by column: a function of a tensor that gives a number, see `reduce`.
+            reductions: by column: a function of a tensor that gives a number, see `reduce`; NaN in
+                the row of no tensors.
             across: as of `sketches`.
 
         Raises:
@@ -149,11 +156,11 @@ class Named(NamedArithmetic[Array]):
             raise SettingError(
                 "Across ranks sketches are merged; `reductions` are not known there."
             )
-        found = {
-            name: [*self.reduce(function, by=by).values()]
-            for name, function in (reductions or {}).items()
-        }
-        return self.sketches(by, across=across).describe(groups, exclude, found)
+        sketches, found = self.sketches(by, across=across), dict[str, list[Any]]()
+        for name, function in (reductions or {}).items():
+            made = self.reduce(function, by=by)
+            found[name] = [made.get(row, np.nan) for row in sketches.names]
+        return sketches.describe(groups, exclude, found)
 
     def _group(self, name: str, by: By) -> str:
         if callable(by):
@@ -161,6 +168,7 @@ class Named(NamedArithmetic[Array]):
         return name if by == "tensor" else self.kind or "whole"
 
     def _groups(self, by: By) -> dict[str, list[Array]]:
+        check_by(by)
         groups: dict[str, list[Array]] = {}
         for name, array in self.items():
             groups.setdefault(self._group(name, by), []).append(array)

@@ -7,15 +7,17 @@ expected gradient and Σ the covariance of that of one sample; B_simple = tr(Σ)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
 from ...sketch.table import Floats
+from .named import Group, Named
 
 ROUNDS = 20
 """Times that the weights of a fit are made from its variances: it settles after some five."""
@@ -25,7 +27,8 @@ ROUNDS = 20
 class NoiseScale:
     """|G|², tr(Σ) and the batch size at which they balance, each with its standard error.
 
-    An error is NaN where some batch size was measured once only.
+    An error is NaN where some batch size was measured once only. All are NaN where a gradient had
+    an element that is not finite; `squares` tells at which sizes.
     """
 
     b_noise: float
@@ -49,6 +52,12 @@ class NoiseScale:
     """How many there were of each size."""
 
 
+def norm_of(gradient: Named[Any], across: Group | None) -> float:
+    """‖g‖ of all tensors together: NaN where an element is not finite, as nothing is known then."""
+    (norm,) = gradient.sketches("whole", across=across).strict_norms().values()
+    return norm
+
+
 def measured(
     norm: Callable[[int], float],
     *,
@@ -60,7 +69,7 @@ def measured(
     """The noise scale from gradients that are drawn for it.
 
     Args:
-        norm: ‖g‖ of the sum of the gradients of so many fresh calls of a closure.
+        norm: ‖g‖ of the sum of the gradients of so many fresh calls of a closure, as of `norm_of`.
         batch_size: samples a call.
         reduction: whether a call's gradient is the mean over its samples, or their sum.
         sizes: of batches, in calls.
@@ -69,11 +78,7 @@ def measured(
     Raises:
         SettingError: a number is not positive, or there are fewer than two sizes.
     """
-    counts = sorted(set(sizes))
-    if len(counts) < 2 or counts[0] < 1:
-        raise SettingError(
-            f"`sizes` must be two or more different numbers of calls, got {tuple(sizes)}."
-        )
+    counts = _counts(sizes)
     if batch_size < 1 or rounds < 1 or reduction not in ("mean", "sum"):
         raise SettingError(
             "`batch_size` and `rounds` must be at least 1 and `reduction` 'mean' or 'sum'; got "
@@ -130,6 +135,20 @@ def noise_scale_of(squares: Mapping[int, Sequence[float]]) -> NoiseScale:
         squares=tuple(means.tolist()),
         squares_error=tuple(squares_error.tolist()),
         batches=tuple(numbers.tolist()),
+    )
+
+
+def _counts(sizes: Sequence[int]) -> list[int]:
+    """The different numbers of calls, ascending."""
+    # Users without a type checker may pass anything, as the largest size alone.
+    given: Any = sizes
+    given = tuple(given) if isinstance(given, Iterable) else given
+    if isinstance(given, tuple) and all(isinstance(size, Integral) for size in given):
+        counts = sorted(set(given))
+        if len(counts) > 1 and counts[0] > 0:
+            return counts
+    raise SettingError(
+        f"`sizes` must be two or more different numbers of calls, as (1, 32); got {given!r}."
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -41,12 +42,13 @@ def hist(arrays: Arrays, *, operation: Operation, bins: int, logx: bool, logy: b
     """How many elements lie in each of `bins` bins, the same for all arrays.
 
     Raises:
-        SettingError: there is nothing to draw, or too much, or `bins` is not positive.
+        SettingError: there is nothing to draw, or too much, or `bins` is no number of bins.
         ImportError: HoloViews is not installed.
     """
     hv = _holoviews()
-    if bins < 1:
-        raise SettingError(f"`bins` must be at least 1, got {bins}.")
+    # Users without a type checker may pass anything, as the edges of bins.
+    if not isinstance(bins, Integral) or bins < 1:
+        raise SettingError(f"`bins` must be a whole number of at least 1, got {bins!r}.")
     drawn = {name: _elements(array, operation, logx) for name, array in _checked(arrays).items()}
     every = [edge for values in drawn.values() if values.size for edge in (values[0], values[-1])]
     if not every:
@@ -104,14 +106,17 @@ def heatmap(
 ) -> Plot:
     """Elements as pictures, one an array; of more than two axes all but the first are one.
 
-    A cell that stands for several elements shows the one of the largest magnitude.
+    A cell that stands for several elements shows the one of the largest magnitude. An array in
+    which there is nothing to draw has cells without a colour.
 
     Raises:
-        SettingError: there is nothing to draw, or too much.
+        SettingError: there is nothing to draw in any, or too much, or `vmin` is above `vmax`.
         ImportError: HoloViews is not installed.
     """
     hv = _holoviews()
-    pictures = list[Plot]()
+    if vmin is not None and vmax is not None and not vmin <= vmax:
+        raise SettingError(f"`vmin` must not be above `vmax`, got {vmin} and {vmax}.")
+    pictures, is_any_known = list[Plot](), False
     for name, array in _checked(arrays).items():
         if not array.size:
             raise SettingError(f"{name} has no elements to draw.")
@@ -120,17 +125,12 @@ def heatmap(
         if log:
             cells = np.where(cells > 0, cells, np.nan)
         known = cells[np.isfinite(cells)]
-        if not known.size:
-            raise SettingError(f"{_nothing(log)} The tensor is {name}.")
-        most = float(np.abs(known).max())
-        signed = bool(known.min() < 0)
-        low, high = (-most, most) if signed else (float(known.min()), most)
-        limits = (low if vmin is None else vmin, high if vmax is None else vmax)
+        is_any_known |= known.size > 0
         image = hv.Image(
             cells[::-1],  # HoloViews puts the first row at the top of the bounds
             bounds=(0, 0, table.shape[1], table.shape[0]),
             kdims=["column", "row"],
-            vdims=[hv.Dimension(WORDS[operation], range=limits)],
+            vdims=[hv.Dimension(WORDS[operation], range=_limits(known, vmin, vmax))],
             label=name,
         )
         pictures.append(
@@ -140,13 +140,26 @@ def heatmap(
                 mpl={"aspect": "square"},
                 invert_yaxis=True,
                 colorbar=True,
-                cmap="RdBu_r" if signed else "viridis",
+                cmap="RdBu_r" if (known < 0).any() else "viridis",
                 cnorm="log" if log else "linear",
             )
         )
+    if not is_any_known:
+        raise SettingError(f"{_nothing(log)} The tensors are {', '.join(arrays)}.")
     if len(pictures) == 1:
         return pictures[0]
     return _styled(hv, hv.Layout(pictures).cols(columns), shared_axes=False)
+
+
+def _limits(known: Floats, vmin: float | None, vmax: float | None) -> tuple[float, float]:
+    """The values of the first shade and of the last."""
+    low, high = 1.0, 10.0  # where nothing is known any will do, also for a logarithm
+    if known.size:
+        high = float(np.abs(known).max())
+        low = -high if known.min() < 0 else float(known.min())
+    if vmin is not None:
+        low, high = vmin, max(high, vmin)
+    return (low if vmax is None else min(low, vmax)), (high if vmax is None else vmax)
 
 
 def _checked(arrays: Arrays) -> Arrays:

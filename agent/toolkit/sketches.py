@@ -50,6 +50,11 @@ class Sketches:
         """
         return dict(zip(self.names, derive(self.table, name).tolist(), strict=True))
 
+    def strict_norms(self) -> dict[str, float]:
+        """By name: the 2-norm of all elements: NaN where one of them is not finite."""
+        norms, nonfinite = (derive(self.table, name) for name in ("l2", "nonfinite"))
+        return dict(zip(self.names, np.where(nonfinite > 0, np.nan, norms).tolist(), strict=True))
+
     def in_order(self, names: Sequence[str]) -> Sketches:
         """The same, those of these names first, in their order."""
         index = {name: row for row, name in enumerate(self.names)}
@@ -83,12 +88,9 @@ class Sketches:
         Raises:
             SettingError: `by` is none of these.
         """
+        check_by(by)
         if callable(by):
             return self.united(by)
-        if by not in ("tensor", "whole"):
-            raise SettingError(
-                f"`by` must be 'tensor', 'whole' or a function of a tensor's name, got {by!r}."
-            )
         if by == "tensor":
             return self
         if not self.names:
@@ -126,6 +128,18 @@ class Sketches:
             }
         index = pandas.Index(self.names, name="tensor", dtype="str")
         return pandas.DataFrame({**columns, **(reductions or {})}, index=index)
+
+
+def check_by(by: By) -> None:
+    """Refuse what is no choice of rows.
+
+    Raises:
+        SettingError: it is neither `tensor`, nor `whole`, nor a function.
+    """
+    if not callable(by) and by not in ("tensor", "whole"):
+        raise SettingError(
+            f"`by` must be 'tensor', 'whole' or a function of a tensor's name, got {by!r}."
+        )
 
 
 def check_norm(p: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ...sketch.errors import SettingError
@@ -19,14 +20,20 @@ def update(before: Tensors, after: Tensors, lr: Numbers = 1.0) -> Tensors:
     Args:
         before: weights.
         after: the same, later.
-        lr: one, or by name, as `learning_rates` gives them.
+        lr: one, or by name, as `learning_rates` gives them. Weights without one, as frozen ones,
+            must not have changed; their update is 0.
 
     Raises:
-        SettingError: the names are not the same.
+        SettingError: the names are not the same, or a weight without a rate changed.
     """
-    changed = (after - before) / lr
-    changed.kind = "update"
-    return changed
+    changed = after - before
+
+    def moved(name: str) -> bool:
+        return bool((abs(changed[name]) > 0).any())
+
+    made = changed / (_complete(lr, changed, moved, 1.0) if isinstance(lr, Mapping) else lr)
+    made.kind = "update"
+    return made
 
 
 def adam_update(
@@ -72,25 +79,44 @@ def trust_ratio(
     """By weight: lr ‖w‖ / ‖w' - w‖, LARS's trust ratio of a real update.
 
     You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks", eq. 6, with the
-    step that was made in place of the gradient. A weight that did not change has the ratio ∞, one
-    that is zero and did not change NaN.
+    step that was made in place of the gradient. A weight that did not change has the ratio ∞. It is
+    NaN where a weight is zero and did not change, where an element of a weight or of its change is
+    not finite, and for weights without a rate, as frozen ones.
 
     Args:
         before: weights.
         after: the same, after the update.
-        lr: one, or by name, as `learning_rates` gives them.
+        lr: one, or by name, as `learning_rates` gives them. Weights without one must not have
+            changed.
         across: as of `Named.sketches`: ratios of whole weights.
 
     Raises:
-        SettingError: the names are not the same, or `lr` lacks one.
+        SettingError: the names are not the same, or a weight without a rate changed.
     """
-    sizes = before.norm(by="tensor", across=across)
-    changes = (after - before).norm(by="tensor", across=across)
+    sizes = before.sketches(across=across).strict_norms()
+    changes = (after - before).sketches(across=across).strict_norms()
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(sizes, lr)
-    without = [name for name in sizes if name not in rates]
-    if without:
-        raise SettingError(f"`lr` has no rate for {', '.join(without[:5])}; it must have all.")
+    rates = _complete(rates, sizes, lambda name: changes[name] > 0, math.nan)
     return {name: rates[name] * _ratio(size, changes[name]) for name, size in sizes.items()}
+
+
+def _complete(
+    rates: Mapping[str, Any], names: Iterable[str], moved: Callable[[str], bool], rate: float
+) -> Mapping[str, Any]:
+    """The rates, and `rate` for weights that have none and did not change.
+
+    Raises:
+        SettingError: one has none and changed.
+    """
+    without = [name for name in names if name not in rates]
+    changed = [name for name in without if moved(name)]
+    if changed:
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise SettingError(
+            f"`lr` has no rate for {', '.join(changed[:5])}{more}, which changed; give one, or "
+            "leave them out of both sides by `filter`."
+        )
+    return {**rates, **dict.fromkeys(without, rate)}
 
 
 def _bias(beta: float, steps: Numbers, like: Named[Any]) -> dict[str, float]:
@@ -102,4 +128,4 @@ def _bias(beta: float, steps: Numbers, like: Named[Any]) -> dict[str, float]:
 def _ratio(size: float, change: float) -> float:
     if change:
         return size / change
-    return float("inf") if size else float("nan")
+    return math.inf if size > 0 else math.nan

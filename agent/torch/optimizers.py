@@ -212,7 +212,7 @@ class ParameterHooks:
 
     def _note_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure what an optimizer keeps of its parameters."""
-        states = _state_of(optimizer)
+        states = state_by_parameter(optimizer)
         known = self._states.get(optimizer)
         if known is None or not known.is_of(states):
             # A parameter's instance check is Python, and takes longer than to look it up.
@@ -228,7 +228,7 @@ class ParameterHooks:
             value = state[slot]
             if not isinstance(value, torch.Tensor) or value.dim() == 0:  # `step` is a scalar tensor
                 continue
-            if _is_of_all(value, parameter, optimizer):
+            if is_of_all(value, parameter, optimizer):
                 key = "optimizer_state", self._called(optimizer), member.key[2], 0
                 self._note_whole(key, value)
             elif member.key not in self._noted:
@@ -246,7 +246,7 @@ class ParameterHooks:
         members = list[Member]()
         for parameter, state in states.items():
             for slot, value in state.items():
-                if isinstance(value, torch.Tensor) and _is_of_all(value, parameter, optimizer):
+                if isinstance(value, torch.Tensor) and is_of_all(value, parameter, optimizer):
                     key = "optimizer_state", self._called(optimizer), str(slot), 0
                     members.append(Member(key))
                 else:
@@ -320,18 +320,18 @@ def group_of(names: Names, optimizers: Sequence[torch.optim.Optimizer]) -> dict[
     }
 
 
-def _state_of(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+def state_by_parameter(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
     """By parameter; of an optimizer around another one, as ZeroRedundancyOptimizer, that one's.
 
     It holds the state of those parameters that this rank updates.
     """
     inner = getattr(optimizer, "optim", None)
     if isinstance(inner, torch.optim.Optimizer):
-        return {**_state_of(inner), **optimizer.state}
+        return {**state_by_parameter(inner), **optimizer.state}
     return optimizer.state
 
 
-def _is_of_all(
+def is_of_all(
     state: torch.Tensor, parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> bool:
     """Whether it is of all parameters, one after the other: LBFGS files it under the first."""

@@ -19,6 +19,7 @@ from rankscope.agent import RankscopeWarning
 from rankscope.agent.torch.tensors import (
     NamedTensors,
     adam_update,
+    compute_stats,
     gradients,
     learning_rates,
     optimizer_state,
@@ -112,6 +113,35 @@ def test_trust_ratios_are_those_of_the_golden_case() -> None:
     assert math.isnan(trust_ratio(named(w=[0.0]), named(w=[0.0]))["w"])
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_has_no_trust_ratio(bad: float) -> None:
+    before, after = named(w=[3.0, 4], v=[3.0, 4]), named(w=[3.0, bad], v=[3.0, 3])
+
+    for one, two in ((before, after), (after, before), (after, after)):
+        assert math.isnan(trust_ratio(one, two)["w"])
+    assert trust_ratio(before, after)["v"] == 5
+
+
+def test_a_frozen_weight_needs_no_learning_rate() -> None:
+    model, optimizer = trained(torch.optim.SGD)
+    model.register_parameter("frozen", torch.nn.Parameter(torch.ones(2), requires_grad=False))
+    before = weights(model)
+    optimizer.step()
+    after, rates = weights(model), learning_rates(model, optimizer)
+    every = {**rates, "frozen": 0.1}
+
+    assert "frozen" not in rates
+    assert update(before, after, rates)["frozen"].tolist() == [0, 0]
+    assert update(before, after, rates) == update(before, after, every)
+    ratios = trust_ratio(before, after, rates)
+    assert math.isnan(ratios.pop("frozen"))
+    assert ratios == {name: trust_ratio(before, after, every)[name] for name in rates}
+    after["frozen"].add_(1)
+    for ask in (update, trust_ratio):
+        with pytest.raises(SettingError, match=r"no rate for frozen, which changed; give one, or"):
+            ask(before, after, rates)
+
+
 # Snapshots.
 
 
@@ -124,6 +154,15 @@ def test_snapshots_have_the_device_and_dtype_that_are_asked_for() -> None:
     assert {tensor.dtype for tensor in taken.values()} == {torch.float64}
     assert not any(tensor.requires_grad for tensor in taken.values())
     assert repr(taken) == "NamedTensors(weight: 2 tensors, 6 elements, 48 bytes)"
+
+
+def test_a_dtype_may_stand_alone_as_torch_has_it() -> None:
+    tensors = named(x=[1.0])
+
+    assert tensors.to(torch.float16) == tensors.to(dtype=torch.float16)
+    assert tensors.to("cpu", torch.float16)["x"].dtype == torch.float16
+    with pytest.raises(SettingError, match=r"one dtype, got torch\.float16 and torch\.float32"):
+        tensors.to(torch.float16, torch.float32)
 
 
 def test_frozen_and_trained_weights_can_be_told_apart() -> None:
@@ -189,6 +228,61 @@ def test_an_unknown_slot_is_refused_with_those_there_are() -> None:
     assert len(optimizer_state(model, torch.optim.AdamW(model.parameters()), "exp_avg")) == 0
 
 
+def test_several_optimizers_have_what_each_has_of_its_parameters() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 4))
+    first = torch.optim.AdamW(model[0].parameters(), lr=0.5)
+    second = torch.optim.SGD(model[1].parameters(), lr=0.25, momentum=0.9)
+    model(torch.ones(1, 3)).sum().backward()
+    first.step()
+    second.step()
+    both = [first, second]
+
+    assert list(optimizer_state(model, both, "exp_avg")) == ["0.weight", "0.bias"]
+    assert list(optimizer_state(model, both, "momentum_buffer")) == ["1.weight", "1.bias"]
+    assert learning_rates(model, both) == {
+        "0.weight": 0.5, "0.bias": 0.5, "1.weight": 0.25, "1.bias": 0.25,
+    }  # fmt: skip
+    table = compute_stats(model, both, ["exp_avg", "momentum_buffer"], by="tensor")
+    assert table.loc["optimizer_state[momentum_buffer]"].index.tolist() == ["1.weight", "1.bias"]
+    with pytest.raises(SettingError, match="AdamW, SGD has no state 'sum'; it has step, exp_avg"):
+        optimizer_state(model, both, "sum")
+
+
+@pytest.mark.parametrize("none", [None, []])
+def test_a_slot_without_an_optimizer_is_refused(none: Any) -> None:
+    for ask in (optimizer_state, compute_stats):
+        with pytest.raises(SettingError, match="no optimizer to look for the state 'exp_avg' in"):
+            ask(torch.nn.Linear(1, 1), none, "exp_avg")
+
+
+def test_state_of_another_shape_is_its_parameters_own() -> None:
+    model, optimizer = trained(torch.optim.Adafactor)
+    taken = optimizer_state(model, optimizer, "row_var")
+
+    assert {name: tuple(tensor.shape) for name, tensor in taken.items()} == {
+        "0.weight": (2, 1),
+        "2.weight": (4, 1),
+    }
+
+
+def test_state_that_belongs_to_no_single_parameter_is_refused() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 3)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # pyright: ignore[reportArgumentType]  # torch wants floats
+    for slot, what in (("d", "one tensor of all parameters together"), ("old_dirs", "a list")):
+        with pytest.raises(SettingError, match=f"LBFGS keeps {what} as '{slot}', not a tensor or"):
+            optimizer_state(model, optimizer, slot)
+        with pytest.raises(SettingError, match=f"LBFGS keeps {what}"):
+            compute_stats(model, optimizer, slot)
+
+
 def test_patterns_are_regular_expressions_found_in_names() -> None:
     model, _ = trained(torch.optim.AdamW)
 
@@ -220,6 +314,10 @@ def test_what_is_no_tensor_is_no_part_of_a_snapshot() -> None:
     with pytest.raises(SettingError, match=r"takes torch tensors by name, got ndarray as 'b': "):
         snapshot(mixed)
     assert list(snapshot(mixed, exclude="b")) == ["a"]
+    model: Any = torch.nn.Linear(1, 1)
+    with pytest.raises(SettingError, match=r"by name, got Linear; of a model `weights\(model\)`"):
+        snapshot(model)
+    assert list(snapshot(torch.nn.ParameterDict({"a": torch.ones(1)}))) == ["a"]  # pyright: ignore[reportArgumentType]  # no Mapping, yet alike
 
 
 def test_a_model_without_memory_is_refused() -> None:
@@ -244,12 +342,21 @@ def test_arithmetic_is_that_of_torch_by_name(
         made["x"].nan_to_num(), operation(torch.tensor(left), torch.tensor(right)).nan_to_num()
     )
     assert made["y"].tolist() == [operation(1.0, 2.0)]
-    for number in (2, 0.5, torch.tensor(3.0)):
+    for number in (2, 0.5, torch.tensor(3.0), np.float64(1.5), np.float32(3)):
         for mine, theirs in ((a, number), (number, a)):
             one = torch.tensor(left)
             wanted = operation(*(one if side is a else side for side in (mine, theirs)))
             assert torch.equal(operation(mine, theirs)["x"].nan_to_num(), wanted.nan_to_num())
     assert a == kept
+
+
+def test_a_number_of_numpys_is_a_number_on_either_side() -> None:
+    tensors = NamedTensors({"x": torch.tensor([1.0, 2], dtype=torch.bfloat16)})
+
+    numbers: list[Any] = [np.float64(2), np.float32(2), np.int64(2), np.array(2.0)]
+    for number in numbers:
+        assert number * tensors == tensors * number == 2 * tensors
+        assert number - tensors == 2 - tensors
 
 
 def test_other_functions_of_each_element_make_new_tensors() -> None:
@@ -274,8 +381,15 @@ def test_tensors_of_other_names_are_refused_and_named() -> None:
         operator.add(named(a=[1.0], b=[1.0]), named(b=[1.0], c=[1.0]))
     with pytest.raises(SettingError, match="only the right side has x0, x1, x2, x3, x4 and 3 more"):
         operator.sub(NamedTensors({}), {f"x{number}": 1.0 for number in range(8)})
-    with pytest.raises(SettingError, match=r"a tensor of shape \(2,\)"):
-        operator.mul(named(a=[1.0, 2]), torch.ones(2))
+    others: list[Any] = [torch.ones(2), np.ones(2)]
+    for other in others:
+        for sides in ((named(a=[1.0, 2]), other), (other, named(a=[1.0, 2]))):
+            with pytest.raises(SettingError, match=r"a tensor of shape \(2,\)"):
+                operator.mul(*sides)
+    with pytest.raises(
+        SettingError, match=r"`\+` takes .* got \(2,\) and \(3,\) of b; leave it out"
+    ):
+        operator.add(named(a=[1.0], b=[1.0, 2]), named(a=[1.0], b=[1.0, 2, 3]))
     with pytest.raises(SettingError, match=r"must return a tensor, got 3\.0 of a"):
         named(a=[1.0, 2]).apply(lambda x: float(x.sum()))  # pyright: ignore[reportArgumentType]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,27 @@ def test_narrow_gradients_are_added_up_in_wide_ones() -> None:
     assert abs(found.b_noise - 100) < 3 * found.b_noise_error < 60
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("sizes", [(1, 4), (1, 2, 4)])
+def test_a_gradient_that_is_not_finite_has_no_noise_scale(
+    bad: float, sizes: tuple[int, ...]
+) -> None:
+    model, calls = Known(), count(1)
+    good = model.closure(3)
+
+    def closure() -> None:
+        good()
+        if next(calls) == 2:
+            assert model.w.grad is not None
+            model.w.grad[7] = bad
+
+    found = noise_scale(model, closure, batch_size=BATCH, sizes=sizes, rounds=3, include="^w$")
+
+    assert all(map(math.isnan, (found.b_noise, found.g_2, found.trace_sigma)))
+    assert all(map(math.isnan, (found.b_noise_error, found.g_2_error, found.trace_sigma_error)))
+    assert [math.isnan(square) for square in found.squares] == [size == 1 for size in sizes]
+
+
 def test_gradients_and_buffers_are_as_before() -> None:
     model, seed = Known(), 5
     model.closure(seed)()
@@ -158,7 +180,9 @@ def test_all_is_as_before_though_the_closure_fails() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sizes": (2, 2)}, r"two or more different numbers of calls, got \(2, 2\)"),
+        ({"sizes": (2, 2)}, r"two or more different numbers of calls.*got \(2, 2\)"),
+        ({"sizes": 8}, r"two or more different numbers of calls, as \(1, 32\); got 8\."),
+        ({"sizes": (1, 2.5)}, r"got \(1, 2\.5\)"),
         ({"rounds": 0}, r"at least 1 and `reduction`.*got 1, 0, 'mean'"),
         ({"reduction": "none"}, "got 1, 20, 'none'"),
     ],

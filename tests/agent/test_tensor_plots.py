@@ -89,6 +89,34 @@ def test_a_large_picture_keeps_its_largest_elements() -> None:
     assert cells.max() == 5
 
 
+# HoloViews looks for the extremes of a picture once more when it draws with Matplotlib.
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+@pytest.mark.parametrize("log", [False, True])
+def test_a_tensor_without_a_finite_element_is_drawn_beside_others(log: bool) -> None:
+    pictures = heatmap(
+        NamedTensors({"good": torch.tensor([1.0, 2]), "bad": torch.full((3, 2), math.nan)}), log=log
+    )
+    good, bad = (picture.dimension_values(2) for picture in pictures)
+
+    assert good.tolist() == [1, 2]
+    assert np.isnan(bad).all()
+    assert bad.size == 6
+    drawn(pictures)
+    drawn(pictures, "matplotlib")
+    with pytest.raises(SettingError, match=r"no (finite )?element.* The tensors are bad\."):
+        heatmap(NamedTensors({"bad": torch.full((2,), math.nan)}), log=log)
+
+
+def test_shades_are_in_order() -> None:
+    tensors = NamedTensors({"x": torch.tensor([-1.0, 2])})
+
+    assert heatmap(tensors).range(2) == (-2, 2)
+    assert heatmap(tensors, vmin=5).range(2) == (5, 5)
+    assert heatmap(tensors, vmax=-5).range(2) == (-5, -5)
+    with pytest.raises(SettingError, match="`vmin` must not be above `vmax`, got 2 and 1"):
+        heatmap(tensors, vmin=2, vmax=1)
+
+
 def test_what_cannot_be_drawn_is_told() -> None:
     many = NamedTensors({f"x{number}": torch.ones(2) for number in range(41)})
 
@@ -100,5 +128,10 @@ def test_what_cannot_be_drawn_is_told() -> None:
         ecdf(NamedTensors({"x": torch.full((2,), math.nan)}))
     with pytest.raises(SettingError, match="must be identity, abs, square; got 'log'"):
         hist(many, operation="log")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(SettingError, match="`bins` must be at least 1, got 0"):
-        hist(many, bins=0)
+    wrong: list[Any] = [0, 2.5, [0.0, 1.0]]
+    for bins in wrong:
+        with pytest.raises(SettingError, match=r"`bins` must be a whole number of at least 1, got"):
+            hist(many, bins=bins)
+    for draw in (hist, ecdf):
+        with pytest.raises(SettingError, match="`by` must be 'tensor', 'whole' or a function"):
+            draw(many, by="layer")  # pyright: ignore[reportArgumentType]

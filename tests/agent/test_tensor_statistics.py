@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,9 @@ def test_what_is_no_norm_or_statistic_is_refused() -> None:
         named(a=[1.0]).statistic("skew")
     with pytest.raises(SettingError, match="`by` must be 'tensor', 'whole' or a function"):
         named(a=[1.0]).describe(by="layer")  # pyright: ignore[reportArgumentType]
+    for ask in (named(a=[1.0]).numpy, lambda by: named(a=[1.0]).reduce(torch.sum, by=by)):  # pyright: ignore[reportUnknownLambdaType]
+        with pytest.raises(SettingError, match="or a function of a tensor's name, got 'layer'"):
+            ask(by="layer")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SettingError, match=r"Across ranks only the norms 1, 2 and ∞"):
         named(a=[1.0]).norm(3, across=object())
     with pytest.raises(SettingError, match="`reductions` are not known there"):
@@ -188,6 +192,15 @@ def test_reductions_take_each_tensor_or_all_elements_together() -> None:
     assert tensors["b"].item() == 5
 
 
+def test_the_whole_of_no_tensors_has_a_row_and_reductions_none_to_take() -> None:
+    table = NamedTensors({}).describe("all", by="whole", reductions={"sum": torch.sum})
+
+    assert table.index.tolist() == ["whole"]
+    assert table.loc["whole", "num_params"] == 0
+    assert math.isnan(table.loc["whole", "sum"])  # pyright: ignore[reportArgumentType]
+    assert NamedTensors({}).describe("all", reductions={"sum": torch.sum}).empty
+
+
 def test_the_statistics_of_a_model_are_one_table() -> None:
     model, optimizer = trained()
     table = compute_stats(model, optimizer, ("exp_avg", "exp_avg_sq"))
@@ -224,6 +237,25 @@ def test_tensors_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
     assert found == tensors
     assert list(found) == list(tensors)
     assert found.kind == "optimizer_state"
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    tensors, path = named(a=[1.0]), tmp_path / "a.safetensors"
+
+    with pytest.raises(
+        FileNotFoundError, match=r"no folder .*none to save a\.safetensors in; make"
+    ):
+        save(tensors, tmp_path / "none" / "a.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(OSError, match=r"folder\.safetensors cannot be written"):
+        save(tensors, tmp_path / "folder.safetensors")
+    names: list[Any] = ["__metadata__", 3]
+    for name in names:
+        with pytest.raises(SettingError, match=f"has for itself; got {name!r}: save it under"):
+            save(NamedTensors({name: torch.ones(1)}), path)
+    with pytest.raises(SettingError, match=r"hold no torch\.complex128; convert it"):
+        save(tensors.to(torch.complex128), path)
+    assert not path.exists()
 
 
 def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def test_trust_ratios_are_those_of_whole_weights(
     assert found[0][how]["trust_ratio"] == pytest.approx(whole["trust_ratio"], rel=1e-9)
 
 
+def test_what_is_not_finite_on_one_rank_has_a_trust_ratio_on_none(
+    found: list[dict[str, Any]],
+) -> None:
+    assert found[0]["without_ratio"] == found[1]["without_ratio"] == ["0.weight"]
+
+
 def test_pieces_come_back_from_a_file_as_pieces(found: list[dict[str, Any]]) -> None:
     assert found[0]["file"]
     assert found[1]["file"]

@@ -127,6 +127,17 @@ def pieces_in_a_file(mesh: DeviceMesh, rank: int, directory: Path) -> bool:
     return found == taken and tables[0] == tables[1] and len(taken) == 4
 
 
+def without_ratio(mesh: DeviceMesh, rank: int) -> list[str]:
+    """The weights without a trust ratio, where one element of rank 1's piece became NaN."""
+    model = make_model()
+    fully_shard(model, mesh=mesh)
+    before, after = weights(model), weights(model) + 1
+    if rank == 1:
+        after["0.weight"][0, 0] = torch.nan
+    ratios = trust_ratio(before, after, across=dist.group.WORLD)
+    return [name for name, ratio in ratios.items() if ratio != ratio]
+
+
 def copies_that_differ(rank: int) -> list[str]:
     """What is said of weights that should be the same and are not."""
     model = make_model()
@@ -184,6 +195,7 @@ def main(directory: Path) -> None:
         "fsdp": fsdp(mesh, rank),
         "tp": tensor_parallel(parts),
         "file": pieces_in_a_file(mesh, rank, directory),
+        "without_ratio": without_ratio(mesh, rank),
         "differ": copies_that_differ(rank),
         "addends": addends(mesh, rank),
         "noise": noise(mesh, rank),

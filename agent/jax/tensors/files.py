@@ -8,7 +8,7 @@ import numpy as np
 
 from ....sketch.errors import SettingError
 from ...toolkit.extras import imported
-from ...toolkit.files import checked, metadata_of, opened
+from ...toolkit.files import checked, metadata_of, opened, writing
 from .named import NamedArrays
 
 
@@ -21,12 +21,12 @@ def save(arrays: NamedArrays, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ImportError: safetensors is not installed.
-        SettingError: the path ends in something else, or an array lies on devices of several
-            processes.
-        OSError: the file cannot be written.
+        SettingError: the path ends in something else, a name is no text or `__metadata__`, the
+            format has not the dtype, or an array lies on devices of several processes.
+        OSError: the file cannot be written, as where there is no such folder.
     """
     files = imported("safetensors.numpy", "Saving tensors")
-    path = checked(path)
+    path = checked(path, arrays)
     for name, array in arrays.items():
         if not array.is_fully_addressable:
             raise SettingError(
@@ -34,7 +34,8 @@ def save(arrays: NamedArrays, path: str | os.PathLike[str]) -> None:
                 "gather it first, by jax.experimental.multihost_utils.process_allgather."
             )
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    files.save_file(whole, path, metadata=metadata_of(arrays.kind, arrays))
+    with writing(path):
+        files.save_file(whole, path, metadata=metadata_of(arrays.kind, arrays))
 
 
 def load(path: str | os.PathLike[str]) -> NamedArrays:

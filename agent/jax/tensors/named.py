@@ -41,7 +41,11 @@ class NamedArrays(Named[jax.Array]):
         super().__init__(arrays, kind)
 
     def to(self, device: Destination = None, dtype: Any = None) -> Self:
-        """Copies of all, on that device or sharded so, in that dtype; None leaves it as it is."""
+        """Copies of all, on that device or sharded so, in that dtype; None leaves it as it is.
+
+        Raises:
+            SettingError: JAX cannot put an array there, as on a dtype.
+        """
         return self._with({name: copied(array, device, dtype) for name, array in self.items()})
 
     def sketches(self, by: By = "tensor", *, across: Mesh | None = None) -> Sketches:
@@ -88,6 +92,15 @@ class NamedArrays(Named[jax.Array]):
 
 
 def copied(array: jax.Array, device: Destination, dtype: Any) -> jax.Array:
-    """A copy, in that dtype, on that device or sharded so."""
+    """A copy, in that dtype, on that device or sharded so.
+
+    Raises:
+        SettingError: JAX cannot put an array there.
+    """
+    if isinstance(device, str | type | np.dtype):
+        raise SettingError(
+            f"`device` must be a device or a sharding of JAX's, got {device!r}; a dtype goes as "
+            "`dtype`."
+        )
     made = jnp.array(array, dtype=dtype, copy=True)
     return made if device is None else jax.device_put(made, device)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from ....sketch.errors import SettingError
 from ...toolkit.arithmetic import Patterns
-from ...toolkit.noise import NoiseScale, measured
+from ...toolkit.noise import NoiseScale, measured, norm_of
 from .named import NamedArrays
 from .snapshots import named_arrays
 
@@ -31,7 +31,7 @@ def noise_scale(
 
     No sample is in two batches: each is drawn anew. A large batch is made of several calls of the
     closure. With two sizes it is McCandlish's estimate from two batch sizes, with more a weighted
-    fit over all.
+    fit over all. Where an element of a gradient is not finite, all that is told is NaN.
 
     Args:
         closure: returns the gradient of the loss of `batch_size` samples that it has not seen
@@ -66,7 +66,7 @@ def noise_scale(
             )
         for _ in range(calls - 1):
             total = total + _wide(closure(), include, exclude)
-        return total.norm(across=across)
+        return norm_of(total, across)
 
     return measured(norm, batch_size=batch_size, reduction=reduction, sizes=sizes, rounds=rounds)
 

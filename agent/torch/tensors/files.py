@@ -7,7 +7,7 @@ import os
 import torch
 
 from ...toolkit.extras import imported
-from ...toolkit.files import checked, metadata_of, opened
+from ...toolkit.files import checked, metadata_of, opened, writing
 from .named import NamedTensors
 from .places import place_as_words, place_of_words
 
@@ -23,12 +23,13 @@ def save(tensors: NamedTensors, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ImportError: safetensors is not installed.
-        SettingError: the path ends in something else.
-        OSError: the file cannot be written.
+        SettingError: the path ends in something else, a name is no text or `__metadata__`, or the
+            format has not the dtype.
+        OSError: the file cannot be written, as where there is no such folder.
     """
     imported("safetensors", "Saving tensors")
     files = imported("safetensors.torch", "Saving tensors")
-    path = checked(path)
+    path = checked(path, tensors)
     places = {name: place_as_words(place) for name, place in tensors.places.items()}
     # It refuses tensors that share memory, and strided ones.
     whole = {
@@ -36,7 +37,8 @@ def save(tensors: NamedTensors, path: str | os.PathLike[str]) -> None:
         for name, tensor in tensors.items()
     }
     metadata = metadata_of(tensors.kind, tensors, places=places)
-    files.save_file(whole, path, metadata=metadata)
+    with writing(path):
+        files.save_file(whole, path, metadata=metadata)
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> NamedTensors:

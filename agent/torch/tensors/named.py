@@ -58,9 +58,21 @@ class NamedTensors(Named[torch.Tensor]):
         return self._places
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Self:
-        """Copies of all, on that device, in that dtype; None leaves it as it is."""
+        """Copies of all, on that device, in that dtype; None leaves it as it is.
+
+        A dtype may stand alone, as in `.to(torch.float32)`.
+
+        Raises:
+            SettingError: two dtypes are given.
+        """
+        if isinstance(device, torch.dtype):
+            if dtype is not None:
+                raise SettingError(f"`to` takes a device and one dtype, got {device} and {dtype}.")
+            device, dtype = None, device
         made = {
             name: tensor.to(device=device, dtype=dtype, copy=True) for name, tensor in self.items()
         }

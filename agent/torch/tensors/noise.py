@@ -12,7 +12,7 @@ from ....sketch.errors import SettingError
 from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ...toolkit.named import Group
-from ...toolkit.noise import NoiseScale, measured
+from ...toolkit.noise import NoiseScale, measured, norm_of
 from ..names import Names, Observable, stages_of
 from .named import NamedTensors
 from .places import Place
@@ -35,7 +35,7 @@ def noise_scale(
 
     No sample is in two batches: each is drawn anew. A large batch is made of several calls of the
     closure. With two sizes it is McCandlish's estimate from two batch sizes, with more a weighted
-    fit over all.
+    fit over all. Where an element of a gradient is not finite, all that is told is NaN.
 
     Gradients, buffers (as BatchNorm's) and nothing else are as before afterwards: the generators of
     random numbers go on, so that another call sees other batches. Weights must not change: the
@@ -83,7 +83,7 @@ class _Gradient:
         self._closure, self._across = closure, across
 
     def norm(self, calls: int) -> float:
-        """Of the sum over so many calls, added up in float32 at least.
+        """Of the sum over so many calls, added up in float32 at least; see `norm_of`.
 
         Raises:
             SettingError: there is none, or the ranks that hold the rest are not known.
@@ -114,7 +114,7 @@ class _Gradient:
                 "This rank holds pieces of gradients; give the process group of the ranks that "
                 "hold the others as `across`."
             )
-        return NamedTensors(total, kind="weight_gradient", places=places).norm(across=self._across)
+        return norm_of(NamedTensors(total, places=places), self._across)
 
 
 def _forget_gradients(model: Observable) -> None:

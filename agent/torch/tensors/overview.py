@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ...toolkit.columns import Wanted
@@ -16,7 +14,7 @@ from ...toolkit.sketches import By
 from ..local import gradient_of
 from ..names import Observable
 from .named import NamedTensors
-from .snapshots import Own, Parameters, state_of
+from .snapshots import Optimizers, Own, Parameters, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 def compute_stats(
     model: Observable,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     slots: str | Sequence[str] = (),
     *,
     groups: Wanted = "all",
@@ -41,8 +39,8 @@ def compute_stats(
 
     Args:
         model: as of `weights`.
-        optimizer: whose state is looked at.
-        slots: what it calls them; none by default.
+        optimizer: whose state is looked at; one, or several.
+        slots: what it calls them, as of `optimizer_state`; none by default.
         groups: of columns, as of `NamedTensors.describe`.
         by: rows of each kind, as of `NamedTensors.sketches`.
         include: regular expressions, of which one must be found in a parameter's name.
@@ -50,15 +48,15 @@ def compute_stats(
         across: as of `NamedTensors.sketches`.
 
     Raises:
-        SettingError: there is no such column or slot, or a pattern is no regular expression.
+        SettingError: there is no such column or slot, no optimizer for a slot, or a pattern is no
+            regular expression.
         ImportError: pandas is not installed.
     """
     selection, parameters = Selection.of(include, exclude), Parameters(model)
     selection.warn_of_strays(parameters.names())
     owned: dict[str, Own] = {"weight": lambda parameter: parameter, "weight_gradient": gradient_of}
-    if optimizer is not None:
-        for slot in [slots] if isinstance(slots, str) else slots:
-            owned[f"optimizer_state[{slot}]"] = state_of(optimizer, slot)
+    for slot in [slots] if isinstance(slots, str) else slots:
+        owned[f"optimizer_state[{slot}]"] = state_of(optimizer, slot)
     pieces = [
         (f"{kind}:{name}", tensor, place)
         for kind, own in owned.items()

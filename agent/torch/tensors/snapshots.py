@@ -6,7 +6,7 @@ an optimizer lists things.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,15 @@ from ...toolkit.arithmetic import Patterns
 from ..identity import mesh_of_tensors
 from ..local import gradient_of, parameter_placement
 from ..names import Names, Observable, stages_of
+from ..optimizers import is_of_all, state_by_parameter
+from ..settings import as_list
 from .named import NamedTensors
 from .places import Piece, pieces_of
 
 Device = torch.device | str | None
 """None: where the tensor is."""
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+"""One, or several; of those that have something of a parameter the first counts."""
 Own = Callable[[torch.nn.Parameter], torch.Tensor | None]
 """What is looked for of a parameter, where there is such a thing."""
 
@@ -46,9 +50,15 @@ def snapshot(
         dtype: to convert to.
 
     Raises:
-        SettingError: a pattern is no regular expression, what is chosen is no tensor, or has no
-            elements.
+        SettingError: a pattern is no regular expression, these are no tensors by name, what is
+            chosen is no tensor, or has no elements.
     """
+    # Users without a type checker may pass a model; torch's own ParameterDict is no Mapping.
+    if not callable(getattr(tensors, "items", None)):
+        raise SettingError(
+            f"`snapshot` takes torch tensors by name, got {type(tensors).__name__}; of a model "
+            "`weights(model)` takes the parameters, and `snapshot(model.state_dict())` all."
+        )
     selection = Selection.of(include, exclude)
     selection.warn_of_strays(tensors)
     pieces = [
@@ -114,7 +124,7 @@ def gradients(
 
 def optimizer_state(
     model: Observable,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     slot: str,
     *,
     include: Patterns = None,
@@ -124,9 +134,12 @@ def optimizer_state(
 ) -> NamedTensors:
     """Copies of one slot of an optimizer's state, under the names of the parameters.
 
+    A state may have another shape than its parameter, as Adafactor's `row_var`. What an optimizer
+    keeps of all parameters together, as LBFGS its `d`, belongs to no name, and is refused.
+
     Args:
         model: as of `weights`.
-        optimizer: any; parameters without state are left out, as before its first step.
+        optimizer: any, or several; parameters without state are left out, as before its first step.
         slot: what the optimizer calls it, as `exp_avg`, `momentum_buffer`, `step`; numbers that are
             no tensors become float64 tensors without axes.
         include: as of `snapshot`.
@@ -135,43 +148,72 @@ def optimizer_state(
         dtype: as of `snapshot`.
 
     Raises:
-        SettingError: the optimizer has state, but no such slot; or as of `snapshot`.
+        SettingError: there is no optimizer, it has state but no such slot, or keeps there no tensor
+            or number of each parameter; or as of `snapshot`.
     """
     own = state_of(optimizer, slot)
     return _of_parameters(model, own, "optimizer_state", include, exclude, device, dtype)
 
 
-def learning_rates(model: Observable, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """By name of a parameter: the learning rate of its group, as a number on the host."""
+def learning_rates(model: Observable, optimizer: Optimizers) -> dict[str, float]:
+    """By name of a parameter: the learning rate of its group, as a number on the host.
+
+    Parameters that no optimizer has, as frozen ones, are left out.
+    """
     rates = {
         parameter: float(group["lr"])
-        for group in optimizer.param_groups
+        for one in reversed(as_list(optimizer))
+        for group in one.param_groups
         for parameter in group["params"]
     }
     named = Names(stages_of(model)).parameters()
     return {name: rates[one] for one, (name, _) in named.items() if one in rates}
 
 
-def state_of(optimizer: torch.optim.Optimizer, slot: str) -> Own:
+def state_of(optimizer: Optimizers | None, slot: str) -> Own:
     """A function from a parameter to that slot of its state.
 
     Raises:
-        SettingError: the optimizer has state, but no such slot.
+        SettingError: there is no optimizer, or it has state but no such slot. The function: what is
+            kept there is no tensor or number of that parameter.
     """
-    state: Mapping[torch.Tensor, Mapping[str, Any]] = optimizer.state
-    slots = dict.fromkeys(str(name) for own in state.values() for name in own)
-    if state and slot not in slots:
+    kept = [(one, state_by_parameter(one)) for one in as_list(optimizer)]
+    if not kept:
         raise SettingError(
-            f"{type(optimizer).__name__} has no state {slot!r}; it has {', '.join(slots)}."
+            f"There is no optimizer to look for the state {slot!r} in; pass one as `optimizer`."
         )
+    slots = dict.fromkeys(
+        str(name) for _, states in kept for own in states.values() for name in own
+    )
+    if slot not in slots and any(states for _, states in kept):
+        who = ", ".join(type(one).__name__ for one, _ in kept)
+        raise SettingError(f"{who} has no state {slot!r}; it has {', '.join(slots) or 'none'}.")
 
     def own(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        value = state.get(parameter, {}).get(slot)
-        if isinstance(value, int | float):
-            return torch.tensor(value, dtype=torch.float64, device="cpu")
-        return value if isinstance(value, torch.Tensor) else None
+        for one, states in kept:
+            value = states.get(parameter, {}).get(slot)
+            if value is not None:
+                return _state(value, slot, parameter, one)
+        return None
 
     return own
+
+
+# `Any`: an optimizer may keep anything.
+def _state(
+    value: Any, slot: str, parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer
+) -> torch.Tensor:
+    """What an optimizer keeps of a parameter, as a tensor."""
+    if isinstance(value, int | float):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    is_tensor = isinstance(value, torch.Tensor)
+    if is_tensor and not is_of_all(value, parameter, optimizer):
+        return value
+    what = "one tensor of all parameters together" if is_tensor else f"a {type(value).__name__}"
+    raise SettingError(
+        f"{type(optimizer).__name__} keeps {what} as {slot!r}, not a tensor or number of each; it "
+        "is in `optimizer.state`, and `snapshot` takes any tensors."
+    )
 
 
 class Parameters:

@@ -143,11 +143,37 @@ def test_arithmetic_is_that_of_jax_by_name(values: list[float], number: float) -
     assert (mine - number) * theirs / 2 + abs(mine) == NamedArrays(expected)
 
 
+def test_a_number_of_numpys_is_a_number_on_either_side() -> None:
+    arrays = NamedArrays({"x": jnp.array([1.0, 2])})
+
+    numbers: list[Any] = [np.float64(2), np.float32(2), np.array(2.0, np.float32)]
+    for number in numbers:
+        assert number * arrays == arrays * number == 2 * arrays
+        assert number - arrays == 2 - arrays
+
+
+def test_a_frozen_weight_needs_no_rate_and_one_that_is_not_finite_has_no_trust_ratio() -> None:
+    before = NamedArrays({"a": jnp.array([3.0, 4]), "b": jnp.ones(2), "c": jnp.ones(2)})
+    after = NamedArrays({"a": jnp.array([3.0, 3]), "b": jnp.array([1, math.nan]), "c": jnp.ones(2)})
+    rates = {"a": 0.5, "b": 0.5}
+
+    assert trust_ratio(before, after, rates) == {
+        "a": 2.5,
+        "b": pytest.approx(math.nan, nan_ok=True),
+        "c": pytest.approx(math.nan, nan_ok=True),
+    }
+    assert update(before, after, rates)["c"].tolist() == [0, 0]
+    with pytest.raises(SettingError, match="no rate for a, which changed"):
+        update(before, after, {"b": 0.5})
+
+
 def test_others_names_and_what_is_no_array_are_refused() -> None:
     mine = NamedArrays({"a": jnp.ones(2)})
 
     with pytest.raises(SettingError, match="Only the left side has a; only the right side has b"):
         operator.add(mine, NamedArrays({"b": jnp.ones(2)}))
+    with pytest.raises(SettingError, match=r"got \(2,\) and \(3,\) of a; leave it out by `filter`"):
+        operator.sub(mine, NamedArrays({"a": jnp.ones(3)}))
     trees: dict[str, Any] = {"dict": {"a": {"b": jnp.ones(2)}}, "list": [jnp.ones(2)]}
     for name, tree in trees.items():
         with pytest.raises(SettingError, match=f"got a tree that is a {name}; name its tensors"):
@@ -167,7 +193,20 @@ def test_a_pattern_that_is_found_nowhere_is_warned_of_where_it_stands() -> None:
 def test_a_file_of_another_ending_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"Tensors are saved as \.safetensors, got 'a\.npz'"):
         save(weights(PARAMS), tmp_path / "a.npz")
+    with pytest.raises(SettingError, match="has for itself; got '__metadata__'"):
+        save(NamedArrays({"__metadata__": jnp.ones(1)}), tmp_path / "a.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*none to save"):
+        save(weights(PARAMS), tmp_path / "none" / "a.safetensors")
+    with pytest.raises(SettingError, match="cannot hold these tensors: Unknown dtype"):
+        save(weights(PARAMS).to(dtype=jnp.int4), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dtype_is_no_place_for_an_array() -> None:
+    with pytest.raises(
+        SettingError, match=r"must be a device or a sharding of JAX's, got .*float16"
+    ):
+        weights(PARAMS).to(jnp.float16)  # pyright: ignore[reportArgumentType]
 
 
 def test_optimizer_state_is_found_by_slot() -> None:
@@ -224,5 +263,9 @@ def test_the_noise_scale_of_a_known_problem() -> None:
     found = noise_scale(closure, batch_size=8, sizes=(1, 8), rounds=20)
 
     assert abs(found.b_noise - 4) < 3 * found.b_noise_error
+    lost = noise_scale(
+        lambda: {"w": closure()["w"].at[0].set(math.inf)}, batch_size=8, sizes=(1, 2)
+    )
+    assert all(map(math.isnan, (lost.b_noise, lost.b_noise_error, lost.g_2, lost.trace_sigma)))
     with pytest.raises(SettingError, match="must return gradients"):
         noise_scale(dict, batch_size=1)
