@@ -212,8 +212,8 @@ def cli(context: click.Context, config: str | None) -> None:
     name = context.invoked_subcommand
     if config is not None:
         os.environ["RANKSCOPE_CONFIG"] = config  # for what is started from here, too
-    has_variables = name in ("collect", "relay", "view")
-    has_table = config is not None and (has_variables or name in ("rules", "run"))
+    has_variables = name in ("collect", "relay", "run", "view")
+    has_table = config is not None and (has_variables or name == "rules")
     group = context.command
     if name is None or not (has_variables or has_table) or not isinstance(group, click.Group):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +23,8 @@ from .settings import agent_settings
 BESIDE = 'exec 3<&0; "$@" <&3 3<&- &'
 """A shell that runs its arguments and ends at once. So the collector is no child of the rank that
 starts it, which may wait for all of its children."""
+LOGGED = re.compile(r"\d{4}-\d\d-\d\dT|\{")
+"""How a line of a collector's log begins, as text or as JSON; see `wire/logs.py`."""
 START_S = 60.0
 """How long the collector may take to say its address."""
 
@@ -160,7 +164,14 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def last_sentence(said: str) -> str:
-    """Why a collector did not start; that of the job before may write to the same log."""
+    """Why a collector did not start; that of the job before may write to the same log.
+
+    An error may have several lines: all faults of a file of settings.
+    """
     lines = [line for line in said.splitlines() if line.strip()]
-    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    return (errors or lines or [""])[-1]
+    errors = [place for place, line in enumerate(lines) if line.startswith("Error: ")]
+    if not errors:
+        return (lines or [""])[-1]
+    first, *others = lines[errors[-1] :]
+    more = takewhile(lambda line: not LOGGED.match(line), others)
+    return "\n".join([first.removeprefix("Error: "), *more])

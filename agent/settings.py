@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ..settings import Read, given, read_settings, settings_file, settings_of
+from ..settings import TABLES, Read, check_names, given, read_toml, settings_file, settings_of
 from ..sketch.errors import SettingError
 from ..wire.address import parse_destination
 from ..wire.keys import AgentKeys
-from ..wire.messages import LEAST_BUDGET, RUN_NAME, Kind, Placement
+from ..wire.messages import LEAST_BUDGET, LONGEST_NAME, RUN_NAME, Kind, Placement
 from .schedule import Schedule, schedule_of, schedules_by_kind
 from .selection import Counting, Placing, Selection, Unchecked
 
@@ -37,6 +37,10 @@ def check_name(run: str) -> None:
     Raises:
         SettingError: it cannot.
     """
+    if len(run) > LONGEST_NAME:
+        raise SettingError(
+            f"A run's name has {LONGEST_NAME} characters at most, got {len(run)}: {run[:40]!r}…"
+        )
     if not RUN_NAME.fullmatch(run):
         raise SettingError(f"A run's name is letters, digits and ._+=@ -, got {run!r}.")
 
@@ -153,10 +157,10 @@ def agent_settings(file: Path | None = None) -> dict[str, Any]:
     file = file or settings_file()
     if file is None:
         return {}
-    faults = list[str]()
-    table = read_settings(file).get("agent", {})
-    settings = settings_of(table, AgentSettings, f"{file}, [agent]", faults)
-    if settings is None:
+    said, faults = read_toml(file), list[str]()
+    check_names(said, TABLES, f"{file}", faults)
+    settings = settings_of(said.get("agent", {}), AgentSettings, f"{file}, [agent]", faults)
+    if settings is None or faults:
         raise SettingError("\n".join(faults))
     return given(settings)
 

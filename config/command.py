@@ -12,12 +12,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ..agent.settings import agent_settings, faults_of_agent
+from ..agent.settings import AgentSettings, faults_of_agent
 from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file
 from ..wire.address import parse_address
-from .defaults import CONFIGURED, defaults_of
+from .defaults import CONFIGURED
 from .options import check_options, parameters_of
-from .variables import strays, variable_of, wrong_values
+from .variables import VARIABLES, ours, strays, variable_of, wrong_values
 
 OF_AGENTS = {
     "RANKSCOPE_RUN": "run",
@@ -46,53 +46,57 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Say what is wrong in FILE, or in that of --config, and with variables; change nothing.
 
-    Ends with 1 if something is wrong, with 2 if nothing is, but what checks a table is not
-    installed.
+    Where there is no file the variables alone are checked.
+
+    Ends with 1 if something is wrong, with 2 if nothing is, but what checks a table, or some
+    variables, is not installed.
     """
-    chosen = _chosen(file)
+    chosen = file or settings_file()
+    if chosen is None:
+        _check_variables()
+        return
     said = read_toml(chosen)
-    faults = list[str]()
-    check_names(said, TABLES, f"{chosen}", faults)
-    checked = list[str]()
-    for name in [name for name in TABLES if name in said]:
-        try:
-            faults += _faults_of(said[name], name, chosen)
-            checked.append(f"[{name}]")
-        except click.ClickException as error:
-            click.echo(f"{chosen}, [{name}] was not checked: {error}", err=True)
-    faults += _strays()
-    faults += _said_wrong()
-    for fault in faults:
-        click.echo(fault)
-    if faults:
-        raise SystemExit(1)
-    for name in [name for name in GUARDED if f"[{name}]" in checked]:
-        _tell_if_open(name, chosen)
-    is_whole = len(checked) == len(said)
-    right = "is right" if is_whole else "is right in what was checked"
-    click.echo(f"{chosen} {right}: {', '.join(checked) or 'no table'}.")
-    if not is_whole:
+    faults, left_out = _look_at(said, chosen)
+    for name, why in left_out.items():
+        click.echo(f"{chosen}, [{name}] was not checked: {why}", err=True)
+    _refuse(faults + _faults_of_variables())
+    checked = [name for name in TABLES if name in said and name not in left_out]
+    for name in [name for name in GUARDED if name in checked]:
+        _tell_if_open(name, said[name], chosen)
+    right = "is right in what was checked" if left_out else "is right"
+    tables = ", ".join(f"[{name}]" for name in checked)
+    click.echo(f"{chosen} {right}: {tables or 'no table'}.")
+    if left_out:
         raise SystemExit(2)
 
 
 @config.command()
 def show() -> None:
-    """Show what holds for agents and commands, and who said so: the environment, or --config."""
+    """Show what holds for agents and commands, and who said so: the environment, or --config.
+
+    What is wrong is told behind it; then it ends with 1.
+    """
     file = settings_file()
-    said = {name: (value, str(file)) for name, value in agent_settings(file).items()}
+    whole = {} if file is None else read_toml(file)
+    takes = AgentSettings.__struct_fields__
+    said = {
+        name: (value, str(file)) for name, value in _table(whole, "agent").items() if name in takes
+    }
     for variable, name in OF_AGENTS.items():
         if os.environ.get(variable):
             said[name] = os.environ[variable], variable
     for name, (value, whose) in said.items():
-        click.echo(f"agent.{name} = {json.dumps(value)}  # {whose}")
+        click.echo(f"agent.{name} = {json.dumps(value, default=str)}  # {whose}")
     for name in CONFIGURED:
         try:
             command = _command(name)
         except click.ClickException as error:
             click.echo(f"{name} is not shown: {error}", err=True)
             continue
-        for key, value, whose in _said_of(command, name, file):
+        for key, value, whose in _said_of(command, name, _table(whole, name), file):
             click.echo(f"{name}.{key} = {json.dumps(value, default=str)}  # {whose}")
+    faults = [] if file is None else _look_at(whole, file)[0]
+    _refuse(faults + _faults_of_variables(), err=True)
 
 
 @config.command()
@@ -102,30 +106,39 @@ def schema() -> None:
     click.echo(Path(__file__).with_name("config.schema.json").read_text("utf-8"), nl=False)
 
 
+def _table(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a file; empty where there is none."""
+    said = whole.get(name)
+    return said if isinstance(said, dict) else {}
+
+
 def _said_of(
-    command: click.Command, name: str, file: Path | None
+    command: click.Command, name: str, table: dict[str, Any], file: Path | None
 ) -> Iterator[tuple[str, Any, str]]:
-    """Of the options of a command those that somebody has said: name, value, and who."""
+    """Of the options of a command those that somebody has said: name, value, and who.
+
+    A value that the command does not take is as it was said.
+    """
+    rules = {"rules": str(file)} if name == "collect" and file is not None else {}
     context = click.Context(
-        command,
-        info_name=name,
-        default_map=None if file is None else dict(defaults_of(command, name, file)),
-        **command.context_settings,
+        command, info_name=name, default_map=rules | table, **command.context_settings
     )
     for key, parameter in parameters_of(command).items():
         found, source = parameter.consume_value(context, {})
         if source in (ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):
             is_variable = source is ParameterSource.ENVIRONMENT
             whose = variable_of(command, parameter) if is_variable else str(file)
-            yield key, parameter.type_cast_value(context, found), whose
+            with suppress(click.BadParameter):
+                found = parameter.type_cast_value(context, found)
+            yield key, found, whose
 
 
-def _tell_if_open(name: str, file: Path) -> None:
+def _tell_if_open(name: str, table: dict[str, Any], file: Path) -> None:
     """Say that a command will not start where others reach it and nothing says who may come.
 
     That is no fault: its command line may say so.
     """
-    said = {key: value for key, value, _ in _said_of(_command(name), name, file)}
+    said = {key: value for key, value, _ in _said_of(_command(name), name, table, file)}
     place, guard = GUARDED[name]
     if place not in said:
         return
@@ -140,14 +153,44 @@ def _tell_if_open(name: str, file: Path) -> None:
         )
 
 
-def _chosen(file: Path | None) -> Path:
-    chosen = file or settings_file()
-    if chosen is None:
+def _check_variables() -> None:
+    """Say what is wrong with the variables, where there is no file."""
+    known, unknown = _known_variables()
+    set_now = [name for name in ours() if os.environ[name]]
+    left_out = [name for name in set_now if name.startswith(tuple(unknown))]
+    checked = [name for name in set_now if name in known or name in VARIABLES]
+    _refuse(_faults_of_variables())
+    if not (checked or left_out):
         raise click.UsageError(
             "Say which file: rankscope config check FILE, or rankscope --config FILE config check, "
-            f"or set {VARIABLE}."
+            f"or set {VARIABLE}. No variable is set, either, that could be checked."
         )
-    return chosen
+    right = "are right in what was checked" if left_out else "are right"
+    click.echo(f"The variables {right}: {', '.join(sorted(checked)) or 'none'}. No file was named.")
+    if left_out:
+        why = "Not checked, for what their commands need is not installed"
+        click.echo(f"{why}: {', '.join(sorted(left_out))}.", err=True)
+        raise SystemExit(2)
+
+
+def _refuse(faults: list[str], *, err: bool = False) -> None:
+    """Say what is wrong, and end with 1, if anything is."""
+    for fault in faults:
+        click.echo(fault, err=err)
+    if faults:
+        raise SystemExit(1)
+
+
+def _look_at(said: dict[str, Any], file: Path) -> tuple[list[str], dict[str, str]]:
+    """What is wrong in a file; and by the name of a table that was not checked, why not."""
+    faults, left_out = list[str](), dict[str, str]()
+    check_names(said, TABLES, f"{file}", faults)
+    for name in [name for name in TABLES if name in said]:
+        try:
+            faults += _faults_of(said[name], name, file)
+        except click.ClickException as error:
+            left_out[name] = str(error)
+    return faults, left_out
 
 
 def _faults_of(table: object, name: str, file: Path) -> list[str]:
@@ -170,23 +213,24 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
     return faults
 
 
-def _strays() -> list[str]:
-    """Variables that begin as ours and are none."""
+def _known_variables() -> tuple[list[str], list[str]]:
+    """Those that say options of commands; and how those begin whose command is not installed."""
     known, unknown = list[str](), list[str]()
     for name in CONFIGURED:
         try:
             command = _command(name)
-        except click.ClickException:  # it is not installed
+        except click.ClickException:
             unknown.append(f"RANKSCOPE_{name.upper()}_")
         else:
             known += [variable_of(command, one) for one in command.params]
-    ours = [name for name in os.environ if name.startswith("RANKSCOPE_")]
-    return strays([name for name in ours if not name.startswith(tuple(unknown))], known)
+    return known, unknown
 
 
-def _said_wrong() -> list[str]:
-    """Variables that say what agents and commands cannot take."""
-    faults = list[str]()
+def _faults_of_variables() -> list[str]:
+    """Variables that begin as ours and are none; and what agents and commands cannot take."""
+    known, unknown = _known_variables()
+    names = [name for name in ours() if not name.startswith(tuple(unknown))]
+    faults = strays(names, known, _command("run"))
     for variable, name in OF_AGENTS.items():
         if os.environ.get(variable):
             faults += faults_of_agent({name: os.environ[variable]}, variable)

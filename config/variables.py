@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from difflib import get_close_matches
 
 import click
 
 from ..settings import VARIABLE, check_names
+from .defaults import CONFIGURED
 from .options import parameters_of
 
+BEGINS = "RANKSCOPE_"
+"""How all of ours begin."""
+OF_COMMANDS = tuple(f"{BEGINS}{name.upper()}_" for name in CONFIGURED)
+"""How those begin that say the options of commands."""
 VARIABLES = (
     VARIABLE,
     "RANKSCOPE_DIR",
@@ -58,9 +64,19 @@ def wrong_values(command: click.Command) -> list[str]:
 
 
 def strays_of(command: click.Command) -> list[str]:
-    """Faults of variables that begin as those of a command, and are none."""
-    own = [name for name in os.environ if name.startswith(prefix_of(command))]
-    return strays(own, [variable_of(command, one) for one in command.params])
+    """Faults of variables that begin as those of a command, and are none.
+
+    Those of a command without variables of its own are all that are no other command's.
+    """
+    if "auto_envvar_prefix" in command.context_settings:
+        own = [name for name in os.environ if name.startswith(prefix_of(command))]
+        return strays(own, [variable_of(command, one) for one in command.params])
+    return strays([name for name in ours() if not name.startswith(OF_COMMANDS)], (), command)
+
+
+def ours() -> list[str]:
+    """The variables that are set and begin as ours."""
+    return [name for name in os.environ if name.startswith(BEGINS)]
 
 
 def _is_of_kubernetes(name: str) -> bool:
@@ -68,9 +84,37 @@ def _is_of_kubernetes(name: str) -> bool:
     return end is not None and (end[0] != "_PORT" or "://" in os.environ.get(name, ""))
 
 
-def strays(names: Collection[str], known: Collection[str]) -> list[str]:
-    """Faults of variables that are not among these and `VARIABLES`."""
-    faults = list[str]()
-    ours = [name for name in names if name in known or not _is_of_kubernetes(name)]
-    check_names(ours, [*VARIABLES, *known], "environment", faults)
+def strays(
+    names: Collection[str], known: Collection[str], run: click.Command | None = None
+) -> list[str]:
+    """Faults of variables that are not among these and `VARIABLES`.
+
+    Args:
+        run: the command whose options somebody may take for variables, which they are not.
+    """
+    faults, others = list[str](), list[str]()
+    for name in names:
+        if name in known or name in VARIABLES or _is_of_kubernetes(name):
+            continue
+        option = "" if run is None else _option_meant(name, run)
+        if option:
+            faults.append(
+                f"environment: there is no {name!r}; say it with `{option}` of `rankscope run`, or "
+                "in the table [agent] of a file of settings."
+            )
+        else:
+            others.append(name)
+    check_names(others, [*VARIABLES, *known], "environment", faults)
     return faults
+
+
+def _option_meant(name: str, command: click.Command) -> str:
+    """The option of a command that a variable may mean; empty: none is near."""
+    said = name.removeprefix(BEGINS).lower()
+    options = {
+        str(one.name): one.opts[0]
+        for one in command.params
+        if isinstance(one, click.Option) and not (one.envvar or one.is_flag)
+    }
+    near = get_close_matches(said, options, n=1, cutoff=0.75)
+    return options[near[0]] if near else ""

@@ -20,11 +20,21 @@ import click
 from ..agent.embedded import last_sentence, open_log
 from ..agent.settings import AgentSettings, agent_settings, keys_of
 from ..settings import settings_of
-from ..sketch.errors import RankscopeError, SettingError
+from ..sketch.errors import BusyError, RankscopeError, SettingError
 from .environment import Observation, environment_of
+from .hints import hint_for
 
 STOP_S = 60.0
 """How long the collector may take to store what it has, in seconds."""
+HANDOVER_S = 5.0
+"""How long the collector of the job before has to let go of the run, in seconds."""
+BUSY = " is being written by "
+"""What a collector logs of a run that another one has taken."""
+NOTHING = (
+    "nothing was observed: no process trained anything that could be observed, that is a model of "
+    "PyTorch in training mode (`model.train()`) whose parameters an optimizer updates; or Python "
+    "ran as `python -I` or `-E`, without the environment; or a line above says why it was not."
+)
 PASSED_ON = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2),  # "the time limit is near"
@@ -32,7 +42,8 @@ PASSED_ON = (
 """Signals that the command gets from us."""
 
 
-@click.command()
+# What stands behind the command's first word is the command's, whether `--` goes before or not.
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--run", envvar="RANKSCOPE_RUN", required=True, help="Name of the run.")
 @click.option(
     "--to",
@@ -70,7 +81,7 @@ def run(
     command: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Run COMMAND, as `-- torchrun train.py`, and observe what it trains.
+    """Run COMMAND, as `torchrun train.py`, and observe what it trains.
 
     The script needs no change: its models and optimizers are found when they are first used.
     """
@@ -84,11 +95,10 @@ def run(
         for name, value in environment_of(asked, os.environ).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return
-    if keys and not to:
-        keys_of(keys, None)
+    if keys:
+        keys_of(keys, to)
     if not command:
         raise click.UsageError("Say what to run, as in: rankscope run --run x -- python train.py")
-    before = "" if to else _stored(directory, run)
     with nullcontext(to) if to else _collector(directory, run) as address:
         asked = Observation(
             run=run,
@@ -99,15 +109,13 @@ def run(
             options=options,
         )
         code = _run(command, {**os.environ, **environment_of(asked, os.environ)})
-    if not to:
-        _tell_where(directory, run, before)
     sys.exit(code if code >= 0 else 128 - code)
 
 
 def _plain(value: Any) -> Any:
     """As `observe` takes it."""
     if isinstance(value, str) and "," in value:
-        return value.split(",")
+        return [one.strip() for one in value.split(",")]
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -144,7 +152,8 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
-        raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}.") from None
+        text = f"{command[0]} cannot be run: {error.strerror}. {hint_for(command)}"
+        raise click.ClickException(text.rstrip()) from None
     for number in early:
         process.send_signal(number)
     return process.wait()
@@ -152,10 +161,13 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 @contextmanager
 def _collector(directory: str, run: str) -> Generator[str]:
-    """The address of a collector that ends, with all stored, when the block is left.
+    """The address of a collector that ends, with all stored, when the block is left, and tells then
+    where to look.
 
     If we are killed it ends when the ranks have.
     """
+    before = _stored(directory, run)
+    _check_free(directory, run)
     with _log(directory, run) as log:
         begins = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
@@ -189,6 +201,8 @@ def _collector(directory: str, run: str) -> Generator[str]:
                 except subprocess.TimeoutExpired:  # it ends when it has stored all
                     text = f"the collector still stores what it has, after {STOP_S:.0f} s: "
                     click.echo(f"rankscope: {text}{_said(log, begins)}", err=True)
+        log.seek(begins)
+        _tell_where(directory, run, before, log.read().decode(errors="replace"))
 
 
 def _log(directory: str, run: str) -> IO[bytes]:
@@ -212,16 +226,34 @@ def _stored(directory: str, name: str) -> str:
         return ""
 
 
-def _tell_where(directory: str, name: str, before: str) -> None:
-    """Say where to look, if there is more than `before` the command."""
+def _check_free(directory: str, name: str) -> None:
+    """Refuse a run that another collector writes: all that was observed would be lost.
+
+    Of an object store that is known when something is to be stored.
+
+    Raises:
+        BusyError: it does.
+    """
+    from ..store.lock import check_free
+
+    if "://" in directory:
+        return
+    try:
+        check_free(Path(directory) / name, HANDOVER_S)
+    except BusyError as error:
+        text = str(error).replace("--store or run name", "--run, or another --directory")
+        raise BusyError(text) from None
+
+
+def _tell_where(directory: str, name: str, before: str, logged: str) -> None:
+    """Say where to look, if there is more than `before` the command, and it is this job's."""
     path = f"{directory}/{name}"
-    if _stored(directory, name) != before:
-        text = f"look at what was observed with: rankscope view {path}"
+    busy = next((line for line in logged.splitlines() if BUSY in line), "")
+    if busy:
+        said = json.loads(busy)["message"] if busy[0] == "{" else busy.partition(" ")[2]
+        text = f"what was observed was not stored, or not all of it: {said}"
+    elif _stored(directory, name) != before:
+        text = f"look at what was observed with: rankscope view {shlex.quote(path)}"
     else:
-        text = (
-            "nothing was observed: no process trained anything that could be observed, that is a "
-            "model of PyTorch whose parameters an optimizer updates, or a line above says why it "
-            "was not."
-        )
-        text += f" What is in {path} is from before." if before else ""
+        text = NOTHING + (f" What is in {path} is from before." if before else "")
     click.echo(f"rankscope: {text}", err=True)

@@ -82,6 +82,19 @@ class WriterLock:
             os.close(queue)
 
 
+def check_free(store: Path, wait_s: float = 0.0) -> None:
+    """Refuse a store that another process writes. It makes nothing, and keeps nobody out.
+
+    Args:
+        wait_s: how long that process has to let go, which is told that somebody waits.
+
+    Raises:
+        BusyError: it did not; the message names it.
+    """
+    if lock_file(store).exists():
+        WriterLock(store, wait_s).release()
+
+
 def _opened(path: Path, store: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

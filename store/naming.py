@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 
 from .objects import names_in
@@ -46,8 +48,8 @@ def what_is_at(place: Place) -> str:
         if is_vacant(place):
             return "holds nothing"
     elif not place.exists():
-        meant = DEFAULT_FOLDER / place
-        return f"does not exist, but {meant} does" if holds_repository(meant) else "does not exist"
+        meant = _meant(place)
+        return "does not exist" if meant is None else f"does not exist, but {meant} does"
     elif not place.is_dir():
         return "is a file"
     elif is_vacant(place):
@@ -61,6 +63,19 @@ def what_is_at(place: Place) -> str:
     if is_plain_zarr(place):
         return "is a plain Zarr store, not a run"
     return "is a folder without a run"
+
+
+def _meant(place: Path) -> Path | None:
+    """The run that somebody may mean who names a folder that is not there; None: there is none."""
+    whole = DEFAULT_FOLDER / place
+    if holds_repository(whole):
+        return whole
+    for folder in (place.parent, whole.parent):
+        with suppress(OSError):  # it is not there, or not for us
+            near = get_close_matches(place.name, [run.name for run in repositories_in(folder)], n=1)
+            if near:
+                return folder / near[0]
+    return None
 
 
 def is_plain_zarr(place: Place) -> bool:

@@ -54,7 +54,11 @@ MAX_BLAMED = 64
 MAX_DETAIL = 1024
 """Steps that alerts can ask for in full."""
 
-RUN_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{0,126}[A-Za-z0-9_+=@-])?")
+LONGEST_NAME = 128
+"""Characters of a run's name."""
+RUN_NAME = re.compile(
+    rf"[A-Za-z0-9_](?:[A-Za-z0-9._+=@ -]{{0,{LONGEST_NAME - 2}}}[A-Za-z0-9_+=@-])?"
+)
 """What a run may be called: it becomes the name of a folder."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]

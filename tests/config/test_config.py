@@ -194,6 +194,27 @@ def test_without_a_file_it_says_how_to_name_one(runner: CliRunner) -> None:
     assert "rankscope config check FILE" in result.output
 
 
+def test_without_a_file_the_variables_are_checked(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKSCOPE_TO", "tcp://head:7600")
+    monkeypatch.setenv("RANKSCOPE_VIEW_OPEN", "0")
+    result = runner.invoke(cli, ["config", "check"])
+    assert (result.exit_code, result.output) == (
+        0,
+        "The variables are right: RANKSCOPE_TO, RANKSCOPE_VIEW_OPEN. No file was named.\n",
+    )
+    monkeypatch.setenv("RANKSCOPE_VIEW_OPEN", "maybe")
+    monkeypatch.setenv("RANKSCOPE_EVERY", "3")
+    result = runner.invoke(cli, ["config", "check"])
+    every, maybe = result.output.splitlines()
+    assert result.exit_code == 1
+    assert every.startswith(
+        "environment: there is no 'RANKSCOPE_EVERY'; say it with `--every` of `rankscope run`, or"
+    )
+    assert maybe.startswith("RANKSCOPE_VIEW_OPEN: 'maybe' is not a valid boolean")
+
+
 def test_a_variable_that_is_none_of_ours_is_told(
     runner: CliRunner, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +283,7 @@ def test_a_misspelt_variable_is_told_as_a_command_starts(
     assert "SERVICE" not in said
 
 
-def without_a_collector(*arguments: str) -> subprocess.CompletedProcess[str]:
+def without_a_collector(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """What `rankscope` does in an environment without a collector's libraries, as an agent's."""
     script = (
         "import sys; sys.modules['icechunk'] = None\n"
@@ -270,7 +291,21 @@ def without_a_collector(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
     plain = {name: value for name, value in os.environ.items() if "RANKSCOPE" not in name}
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=plain | variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_variable_that_was_not_checked_is_no_success() -> None:
+    variables = {"RANKSCOPE_TO": "tcp://head:7600", "RANKSCOPE_COLLECT_MEMORY": "1"}
+    done = without_a_collector("config", "check", **variables)
+    assert done.returncode == 2
+    assert done.stdout == (
+        "The variables are right in what was checked: RANKSCOPE_TO. No file was named.\n"
+    )
+    assert done.stderr == (
+        "Not checked, for what their commands need is not installed: RANKSCOPE_COLLECT_MEMORY.\n"
+    )
 
 
 def test_what_was_not_checked_is_no_success(file: Path) -> None:
@@ -309,6 +344,39 @@ def test_show_names_who_said_what(
     assert not any(line.startswith("collect.deadline") for line in said)
 
 
+def test_show_shows_what_is_said_beside_what_is_wrong(runner: CliRunner, file: Path) -> None:
+    said = (
+        "[agent]\nrun = 'gpt'\nevry = 3\nbudget = 3\n[collect]\nkeep_steps = 9\nsink = 'jsonl:x'\n"
+    )
+    file.write_text(f"{said}keys = 'keys/none'\n[relay]\nspool_bytes = '1KiB'\n")
+    result = runner.invoke(cli, ["--config", str(file), "config", "show"])
+    assert result.exit_code == 1
+    shown = {
+        'agent.run = "gpt"',
+        "agent.budget = 3",
+        "collect.keep_steps = 9",
+        'collect.sink = "jsonl:x"',
+        'collect.keys = "keys/none"',
+        "relay.spool_bytes = 1024",
+    }
+    assert {f"{line}  # {file}" for line in shown} <= set(result.stdout.splitlines())
+    checked = runner.invoke(cli, ["config", "check", str(file)])
+    assert len(checked.output.splitlines()) == 4
+    assert result.stderr == checked.output
+
+
+def test_show_of_the_example_of_the_documentation_shows_all_of_it(
+    runner: CliRunner, file: Path
+) -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    file.write_text(text.partition("```toml")[2].partition("```")[0])
+    result = runner.invoke(cli, ["--config", str(file), "config", "show"])
+    assert f'collect.keys = "keys/collector"  # {file}' in result.stdout
+    assert f'relay.spool = "/scratch/rankscope"  # {file}' in result.stdout
+    assert f"view.open = false  # {file}" in result.stdout
+    assert "keys cannot be 'keys/collector': There is no key" in result.stderr
+
+
 def listens_at(folder: Path, *arguments: str, **variables: str) -> str:
     """Where a collector listens that is started with these arguments and variables."""
     plain = {name: value for name, value in os.environ.items() if "RANKSCOPE" not in name}
@@ -342,6 +410,16 @@ def test_a_command_refuses_a_file_with_faults_in_its_table(runner: CliRunner, fi
     assert "memory cannot be 2: expected `int` >= 16." in result.output
     assert "there is no 'agnet'; did you mean agent?" in result.output
     assert "there is no 'stps'; did you mean steps?" in result.output
+
+
+def test_run_tells_all_faults_of_what_it_takes_from_a_file(runner: CliRunner, file: Path) -> None:
+    file.write_text("[agnet]\n[agent]\nevry = 1\nbudget = 3\n")
+    result = runner.invoke(cli, ["--config", str(file), "run", "--run", "x", "true"])
+    agnet, evry, budget = result.output.splitlines()
+    assert result.exit_code == 1
+    assert "there is no 'agnet'; did you mean agent?" in agnet
+    assert "there is no 'evry'; did you mean every" in evry
+    assert "budget cannot be 3: expected `float` <= 1.0." in budget
 
 
 def test_rules_are_those_of_the_file(runner: CliRunner, file: Path) -> None:

@@ -59,6 +59,14 @@ def at_two_rates() -> None:
         model.zero_grad()
 
 
+def taken() -> None:
+    """Another collector takes the run before a step is told; it waits for no answer."""
+    print("ready", flush=True)
+    sys.stdin.read()
+    train(small())
+    os._exit(0)
+
+
 def fails() -> None:
     train(small())
     raise SystemExit(7)

@@ -190,6 +190,110 @@ def test_keys_without_the_collector_that_they_are_for_are_refused(tmp_path: Path
     assert said.startswith("Error: `keys` (or RANKSCOPE_KEYS) are for the collector that `to`")
 
 
+def test_keys_that_are_not_there_are_refused_before_the_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--run", "x", "--keys", "/nonexist", "--to", "tcp://127.0.0.1:7999"]
+    result = CliRunner().invoke(cli, ["run", *words, "--", "touch", "started"])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: There is no key /nonexist/own.key_secret: make keys")
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_what_stands_behind_the_first_word_of_the_command_is_its_own(dashes: list[str]) -> None:
+    own = ["--every", "3", "--directory", "out", "--", "--help", "--nproc-per-node"]
+    script = "import os, sys; print(*sys.argv[1:], os.environ['RANKSCOPE_OBSERVE'])"
+    words = ["--run", "x", "--to", "tcp://127.0.0.1:9", *dashes, sys.executable, "-c", script]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", *words, *own],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{' '.join(own)} {{}}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train.py", "2"], "train.py cannot be run: No such file or directory. It is a script; "
+                            "say what runs it: python train.py 2"),
+        (["./train.py"], "Permission denied. It is a script; say what runs it: python ./train.py"),
+        (["./go.sh"], "Permission denied. It is a script; say what runs it: bash ./go.sh"),
+        (["./go"], "It may not be executed: chmod +x ./go, or say what runs it before it."),
+        (["ready"], "ready cannot be run: No such file or directory. Say where it is: ./ready"),
+        (["./ready"], "Exec format error. Say what runs it, before its name."),
+        (["python train.py 2"], "Say its words apart, without quotes: python train.py 2"),
+        (["."], "That is a folder."),
+        (["nowhere.py"], "Error: nowhere.py cannot be run: No such file or directory."),
+    ],
+)  # fmt: skip
+def test_of_a_command_that_cannot_be_run_it_is_said_what_may_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "go.sh", "go", "ready"):
+        (tmp_path / name).write_text("echo")
+    (tmp_path / "ready").chmod(0o755)
+    words = ["--run", "x", "--to", "tcp://127.0.0.1:9"]
+    result = CliRunner().invoke(cli, ["run", *words, "--", *command])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert result.output.endswith(f"{said}\n")
+
+
+def test_kinds_may_have_blanks_between() -> None:
+    words = ["--run", "x", "--kinds", "weight, activation", "--print-environment"]
+    result = CliRunner().invoke(cli, ["run", *words])
+    assert """RANKSCOPE_OBSERVE='{"kinds": ["weight", "activation"]}'""" in result.output
+
+
+def test_a_variable_that_is_none_of_ours_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANKSCOPE_EVRY", "RANKSCOPE_KIND", "RANKSCOPE_DRI", "RANKSCOPE_RUN"):
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("RANKSCOPE_COLLECT_MEMORY", "64")
+    result = CliRunner().invoke(cli, ["run", "--print-environment"])
+    evry, kind, dri = result.stderr.splitlines()
+    assert evry == (
+        "Warning: environment: there is no 'RANKSCOPE_EVRY'; say it with `--every` of `rankscope "
+        "run`, or in the table [agent] of a file of settings."
+    )
+    assert "there is no 'RANKSCOPE_KIND'; say it with `--kinds` of `rankscope run`" in kind
+    assert "there is no 'RANKSCOPE_DRI'; did you mean RANKSCOPE_DIR" in dri
+
+
+def test_a_run_that_another_collector_writes_is_refused_before_the_job_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunWriter.open("rankscope-runs/same", run="same"):
+        result = CliRunner().invoke(cli, ["run", "--run", "same", "--", "touch", "started"])
+
+    assert result.exit_code == 1
+    assert result.output == (
+        f"Error: rankscope-runs/same is being written by process {os.getpid()}; stop that one or "
+        "choose another --run, or another --directory.\n"
+    )
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_run_that_another_collector_has_taken_meanwhile_is_not_what_was_observed(
+    tmp_path: Path,
+) -> None:
+    words = ["--run", "taken", "--", sys.executable, str(JOB), "taken"]
+    process = launched(tmp_path, words, said=b"ready\n")
+    with RunWriter.open(tmp_path / "rankscope-runs" / "taken", run="taken"):
+        _, said = process.communicate(timeout=100)
+
+    last = said.decode().splitlines()[-1]
+    assert last.startswith("rankscope: what was observed was not stored, or not all of it: ")
+    assert "rankscope-runs/taken is being written by process " in last
+
+
 def test_a_process_that_is_killed_is_told_as_lost(tmp_path: Path) -> None:
     ran(tmp_path, "killed", code=137)
     run = run_of(tmp_path, "killed")
@@ -227,8 +331,16 @@ def test_a_collector_that_dies_is_told_and_leaves_its_log(tmp_path: Path) -> Non
     assert last == f"rankscope: {told}{log.splitlines()[-1]}"
 
 
+def test_the_words_to_look_at_a_run_can_be_pasted(tmp_path: Path) -> None:
+    said = ran(tmp_path, "plain", options=["--run", "my run=3@x"])
+    assert said.splitlines()[-1].endswith(": rankscope view 'rankscope-runs/my run=3@x'")
+
+
 def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
-    assert "no process trained anything that could be observed" in ran(tmp_path, "nothing")
+    said = ran(tmp_path, "nothing")
+    assert "no process trained anything that could be observed" in said
+    assert "in training mode (`model.train()`)" in said
+    assert "`python -I` or `-E`" in said
 
 
 def test_a_run_of_before_is_not_what_was_observed(tmp_path: Path) -> None:
@@ -245,6 +357,7 @@ def test_a_run_of_before_is_not_what_was_observed(tmp_path: Path) -> None:
     ("options", "why"),
     [
         (["--run", "bad/name"], "A run's name is letters, digits and ._+=@ -, got 'bad/name'."),
+        (["--run", "x" * 300], "A run's name has 128 characters at most, got 300: 'xxx"),
         (["--run", "x", "--kinds", "weights"], "kinds is one of input, local_activation, "),
         (["--run", "x", "--kinds", "weight,weights"], "got 'weights'."),
         (["--run", "x", "--include", "("], "include='(' is not a regular expression"),
@@ -276,6 +389,21 @@ def test_why_a_collector_did_not_start_is_said_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("Error: Invalid value for '--memory': 1 is not in the range")
+
+
+def test_all_faults_that_a_collector_finds_in_the_file_of_settings_are_told(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[collect]\nkep_steps = 3\nmemory = 2\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "--config", "r.toml", "run", "--run", "x", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    steps, memory = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "there is no 'kep_steps'; did you mean keep_steps" in steps
+    assert memory.endswith("memory cannot be 2: expected `int` >= 16.")
 
 
 def test_the_environment_alone_switches_it_on_and_another_sitecustomize_is_kept(

@@ -585,6 +585,23 @@ def test_a_name_alone_is_told_where_the_run_lies(
         open_run("gpt")
 
 
+def test_a_name_that_is_misspelt_is_told_with_the_run_of_a_near_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("r2", "rankscope-runs"):
+        RunWriter.open(Path(folder) / f"phases-{folder}", run=f"phases-{folder}").close()
+
+    for wrong, right in (
+        ("r2/phasess-r2", "r2/phases-r2"),
+        ("phase-rankscope-run", "rankscope-runs/phases-rankscope-runs"),
+    ):
+        with pytest.raises(NotARunError, match=f"{wrong} does not exist, but {right} does; give"):
+            open_run(wrong)
+    with pytest.raises(NotARunError, match="r2/other does not exist; give"):
+        open_run("r2/other")
+
+
 @pytest.fixture
 def watched(writer: RunWriter, record: Make) -> Run:
     """Twelve records, every fourth of sketches, the others of the sentinel; one is not finite."""
