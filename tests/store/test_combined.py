@@ -94,8 +94,9 @@ def test_they_are_listed_where_the_run_has_what_they_need(updated: Run) -> None:
     listed = updated.quantities("up")
 
     for name in OF_UPDATES:
-        own = listed[listed["quantity"] == name]
-        assert own[["of", "part", "numbers"]].to_numpy().tolist() == [["up.weight", "", 1]]
+        own = listed["quantity"] == name
+        columns = (listed.loc[own, column].tolist() for column in ("of", "part", "numbers"))
+        assert [*columns] == [["up.weight"], [""], [1]]
     assert "noise_scale" not in set(updated.quantities()["quantity"])
     with pytest.raises(SettingError, match="no quantity 'trust_ration'; did you mean trust_ratio"):
         updated.quantity("trust_ration")
@@ -135,8 +136,9 @@ def test_the_noise_scale_is_of_the_whole_model_whichever_steps_are_asked_for(red
     assert reduced.quantity("noise_scale", steps=4)["value"].tolist() == [expected[4]]
     assert reduced.quantity("noise_scale", steps=(2, 3), of="root")["step"].tolist() == [2, 3]
     listed = reduced.quantities()
-    own = listed[listed["quantity"] == "noise_scale"]
-    assert own[["of", "part", "numbers"]].to_numpy().tolist() == [["(root)", "", 1]]
+    own = listed["quantity"] == "noise_scale"
+    columns = (listed.loc[own, column].tolist() for column in ("of", "part", "numbers"))
+    assert [*columns] == [["(root)"], [""], [1]]
     assert "noise_scale" not in set(reduced.quantities("up")["quantity"])
 
 

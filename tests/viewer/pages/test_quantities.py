@@ -124,7 +124,9 @@ def test_the_noise_scale_is_a_line_of_the_whole_model(
     open_quantities: Callable[..., Quantities], tmp_path: Path
 ) -> None:
     dice = np.random.default_rng(6)
-    run = written(tmp_path / "r", build_record, 1 + dice.normal(size=(4, 3, 50)))
+    run = written(
+        tmp_path / "r", build_record, [[*own] for own in 1 + dice.normal(size=(4, 3, 50))]
+    )
 
     page = open_quantities(run.path, quantity="noise_scale")
 
