@@ -297,6 +297,29 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
     assert judged["dead_neurons above"] == 4
 
 
+def test_bounds_of_what_sketches_tell_are_alerts_live_and_again(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[bounds]]\nquantity = 'output_norm'\nabove = 6\n")
+    book = rule_book(rules)
+    settings = replace(QUICK, joiner=replace(QUICK.joiner, rules=book))
+    with serving(tmp_path, settings) as service:
+        box = outbox(service.address)
+        for step, value in enumerate([1.0, 4.0, 4.0, 1.0]):
+            send_sketches(box, [step], value=value)
+        assert close_all([box]) == [True]
+
+    run = open_run(tmp_path / "demo")
+    alert = run.alerts().set_index("rule").loc["output_norm above"]
+    assert (alert["site"], alert["first_step"], alert["last_step"]) == ("activation:fc", 1, 2)
+    assert alert["text"] == "output_norm of fc is 11.3, above 6."
+    assert alert["value"] == pytest.approx(128**0.5)
+
+    again, judged = judge_again(run, book)
+    [found] = [one for incident in again for one in incident.alerts if "norm" in one.rule]
+    assert (found.site, found.first_step, found.last_step) == ("activation:fc", 1, 2)
+    assert judged["output_norm above"] == 4
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -307,6 +330,23 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
             "records cannot be 0: expected `int` >= 1",
         ),
         ("quantity = 'rank_me'\nabove = 1\nof = '('", r"of holds no regular expression '\('"),
+        (
+            "quantity = 'update_ratio'\nabove = 1",
+            r"bounds\]\] 1: update_ratio cannot have a bound\. The rule update-ratio watches it\.",
+        ),
+        ("quantity = 'unchanged_share'\nabove = 1", "The rule lost-updates watches it"),
+        ("quantity = 'trust_ratio'\nbelow = 1", "No rule watches it; update-ratio tells of"),
+        ("quantity = 'noise_scale'\nabove = 1", r"No rule watches it; ask run\.noise_scale\(\)"),
+        *(
+            (f"quantity = '{name}'\nabove = 1", rf"as dead_neurons\(threshold=-2\), got '{known}")
+            for name, known in {
+                "rank_me(limit=5": r"rank_me\(limit=5'",
+                "rank_me)": r"rank_me\)'",
+                "dead_neurons(-2)": r"dead_neurons\(-2\)'",
+                "(rank_me)": r"\(rank_me\)'",
+                "": "'",
+            }.items()
+        ),
         ("quantiti = 'rank_me'", "there is no 'quantiti'; did you mean quantity"),
     ],
 )
@@ -315,3 +355,11 @@ def test_bounds_that_cannot_be_are_refused(tmp_path: Path, said: str, words: str
     file.write_text(f"[[bounds]]\n{said}\n")
     with pytest.raises(SettingError, match=words):
         rule_book(file)
+
+
+@pytest.mark.parametrize("name", ["mine", "my-own.2", "rank_me(limit=5)", "mine(a='x', b=(1, 2))"])
+def test_a_quantity_that_nobody_knows_yet_may_have_a_bound(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(f'[[bounds]]\nquantity = "{name}"\nabove = 1\n')
+
+    assert rule_book(file).bounds[-1].quantity == name
