@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -132,6 +133,62 @@ def test_a_nan_is_told_and_spoils_its_own_part_alone(four_ranks: Path) -> None:
     expected = "input_cov_max_eig:fc@tp=1 is not known: it has values that are not finite."
     assert expected in told
     assert not any("tp=0" in one for one in told)
+
+
+OF_ZERO, BAD = "one of its two vectors is zero", "it has values that are not finite"
+
+
+def reasons(folder: Path, form: str, size: int, part: Weighted, *statistics: str) -> dict[str, str]:
+    """What a run tells of a quantity for each of these statistics, all read off one array."""
+    readings = [Reading(quantity=one, statistic=cast("Any", one)) for one in statistics]
+    series = Series(of="fc", form=cast("Any", form), size=size, readings=readings, axes={})
+    with serving(folder) as service:
+        box = Outbox(service.address, hello())
+        box.set_sites(SITES, (), [series])
+        send(box, 0, {0: part})
+        assert close_all([box]) == [True]
+    run = open_run(folder / "demo")
+    events = run.events()
+    texts = events.loc[events["kind"] == "quantity-unknown", "text"].tolist()
+    told = dict(text.removesuffix(".").split(":fc is not known: ") for text in texts)
+    unknown = {one for one in statistics if np.isnan(run.quantity(one)["value"].to_numpy()).any()}
+    assert told.keys() == unknown
+    return told
+
+
+@pytest.mark.parametrize(
+    ("form", "part", "why"),
+    [
+        ("covariance", covariance(np.ones((4, 3))), "all samples are alike"),
+        ("gram", Weighted(4, np.zeros(6)), "all elements are zero"),
+    ],
+)
+def test_of_a_spectrum_that_is_zero_those_that_are_not_known_say_why(
+    tmp_path: Path, form: str, part: Weighted, why: str
+) -> None:
+    undefined = "stable_rank", "effective_rank", "condition", "condition20"
+    told = reasons(tmp_path, form, 3, part, "largest", "trace", "spectrum", *undefined)
+
+    assert told == dict.fromkeys(undefined, f"its spectrum is zero: {why}")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1.0, 4.0, 4.0], {}),
+        ([0.0, 0.0, 4.0], {"cosine": OF_ZERO, "ratio": "what it is divided by is zero"}),
+        ([0.0, 2.0, 0.0], {"cosine": OF_ZERO}),
+        ([3.0, 0.0, 1.0], {}),  # the ratio is infinite, and told so
+        ([np.nan, 1.0, 1.0], dict.fromkeys(("values", "cosine", "ratio", "share_at_most"), BAD)),
+        ([1.0, 1.0, np.nan], dict.fromkeys(("values", "cosine", "share_at_most"), BAD)),
+    ],
+)
+def test_values_of_which_nothing_can_be_said_tell_why(
+    tmp_path: Path, numbers: list[float], expected: dict[str, str]
+) -> None:
+    statistics = "values", "cosine", "ratio", "share_at_most"
+
+    assert reasons(tmp_path, "values", 3, Weighted(1, np.array(numbers)), *statistics) == expected
 
 
 def test_arrays_of_other_lengths_on_ranks_are_told_and_stop_nothing(tmp_path: Path) -> None:
