@@ -510,7 +510,7 @@ class Run:
         meta = self._catalog.meta
         for record in records:
             attempt = self._attempts.get(record.attempt)
-            if attempt is not None and record.derived.numbers().values:
+            if attempt is not None:
                 alerts = attempt.joiner.judge_quantities(record, meta.quantities, meta.sites)
                 self._alarm(attempt, alerts)
                 if alerts:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..sketch.matrices import Weighted, merged
-from ..sketch.spectra import read, read_values, spectrum
+from ..sketch.spectra import read, read_values, spectrum, why_unknown
 from ..sketch.table import Floats
 from ..wire.codec import PackedFrame
 from .placement import DerivedAt
@@ -77,11 +77,9 @@ class Derived:
                     parts = [Weighted(0.0, np.full_like(parts[0].array, np.nan))]
                 with np.errstate(all="ignore"):
                     whole = merged(known.form, known.merge, parts)
-                    numbers, reason = _read(known, whole)
-                reason = unlike or reason
+                    numbers, why = _read(known, whole)
                 values |= numbers
-                if reason:
-                    reasons |= dict.fromkeys(numbers, reason)
+                reasons |= dict.fromkeys(why, unlike) if unlike else why
             self._numbers = Numbers(values, reasons)
         return self._numbers
 
@@ -94,10 +92,19 @@ def _lengths(parts: Sequence[Weighted]) -> str:
     return f"its arrays have {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} numbers on ranks"
 
 
-def _read(known: DerivedAt, whole: Weighted) -> tuple[dict[int, Floats], str]:
-    if known.form == "values":
-        values = np.asarray(whole.array, np.float64)
-        found = {one.index: read_values(one.statistic, values, one.bound) for one in known.readings}
-        return found, ""
-    levels, reason = spectrum(known.form, known.size, whole)
-    return {one.index: read(one.statistic, levels, known.form) for one in known.readings}, reason
+def _read(known: DerivedAt, whole: Weighted) -> Numbers:
+    form, why = known.form, ""
+    array = np.asarray(whole.array, np.float64)
+    if form != "values":
+        array, why = spectrum(form, known.size, whole)
+    values, reasons = dict[int, Floats](), dict[int, str]()
+    for one in known.readings:
+        values[one.index] = found = (
+            read_values(one.statistic, array, one.bound)
+            if form == "values"
+            else read(one.statistic, array, form)
+        )
+        reason = why or why_unknown(one.statistic, form, array, found)
+        if reason:
+            reasons[one.index] = reason
+    return Numbers(values, reasons)

@@ -25,6 +25,7 @@ Of a file of settings (docs/configuration.md) these tables are meant:
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..settings import check_names, fault_of, given, read_settings, settings_of
 from ..sketch.errors import SettingError
+from ..sketch.quantities import COMBINED
 from .bounds import BOUNDS, Bound, Side
 from .builtin import BUILT_IN
 from .exact import EXACT
@@ -261,6 +263,14 @@ def _bounds(wanted: Any, where: str, faults: list[str]) -> list[Bound]:
 
 def _bound(said: BoundSettings, where: str, faults: list[str]) -> Bound:
     side: Side = "below" if said.above is UNSET else "above"
+    name = said.quantity
+    if name in COMBINED:
+        faults.append(f"{where}: {name} cannot have a bound. {COMBINED[name].instead}")
+    elif not _is_label(name):
+        faults.append(
+            f"{where}: quantity is a name, with its options if it has any, as "
+            f"dead_neurons(threshold=-2), got {name!r}."
+        )
     return Bound(
         quantity=said.quantity,
         side=side,
@@ -269,6 +279,17 @@ def _bound(said: BoundSettings, where: str, faults: list[str]) -> Bound:
         severity=said.severity,
         records=said.records,
     )
+
+
+def _is_label(name: str) -> bool:
+    """Whether a quantity may be called so: any name, but what has options is a call with them."""
+    if not {*name} & {*"()"}:
+        return bool(name.strip())
+    try:
+        call = ast.parse(name, mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
 
 
 def _pattern(said: str, where: str, faults: list[str]) -> re.Pattern[str]:

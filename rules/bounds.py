@@ -1,4 +1,4 @@
-"""Bounds of derived quantities: what they may be at most, or at least.
+"""Bounds of quantities, derived or told by sketches: what they may be at most, or at least.
 
 Quantities are known once a record is stored, for spectra take their time; so they are judged after
 it, and what is found is stored with the next one.
@@ -14,9 +14,11 @@ from typing import Literal
 
 import numpy as np
 
+from ..sketch.quantities import SKETCHED
 from ..sketch.table import Floats
 from ..store.record import QuantityInfo, Record, SiteInfo
 from .rule import Rule, Severity, Told, Verdict, figures
+from .seen import Sites
 
 Side = Literal["above", "below"]
 
@@ -50,6 +52,11 @@ class Bound:
             records=self.records,
         )
 
+    @property
+    def is_of_sketches(self) -> bool:
+        """Whether sketches tell the quantity, so that nothing need be derived."""
+        return self.quantity in SKETCHED
+
     def measure(
         self, record: Record, quantities: Sequence[QuantityInfo], place: Mapping[str, int]
     ) -> Verdict | None:
@@ -59,8 +66,7 @@ class Bound:
             quantities: of the run.
             place: index of the site that stands for a module or parameter, by its name.
         """
-        found = dict[int, tuple[float, QuantityInfo]]()
-        sign = 1 if self.side == "above" else -1
+        found, sign = dict[int, tuple[float, QuantityInfo]](), self._sign
         for index, values in record.derived.numbers().values.items():
             info = quantities[index]
             if info.name == self.quantity and self.of.search(info.of):
@@ -75,17 +81,45 @@ class Bound:
         def tell(entry: int) -> Told:
             value, info = every[entry]
             where = f"{info.of} ({info.part})" if info.part else info.of
-            text = (
-                f"{info.name} of {where} is {figures(sign * value)}, {self.side} "
-                f"{figures(self.value)}."
-            )
-            return Told(text=text, value=sign * value, threshold=self.value)
+            return self._told(where, sign * value)
 
         return Verdict(
             sites=np.array(list(found), np.intp),
             value=np.array([value for value, _ in every]),
             tell=tell,
         )
+
+    def measure_sketches(self, record: Record, sites: Sites) -> Verdict | None:
+        """What sketches tell the quantity to be in a record, at the sites of its kind.
+
+        Args:
+            sites: of the run.
+        """
+        kind, statistic = SKETCHED[self.quantity]
+        key = "bound", self.quantity, self.of.pattern
+        is_bound = sites.known(record.sites, key, lambda one: self._is_of(one, kind))
+        rows = np.flatnonzero(is_bound)
+        if not len(rows):
+            return None
+        found, value = record.sites[rows], record.statistics[statistic][rows]
+
+        def tell(entry: int) -> Told:
+            where = sites[int(found[entry])].label.removeprefix(f"{kind}:")
+            return self._told(where, float(value[entry]))
+
+        return Verdict(sites=found, value=self._sign * value, tell=tell)
+
+    @property
+    def _sign(self) -> int:
+        return 1 if self.side == "above" else -1
+
+    def _is_of(self, site: SiteInfo, kind: str) -> bool:
+        return site.kind == kind and self.of.search(site.name) is not None
+
+    def _told(self, where: str, value: float) -> Told:
+        edge = figures(self.value)
+        text = f"{self.quantity} of {where} is {figures(value)}, {self.side} {edge}."
+        return Told(text=text, value=value, threshold=self.value)
 
 
 def sites_of_names(sites: Sequence[SiteInfo]) -> dict[str, int]:

@@ -162,20 +162,23 @@ class Watch:
     def judge_quantities(
         self, record: Record, quantities: Sequence[QuantityInfo], sites: Sequence[SiteInfo]
     ) -> list[Alert]:
-        """What begins and what ends with the derived quantities of a record; of each once.
+        """What begins and what ends with the quantities of a record; of each record once.
 
         Args:
             quantities, sites: those of the run.
         """
-        alerts = list[Alert]()
         was_judged = record.index <= self._newest_of_quantities  # and a late rank came then
-        if was_judged or record.partial or not record.derived.numbers().values:
-            return alerts
+        if was_judged or record.partial:
+            return []
         self._newest_of_quantities = record.index
-        place = sites_of_names(sites)
+        alerts, derived = list[Alert](), bool(record.derived.numbers().values)
+        place = sites_of_names(sites) if derived else {}
         for bound in self.book.bounds:
-            verdict = bound.measure(record, quantities, place)
-            alerts += self._apply(bound.rule, verdict, record, patched=False)
+            if bound.is_of_sketches:
+                verdict = bound.measure_sketches(record, self._sites)
+            else:
+                verdict = bound.measure(record, quantities, place) if derived else None
+            alerts += self._apply(bound.rule, verdict, record, patched=record.kept)
         return alerts
 
     def _apply(

@@ -29,7 +29,7 @@ from .matrices import Form, Merge, Weighted, length_of, merged, square
 from .ranges import fit, overflow, quantile, subnormal, underflow
 from .reference import sketch_array
 from .scaling import best_shift
-from .spectra import Statistic, read, read_values, spectrum
+from .spectra import Statistic, read, read_values, spectrum, why_unknown
 from .table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, MOMENTS, SketchTable
 from .tally import Bounded, Tally
 
@@ -83,4 +83,5 @@ __all__ = [
     "square",
     "subnormal",
     "underflow",
+    "why_unknown",
 ]

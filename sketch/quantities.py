@@ -24,3 +24,24 @@ SKETCHED = {
     "gradient_flow": Sketched("weight_gradient", "mean_abs"),
 }
 """By name."""
+
+
+class Combined(NamedTuple):
+    """A quantity that follows from sketches of several kinds of sites."""
+
+    column: str
+    """Of the frame that has it: `Run.updates`, or `Run.noise_scale`."""
+    instead: str
+    """A sentence: what watches it, for no bound does."""
+
+
+NOISE_SCALE = "noise_scale"
+COMBINED = {
+    "update_ratio": Combined("ratio", "The rule update-ratio watches it."),
+    "trust_ratio": Combined(
+        "trust_ratio", "No rule watches it; update-ratio tells of steps that are too large."
+    ),
+    "unchanged_share": Combined("unchanged", "The rule lost-updates watches it."),
+    NOISE_SCALE: Combined("noise_scale", "No rule watches it; ask run.noise_scale()."),
+}
+"""By name: all but the noise scale are of parameters, and that is of the whole model."""

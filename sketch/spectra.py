@@ -30,6 +30,16 @@ LEAST_VALUES = {"cosine": 3, "ratio": 2}
 """How many values these are read off."""
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
+NOT_FINITE = "it has values that are not finite"
+"""A reason, as those below: what follows "… is not known: "."""
+OF_ZERO = {
+    "cosine": "one of its two vectors is zero",
+    "ratio": "what it is divided by is zero",
+    "covariance": "its spectrum is zero: all samples are alike",
+    "gram": "its spectrum is zero: all elements are zero",
+}
+"""Why what is read off finite values, or off the spectrum of a matrix, is not known."""
+
 DEPTHS = {"condition20": 0.2, "condition50": 0.5, "condition80": 0.8}
 """Beside which of the spectrum's numbers, as a share of them all, the largest is set."""
 
@@ -47,7 +57,7 @@ def spectrum(form: Form, size: int, part: Weighted) -> tuple[Floats, str]:
     weight, array = part
     unknown = np.full(size, np.nan)
     if not np.isfinite(array).all():
-        return unknown, "it has values that are not finite"
+        return unknown, NOT_FINITE
     if form == "covariance" and weight < 2:
         return unknown, f"a covariance needs two samples, and there is {weight:g}"
     triangle = array[size:] / (weight - 1) if form == "covariance" else array
@@ -109,6 +119,19 @@ def read(statistic: Statistic, found: Floats, form: Form) -> Floats:
             return np.exp(-(share * np.log(share)).sum(keepdims=True))
         case _:
             return _condition(statistic, found)
+
+
+def why_unknown(statistic: Statistic, form: Form, array: Floats, read_off: Floats) -> str:
+    """Why some of what was read off is NaN; nothing where none is.
+
+    Args:
+        array: the values, or a spectrum.
+    """
+    if not np.isnan(read_off).any():
+        return ""
+    if not np.isfinite(array).all():
+        return NOT_FINITE
+    return OF_ZERO.get(statistic if form == "values" else form, "")
 
 
 def _condition(statistic: Statistic, found: Floats) -> Floats:

@@ -12,7 +12,8 @@ import pandas as pd
 from ..sketch.derive import MAIN
 from ..sketch.errors import SettingError
 from ..sketch.labels import site_label
-from ..sketch.quantities import SKETCHED
+from ..sketch.quantities import COMBINED, SKETCHED
+from .combined import combined_frame, combined_of
 from .pack import was_told
 from .reader import Reader
 from .record import QuantityInfo
@@ -30,18 +31,30 @@ def quantities_frame(reader: Reader, of: str | None) -> pd.DataFrame:
             for name, (kind, _) in SKETCHED.items()
             for label, _ in _sites(reader, kind, of)
         ),
+        *(
+            (name, label, "", 1)
+            for name in COMBINED
+            for label in combined_of(reader, name, compiled(of))
+        ),
     ]
     return pd.DataFrame(rows, columns=["quantity", "of", "part", "numbers"])
 
 
-def quantity_frame(reader: Reader, name: str, of: str | None, chosen: Chosen) -> pd.DataFrame:
+def quantity_frame(
+    reader: Reader, name: str, of: str | None, chosen: Chosen, attempt: int | None
+) -> pd.DataFrame:
     """One row a number, see `Run.quantity`.
+
+    Args:
+        attempt: the only one whose records are chosen; None for all.
 
     Raises:
         SettingError: the run has no such quantity, or not of that.
     """
     if name in SKETCHED:
         return _of_sketches(reader, name, of, chosen)
+    if name in COMBINED and all(one.name != name for one in reader.meta.quantities):
+        return _ordered([combined_frame(reader, name, compiled(of), chosen, attempt)])
     infos = _matching(reader, name, of)
     if not infos:
         raise SettingError(_unknown(reader, name, of))
@@ -117,6 +130,7 @@ def _unknown(reader: Reader, name: str, of: str | None) -> str:
         return f"No {name} was derived of {of!r}; it is there of {', '.join(there[:8])}."
     kinds = {one.kind for one in reader.meta.sites}
     known += [of_sketches for of_sketches, (kind, _) in SKETCHED.items() if kind in kinds]
+    known += [combined for combined in COMBINED if combined_of(reader, combined)]
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}."
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from ..sketch.quantities import SKETCHED
+from ..sketch.quantities import COMBINED, SKETCHED
 from ..sketch.writing import writing
 from .query import open_run
 from .selection import Steps, is_one, nearest, steps_from
@@ -38,7 +38,8 @@ def quantities(
     if quantity is None:
         if step is not None or steps is not None or csv is not None:
             raise click.UsageError("Steps and --csv are of one quantity: name it after the run.")
-        click.echo("\n".join(_listed(opened.quantities(of))))
+        own = {one.name for one in opened.quantity_infos}
+        click.echo("\n".join(_listed(opened.quantities(of), own)))
         return
     wanted = steps_from(step, steps)
     found = opened.quantity(quantity, of=of, steps=wanted)
@@ -52,9 +53,13 @@ def quantities(
     console.print(_table(found))
 
 
-def _listed(found: pd.DataFrame) -> Iterator[str]:
-    """The quantities, and of how many modules or parameters; those of sketches in one line."""
-    asked = found[~found["quantity"].isin(list(SKETCHED))]
+def _listed(found: pd.DataFrame, own: Set[str]) -> Iterator[str]:
+    """The quantities, and of how many modules or parameters; those of sketches in one line.
+
+    Args:
+        own: the names of those that were derived on request.
+    """
+    asked = found[found["quantity"].isin([*own - SKETCHED.keys()])]
     for name in sorted(set(asked["quantity"])):
         what = sorted(set(asked.loc[asked["quantity"] == name, "of"]))
         more = f", and {len(what) - 4} more" if len(what) > 4 else ""
@@ -64,6 +69,9 @@ def _listed(found: pd.DataFrame) -> Iterator[str]:
     sketched = [name for name in SKETCHED if name in set(found["quantity"])]
     if sketched:
         yield f"Sketches tell, of every site: {', '.join(sketched)}."
+    combined = [name for name in COMBINED if name in set(found["quantity"]) - own]
+    if combined:
+        yield f"Sketches of several kinds tell: {', '.join(combined)}."
 
 
 def _nothing(quantity: str, steps: Steps, known: pd.DataFrame) -> str:

@@ -986,8 +986,11 @@ class Run:
     def quantities(self, of: str | None = None) -> pd.DataFrame:
         """What was derived of modules and parameters: quantity, of, part, and how many numbers.
 
-        Those that every sketch tells are among them, see `sketch.quantities.SKETCHED`. A `part`
-        says that a quantity is of some ranks alone, as `tp=1`: where features are split over ranks.
+        Those that every sketch tells are among them, see `sketch.quantities.SKETCHED`, and, where
+        the run has what they follow from, `update_ratio`, `trust_ratio` and `unchanged_share` of
+        parameters, see `updates`, and `noise_scale` of the whole model, which is called (root). A
+        `part` says that a quantity is of some ranks alone, as `tp=1`: where features are split over
+        ranks.
 
         Args:
             of: only modules and parameters in whose name this regular expression is found.
@@ -1009,7 +1012,9 @@ class Run:
 
         One row a number, in the steps in which it was measured; `index` counts within vectors, as
         spectra. A value is NaN where it was asked for and cannot be known: an event of the kind
-        `quantity-unknown` has the reason.
+        `quantity-unknown` has the reason. Of what follows from `updates` it may be infinite, or
+        NaN, as it is there; `noise_scale` is the method's of that name with what that has by
+        default, and the mean up to each step, whichever steps are asked for.
 
         Args:
             name: of the quantity, as `input_cov_max_eig`; docs/quantities.md has them all.
@@ -1021,7 +1026,8 @@ class Run:
             SettingError: the run has no such quantity, or not of that; or no such attempt.
         """
         reader = self._reader
-        return quantity_frame(reader, name, of, reader.choose(steps=steps, attempt=attempt))
+        chosen = reader.choose(steps=steps, attempt=attempt)
+        return quantity_frame(reader, name, of, chosen, attempt)
 
     def updates(
         self,

@@ -25,7 +25,7 @@ def updates_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataFra
     Raises:
         SettingError: the run has no updates.
     """
-    pairs = _pairs(reader)
+    pairs = update_pairs(reader)
     if not pairs:
         raise SettingError(
             "The run has no `update` beside a `weight`: they are recorded on request, as by "
@@ -77,7 +77,15 @@ def learning_rates(reader: Reader, chosen: Chosen, places: Indices) -> Floats:
     return np.stack(rates, axis=1)
 
 
-def _pairs(reader: Reader) -> list[tuple[int, int]]:
+def knows_rates(reader: Reader) -> bool:
+    """Whether some learning rate was told."""
+    return any(
+        name in (RATE, RATE_OF_OPTAX) or name.startswith(f"{RATE}.")
+        for name in reader.meta.training
+    )
+
+
+def update_pairs(reader: Reader) -> list[tuple[int, int]]:
     """The places of each update and its weight."""
     sites = reader.meta.sites
     weights = {site.name: place for place, site in enumerate(sites) if site.kind == "weight"}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -132,6 +133,62 @@ def test_a_nan_is_told_and_spoils_its_own_part_alone(four_ranks: Path) -> None:
     expected = "input_cov_max_eig:fc@tp=1 is not known: it has values that are not finite."
     assert expected in told
     assert not any("tp=0" in one for one in told)
+
+
+OF_ZERO, BAD = "one of its two vectors is zero", "it has values that are not finite"
+
+
+def reasons(folder: Path, form: str, size: int, part: Weighted, *statistics: str) -> dict[str, str]:
+    """What a run tells of a quantity for each of these statistics, all read off one array."""
+    readings = [Reading(quantity=one, statistic=cast("Any", one)) for one in statistics]
+    series = Series(of="fc", form=cast("Any", form), size=size, readings=readings, axes={})
+    with serving(folder) as service:
+        box = Outbox(service.address, hello())
+        box.set_sites(SITES, (), [series])
+        send(box, 0, {0: part})
+        assert close_all([box]) == [True]
+    run = open_run(folder / "demo")
+    events = run.events()
+    texts = events.loc[events["kind"] == "quantity-unknown", "text"].tolist()
+    told = dict(text.removesuffix(".").split(":fc is not known: ") for text in texts)
+    unknown = {one for one in statistics if np.isnan(run.quantity(one)["value"].to_numpy()).any()}
+    assert told.keys() == unknown
+    return told
+
+
+@pytest.mark.parametrize(
+    ("form", "part", "why"),
+    [
+        ("covariance", covariance(np.ones((4, 3))), "all samples are alike"),
+        ("gram", Weighted(4, np.zeros(6)), "all elements are zero"),
+    ],
+)
+def test_of_a_spectrum_that_is_zero_those_that_are_not_known_say_why(
+    tmp_path: Path, form: str, part: Weighted, why: str
+) -> None:
+    undefined = "stable_rank", "effective_rank", "condition", "condition20"
+    told = reasons(tmp_path, form, 3, part, "largest", "trace", "spectrum", *undefined)
+
+    assert told == dict.fromkeys(undefined, f"its spectrum is zero: {why}")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1.0, 4.0, 4.0], {}),
+        ([0.0, 0.0, 4.0], {"cosine": OF_ZERO, "ratio": "what it is divided by is zero"}),
+        ([0.0, 2.0, 0.0], {"cosine": OF_ZERO}),
+        ([3.0, 0.0, 1.0], {}),  # the ratio is infinite, and told so
+        ([np.nan, 1.0, 1.0], dict.fromkeys(("values", "cosine", "ratio", "share_at_most"), BAD)),
+        ([1.0, 1.0, np.nan], dict.fromkeys(("values", "cosine", "share_at_most"), BAD)),
+    ],
+)
+def test_values_of_which_nothing_can_be_said_tell_why(
+    tmp_path: Path, numbers: list[float], expected: dict[str, str]
+) -> None:
+    statistics = "values", "cosine", "ratio", "share_at_most"
+
+    assert reasons(tmp_path, "values", 3, Weighted(1, np.array(numbers)), *statistics) == expected
 
 
 def test_arrays_of_other_lengths_on_ranks_are_told_and_stop_nothing(tmp_path: Path) -> None:
@@ -297,6 +354,29 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
     assert judged["dead_neurons above"] == 4
 
 
+def test_bounds_of_what_sketches_tell_are_alerts_live_and_again(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[bounds]]\nquantity = 'output_norm'\nabove = 6\n")
+    book = rule_book(rules)
+    settings = replace(QUICK, joiner=replace(QUICK.joiner, rules=book))
+    with serving(tmp_path, settings) as service:
+        box = outbox(service.address)
+        for step, value in enumerate([1.0, 4.0, 4.0, 1.0]):
+            send_sketches(box, [step], value=value)
+        assert close_all([box]) == [True]
+
+    run = open_run(tmp_path / "demo")
+    alert = run.alerts().set_index("rule").loc["output_norm above"]
+    assert (alert["site"], alert["first_step"], alert["last_step"]) == ("activation:fc", 1, 2)
+    assert alert["text"] == "output_norm of fc is 11.3, above 6."
+    assert alert["value"] == pytest.approx(128**0.5)
+
+    again, judged = judge_again(run, book)
+    [found] = [one for incident in again for one in incident.alerts if "norm" in one.rule]
+    assert (found.site, found.first_step, found.last_step) == ("activation:fc", 1, 2)
+    assert judged["output_norm above"] == 4
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -307,6 +387,23 @@ def test_bounds_of_quantities_are_alerts_live_and_again(tmp_path: Path) -> None:
             "records cannot be 0: expected `int` >= 1",
         ),
         ("quantity = 'rank_me'\nabove = 1\nof = '('", r"of holds no regular expression '\('"),
+        (
+            "quantity = 'update_ratio'\nabove = 1",
+            r"bounds\]\] 1: update_ratio cannot have a bound\. The rule update-ratio watches it\.",
+        ),
+        ("quantity = 'unchanged_share'\nabove = 1", "The rule lost-updates watches it"),
+        ("quantity = 'trust_ratio'\nbelow = 1", "No rule watches it; update-ratio tells of"),
+        ("quantity = 'noise_scale'\nabove = 1", r"No rule watches it; ask run\.noise_scale\(\)"),
+        *(
+            (f"quantity = '{name}'\nabove = 1", rf"as dead_neurons\(threshold=-2\), got '{known}")
+            for name, known in {
+                "rank_me(limit=5": r"rank_me\(limit=5'",
+                "rank_me)": r"rank_me\)'",
+                "dead_neurons(-2)": r"dead_neurons\(-2\)'",
+                "(rank_me)": r"\(rank_me\)'",
+                "": "'",
+            }.items()
+        ),
         ("quantiti = 'rank_me'", "there is no 'quantiti'; did you mean quantity"),
     ],
 )
@@ -315,3 +412,11 @@ def test_bounds_that_cannot_be_are_refused(tmp_path: Path, said: str, words: str
     file.write_text(f"[[bounds]]\n{said}\n")
     with pytest.raises(SettingError, match=words):
         rule_book(file)
+
+
+@pytest.mark.parametrize("name", ["mine", "my-own.2", "rank_me(limit=5)", "mine(a='x', b=(1, 2))"])
+def test_a_quantity_that_nobody_knows_yet_may_have_a_bound(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(f'[[bounds]]\nquantity = "{name}"\nabove = 1\n')
+
+    assert rule_book(file).bounds[-1].quantity == name

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 from bokeh.events import Tap
 
-from rankscope.store import open_run
+from rankscope.sketch import sketch_array
+from rankscope.store import SiteInfo, open_run
 from rankscope.viewer.columns import NUMBER, UNDEFINED
 from rankscope.viewer.pages import Quantities
+
+from ...store.conftest import build_record
+from ...store.test_agreement import written
 
 ACT = "blocks.1.mlp.act"
 
@@ -89,6 +93,48 @@ def test_a_vector_is_a_map_by_index_and_its_numbers_at_the_step(
     figure._trigger_event(Tap(figure, x=10, y=0.5))
     assert page.session.choice.step == 10
     assert "could not be known: see the events" in page.told.summary
+
+
+def test_what_follows_from_several_kinds_is_drawn_and_what_is_infinite_told_apart(
+    open_quantities: Callable[..., Quantities], new_job: Callable[..., Any]
+) -> None:
+    job, up = new_job(ranks=1, bad_step=None, hold=1), "blocks.1.mlp.up"
+    pair = [SiteInfo(kind=kind, name=up, dtype="float32") for kind in ("weight", "update")]
+    job.sites = [*job.sites, *pair]
+    job.index = np.array(job.writer.catalog.add_sites(job.sites), np.intp)
+    job.kept[job.site(up, "update"), 3, 0, True] = sketch_array(np.zeros(512, np.float32))
+    job.commit(range(5))
+
+    page = open_quantities(job.path, quantity="trust_ratio")
+
+    asked = open_run(job.path).quantity("trust_ratio")
+    assert {"update_ratio", "trust_ratio", "unchanged_share"} < {*page.told.names}
+    assert page.told.shown == "lines"
+    drawn = page.lines.lines[0].data
+    known = asked[asked["step"] != 3]
+    assert asked.loc[asked["step"] == 3, "value"].tolist() == [np.inf]
+    np.testing.assert_array_equal(drawn["step"], known["step"])
+    np.testing.assert_array_equal(drawn["value"], known["value"])
+    assert page.curves is not None
+    assert [list(one) for one in page.curves.bad] == [[3]]
+    assert plain(page.told.legend) == up
+
+
+def test_the_noise_scale_is_a_line_of_the_whole_model(
+    open_quantities: Callable[..., Quantities], tmp_path: Path
+) -> None:
+    dice = np.random.default_rng(6)
+    run = written(
+        tmp_path / "r", build_record, [[*own] for own in 1 + dice.normal(size=(4, 3, 50))]
+    )
+
+    page = open_quantities(run.path, quantity="noise_scale")
+
+    asked = run.quantity("noise_scale")["value"]
+    assert len(asked) == 4
+    np.testing.assert_array_equal(page.lines.lines[0].data["value"], asked)
+    assert plain(page.told.legend) == "(root)"
+    assert "1 of 1 part" in plain(page.told.title)
 
 
 def test_a_run_without_quantities_says_how_to_ask(
