@@ -158,7 +158,7 @@ class Commits:
         for record in batch.records:
             for index, reason in record.derived.numbers().reasons.items():
                 key = record.attempt, index
-                if key not in self._unknown:
+                if key not in self._unknown and len(told) < MAX_TOLD:
                     self._unknown.add(key)
                     text = f"{quantities[index].label} is not known: {reason}."
                     told.append(
@@ -171,7 +171,7 @@ class Commits:
                             time_ns=record.time_ns,
                         )
                     )
-        return told[:MAX_TOLD]
+        return told
 
     def _keep_house(self, result: Future[None]) -> None:
         if result.exception() is None:

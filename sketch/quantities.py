@@ -29,6 +29,8 @@ SKETCHED = {
 class Combined(NamedTuple):
     """A quantity that follows from sketches of several kinds of sites."""
 
+    kinds: tuple[str, ...]
+    """Of the sites."""
     column: str
     """Of the frame that has it: `Run.updates`, or `Run.noise_scale`."""
     instead: str
@@ -36,12 +38,19 @@ class Combined(NamedTuple):
 
 
 NOISE_SCALE = "noise_scale"
+_CHANGES = "weight", "update"
 COMBINED = {
-    "update_ratio": Combined("ratio", "The rule update-ratio watches it."),
+    "update_ratio": Combined(_CHANGES, "ratio", "The rule update-ratio watches it."),
     "trust_ratio": Combined(
-        "trust_ratio", "No rule watches it; update-ratio tells of steps that are too large."
+        _CHANGES,
+        "trust_ratio",
+        "No rule watches it; update-ratio tells of steps that are too large.",
     ),
-    "unchanged_share": Combined("unchanged", "The rule lost-updates watches it."),
-    NOISE_SCALE: Combined("noise_scale", "No rule watches it; ask run.noise_scale()."),
+    "unchanged_share": Combined(_CHANGES, "unchanged", "The rule lost-updates watches it."),
+    NOISE_SCALE: Combined(
+        ("weight_gradient", "local_weight_gradient"),
+        "noise_scale",
+        "No rule watches it; ask run.noise_scale().",
+    ),
 }
 """By name: all but the noise scale are of parameters, and that is of the whole model."""

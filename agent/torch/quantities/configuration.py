@@ -23,9 +23,9 @@ from ...selection import RankscopeWarning
 from ..names import Names
 from .quantity import Quantity
 from .registry import named, near_names
-from .sketched import kind_of
+from .sketched import kinds_of
 
-OF_PARAMETERS = frozenset({"weight", "weight_gradient", "update"})
+OF_PARAMETERS = frozenset({"weight", "weight_gradient", "local_weight_gradient", "update"})
 """Kinds of tensors that parameters have."""
 
 Asked = str | Quantity
@@ -78,11 +78,12 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
                 continue
             modules, parameter = _meant(key, names, is_part=is_part)
             for text, schedule in _entries(key, asked):
-                kind = kind_of(text)
-                if kind is not None:
-                    if parameter is not None and kind not in OF_PARAMETERS:
-                        raise _is_of_modules(str(text), key)
+                needed = kinds_of(text)
+                if needed and parameter is not None and not OF_PARAMETERS.issuperset(needed):
+                    raise _is_of_modules(str(text), key)
+                for kind in needed:
                     kinds.setdefault(kind, []).append(schedule)
+                if needed:
                     continue
                 quantity = named(text) if isinstance(text, str) else text
                 for order in _orders(key, modules, parameter, quantity, schedule):

@@ -12,7 +12,7 @@ import torch
 
 from ....sketch.errors import SettingError
 from ....sketch.matrices import Form, Merge
-from ....sketch.quantities import SKETCHED
+from ....sketch.quantities import COMBINED, SKETCHED
 from ....sketch.spectra import Statistic
 from .quantity import Quantity, checked
 from .sketched import TAIYI
@@ -90,7 +90,7 @@ def add(made: Quantity, *aliases: str) -> None:
         SettingError: a name is taken, or something that it needs does not exist.
     """
     for name in (made.name, *aliases):
-        if name in SKETCHED or name in TAIYI:
+        if name in SKETCHED or name in COMBINED or name in TAIYI:
             raise SettingError(
                 f"There is a quantity {name!r} already, which sketches tell; take another name."
             )
@@ -145,7 +145,7 @@ def named(text: str) -> Quantity:
 
 def near_names() -> list[str]:
     """All that can be asked for by name."""
-    return [*_quantities, *_aliases, *SKETCHED]
+    return [*_quantities, *_aliases, *SKETCHED, *COMBINED]
 
 
 def _arguments(text: str, call: str) -> dict[str, Any]:

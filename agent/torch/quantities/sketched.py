@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....sketch.errors import SettingError
-from ....sketch.quantities import SKETCHED
+from ....sketch.quantities import COMBINED, SKETCHED
 
 TAIYI = {
     "InputSndNorm": "input_norm",
@@ -19,18 +19,18 @@ TAIYI = {
 """By what Taiyi calls them, or would."""
 
 
-def kind_of(asked: object) -> str | None:
-    """The kind of tensor whose sketches say what is asked for; None if something is computed.
+def kinds_of(asked: object) -> tuple[str, ...]:
+    """The kinds of tensors whose sketches say what is asked for; none if something is computed.
 
     Raises:
         SettingError: it has options, which none of them has.
     """
     if not isinstance(asked, str):
-        return None
+        return ()
     word, *options = asked.split("(", 1)
     name = TAIYI.get(word.strip(), word.strip())
-    if name not in SKETCHED:
-        return None
+    if name not in SKETCHED and name not in COMBINED:
+        return ()
     if options:
         raise SettingError(f"{asked!r}: {name} is told by sketches, and has no options.")
-    return SKETCHED[name].kind
+    return (SKETCHED[name].kind,) if name in SKETCHED else COMBINED[name].kinds

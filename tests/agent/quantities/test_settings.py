@@ -180,3 +180,4 @@ def test_what_sketches_tell_is_asked_of_modules_that_there_are(watch: Callable[.
         watch(model, {"Linaer": "input_norm"})
 
     assert watch(model, {"Linear": "gradient_flow"}).quantities.kinds.keys() == {"weight_gradient"}
+    assert watch(model, {"weight": "trust_ratio"}).quantities.kinds.keys() == {"weight", "update"}
