@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -85,6 +86,8 @@ class Finder:
         """What this look has found."""
         self._updates = self._fruitless = 0
         """In this look; and looks that found nothing."""
+        self._past = WeakSet[GradScaler]()
+        """Those of models that are left."""
         self._told = set[str]()
 
     def install(self) -> None:
@@ -143,7 +146,8 @@ class Finder:
             self._consider(module)
         except Exception as error:  # never into the training loop
             self._known.update(module.modules())
-            tell(f"{type(module).__name__} is not observed: {_words(error)}")
+            sentence = f"{type(module).__name__} is not observed: {_words(error)}"
+            self._tell_once(sentence, sentence)
 
     def _has_looked(self) -> bool:
         """Whether all that is trained has been called by now."""
@@ -235,7 +239,7 @@ class Finder:
             root,
             optimizers,
             suffix="" if number == 1 else f"-{number}-{type(root).__name__}",
-            scaler=scaler_of_job(),
+            scaler=scaler_of_job(self._past),
             options=self._options,
         )
         if number == 1:
@@ -258,13 +262,15 @@ class Finder:
         """No optimizer is left that updates them."""
         if self._trainings:
             gc.collect()  # a scheduler and its optimizer hold each other
-            trainings = self._trainings
-            self._leave([one for one in trainings if not self._updating(one.model)])
+            made = list(self._optimizers)
+            self._leave([one for one in self._trainings if not any(map(one.is_held_by, made))])
 
     def _leave(self, trainings: Sequence[Training]) -> None:
         for one in trainings:
             self._trainings.remove(one)
             self._known.difference_update(one.model.modules())
+            if one.scaler is not None:
+                self._past.add(one.scaler)
             one.end()
 
     def _trained(self, module: nn.Module) -> tuple[nn.Module, list[Optimizer]]:

@@ -6,7 +6,7 @@ Only torch is imported here, as in `finder`.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -21,10 +21,11 @@ def is_compiled(root: nn.Module) -> bool:
     )
 
 
-def scaler_of_job() -> GradScaler | None:
-    """The job's, if it has one that is switched on."""
-    scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
-    return next((one for one in scalers if one.is_enabled()), None)
+def scaler_of_job(past: Container[GradScaler] = ()) -> GradScaler | None:
+    """The job's, if it has one that is switched on; rather none of those that are `past`."""
+    scalers = [one for one in gc.get_objects() if issubclass(type(one), GradScaler)]
+    at_work = [one for one in scalers if one.is_enabled()]
+    return next((one for one in at_work if one not in past), next(iter(at_work), None))
 
 
 def size_of(module: nn.Module) -> int:

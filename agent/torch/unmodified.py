@@ -20,6 +20,8 @@ from .settings import as_list
 
 PATIENCE = 8
 """Steps for which an optimizer that does not update is waited for."""
+SKIPS = 32
+"""Updates that a GradScaler leaves out one after another, at most; each is a step."""
 
 
 class Training:
@@ -33,6 +35,7 @@ class Training:
         scope: that of the model.
         optimizers: those that update it.
         observed: the same without what a library wraps around them, which the scope was given.
+        scaler: the job's, if it has one.
     """
 
     def __init__(
@@ -40,8 +43,10 @@ class Training:
         scope: Scope,
         optimizers: Sequence[torch.optim.Optimizer],
         observed: ReplaceableOptimizers,
+        scaler: GradScaler | None,
     ) -> None:
         self._scope, self._observed = scope, observed
+        self.scaler = scaler
         self._optimizers = ReplaceableOptimizers(optimizers)
         self.own = frozenset(map(id, scope.model.parameters()))
         """The model's parameters, by identity."""
@@ -55,6 +60,8 @@ class Training:
         self._handles = WeakKeyDictionary[torch.optim.Optimizer, Any]()
         self._has_ended = False
         """Whether a step has ended since the scaler was updated."""
+        self._left_out = 0
+        """Steps without an update, since the last one."""
         self._is_over = False
         self.steps = 0
         """Those that have ended."""
@@ -88,7 +95,7 @@ class Training:
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             scope = observe(model, observed, run=name, scaler=scaler, **options)
-        training = cls(scope, optimizers, observed)
+        training = cls(scope, optimizers, observed, scaler)
         scope.__enter__()
         scope.ends_with_process = True
         for one in optimizers:
@@ -177,11 +184,14 @@ class Training:
         )
 
     def _has_scaled(self) -> None:
-        if not self._is_over and (self._updated or not self._has_ended):
+        # Where that goes on for long the scaler is another model's by now.
+        is_left_out = not self._has_ended and self._left_out < SKIPS
+        if not self._is_over and (self._updated or is_left_out):
             self._end_step()
         self._has_ended = False
 
     def _end_step(self) -> None:
+        self._left_out = 0 if self._updated else self._left_out + 1
         if self._updated:
             for one in self._optimizers:
                 self._idle[one] = 0 if one in self._updated else self._idle.get(one, 0) + 1
