@@ -63,7 +63,8 @@ class Finder:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._optimizers = WeakSet[Optimizer]()
+        self._optimizers = WeakKeyDictionary[Optimizer, None]()
+        """In the order in which they were made, which is the same on all ranks."""
         self._made = 0
         """How many optimizers there have ever been."""
         self._untrained = WeakKeyDictionary[nn.Module, int]()
@@ -74,7 +75,7 @@ class Finder:
         """Those that are not over."""
         self._begun = 0
         """How many there have ever been."""
-        self._new = WeakSet[Optimizer]()
+        self._new = WeakKeyDictionary[Optimizer, None]()
         """Those that were made while models were observed, and are not told to these yet."""
         self._met = WeakKeyDictionary[Optimizer, int]()
         """By optimizer that has updated: how many groups of parameters it had then."""
@@ -97,7 +98,7 @@ class Finder:
         @wraps(init)
         def made(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
             init(optimizer, *arguments, **keywords)
-            self._optimizers.add(optimizer)
+            self._optimizers[optimizer] = None
             self._made += 1
             if self._begun:
                 self._guarded(self._has_made, optimizer)
@@ -157,7 +158,7 @@ class Finder:
 
     def _has_made(self, optimizer: Optimizer) -> None:
         """Another optimizer is there, and its model has not been called yet, if it is another."""
-        self._new.add(optimizer)
+        self._new[optimizer] = None
         if self._look is None and self._is_of_others(optimizer):
             self._begin_look()
 
@@ -181,7 +182,8 @@ class Finder:
                 if training.is_held_by(one) and not training.shares(one):
                     training.join(one)
             if not has_met and training.is_held_by(optimizer):
-                training.join(optimizer)
+                for one in training.join(optimizer):
+                    self._met.pop(one, None)  # it may come back
         if not has_met and self._is_of_others(optimizer):
             self._strangers.add(optimizer)
             self._begin_look()

@@ -127,14 +127,14 @@ class Training:
         if optimizer in self._updated:
             self._end_step()
 
-    def join(self, optimizer: torch.optim.Optimizer) -> None:
+    def join(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
         """An optimizer that the script has made meanwhile updates the model.
 
-        It replaces those that hold some of the same parameters; not where it comes back itself
-        after it was replaced, for then both are used.
+        It replaces those that hold some of the same parameters, which are returned; not where it
+        comes back itself after it was replaced, for then both are used.
         """
         if optimizer in self._optimizers:
-            return
+            return []
         has_come_back = optimizer in self._replaced
         old = [] if has_come_back else self._alike(optimizer)
         for one in old:
@@ -145,6 +145,7 @@ class Training:
         self._scope.replace_optimizers(self._observed, *as_list(optimizer), old=as_list(old))
         self._joined.add(optimizer)
         self._listen(optimizer)
+        return old
 
     def shares(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has parameters of the model that another one has, too."""

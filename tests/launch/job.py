@@ -192,6 +192,15 @@ def thawed() -> None:
     steps_of(model, optimizers, steps=3)
 
 
+def come_back() -> None:
+    """From step 3 on a second optimizer updates some of the same weights, beside the first."""
+    model = small()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5)]
+    steps_of(model, optimizers, steps=3)
+    optimizers.append(torch.optim.SGD(model[0].parameters(), lr=0.25))
+    steps_of(model, optimizers, steps=4)
+
+
 def in_phases() -> None:
     """Two optimizers that are there from the start, of which only one updates at a time."""
     model = small()

@@ -158,6 +158,17 @@ def test_an_optimizer_that_comes_to_another_ends_steps_with_it(
     assert ((seen[:, 0] > 0) & (seen[:, 1] > 0)).nonzero()[0].tolist() == both
 
 
+def test_an_optimizer_that_was_replaced_and_updates_again_ends_steps_again(tmp_path: Path) -> None:
+    ran(tmp_path, "come_back")
+    run = run_of(tmp_path, "come_back")
+    # In its first iteration the second one has a step of its own, for the first has ended one.
+    assert run.records()["step"].tolist() == [*range(9)]
+    rates = run.training().sel(rank=0)
+    assert rates.sel(name="lr").values[:8].tolist() == [0.5] * 4 + [0.25] * 4
+    assert rates.sel(name="lr.1").values[5:8].tolist() == [0.5] * 3
+    assert [text.count("in place of") for text in run.events()["text"]] == [1, 0]
+
+
 def test_models_that_are_trained_one_after_another_are_a_run_each(tmp_path: Path) -> None:
     said = ran(tmp_path, "folds")
     assert len(told(said)) == 1
