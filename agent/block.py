@@ -8,6 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
@@ -127,6 +128,12 @@ class Block(ABC):
         """
         self._check_entered("statistics")
         return self._statistics or self._transport()
+
+    def leave_behind(self) -> None:
+        """Leave the block, and let a thread wait for all to be stored: the process goes on."""
+        if self._state == "open":
+            self._let_go("")
+            Thread(target=self._wait, name="rankscope-leaves").start()
 
     def silence(self) -> None:
         """In a forked child: the thread and the socket are not here."""

@@ -1,16 +1,21 @@
 """Finds what a process trains: the models and their optimizers, when a forward first needs it.
 
+Modules are asked as they are called, in looks that end soon: training comes first. Another look
+begins where an optimizer is made, or updates, of whose parameters no model is known. What stays is
+a hook on the steps of optimizers.
+
 Only torch is imported here: most processes that import it train nothing.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,16 +25,26 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .environment import OPTIONS
+from .models import is_compiled, modules_around, scaler_of_job, size_of
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
     from ..agent.torch.unmodified import Training
 
 MOST = 8
-"""Models that one process observes at most."""
+"""Models that one process observes at most at once."""
+MOST_IN_ALL = 32
+"""Models that one process observes at most, one after another."""
 STEPS = 2
-"""After so many steps of all that were found no more models are looked for."""
+"""After so many steps of all models that a look has found it ends."""
+LONG, SHORT = 64, 8
+"""Updates after which a look ends anyway: that has found a model, that has found none."""
+FRUITLESS = 8
+"""Looks that find no model; after that no more are looked for."""
 GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 """How a warning of torch's begins; our hook is gone before anything is compiled."""
 
@@ -48,7 +63,8 @@ class Finder:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._optimizers = WeakSet[Optimizer]()
+        self._optimizers = WeakKeyDictionary[Optimizer, None]()
+        """In the order in which they were made, which is the same on all ranks."""
         self._made = 0
         """How many optimizers there have ever been."""
         self._untrained = WeakKeyDictionary[nn.Module, int]()
@@ -56,6 +72,24 @@ class Finder:
         self._known = WeakSet[nn.Module]()
         """Modules of models that are observed, or cannot be."""
         self._trainings: list[Training] = []
+        """Those that are not over."""
+        self._begun = 0
+        """How many there have ever been."""
+        self._new = WeakKeyDictionary[Optimizer, None]()
+        """Those that were made while models were observed, and are not told to these yet."""
+        self._met = WeakKeyDictionary[Optimizer, int]()
+        """By optimizer that has updated: how many groups of parameters it had then."""
+        self._strangers = WeakSet[Optimizer]()
+        """Those that have updated, and have parameters of which no model is known."""
+        self._look: RemovableHandle | None = None
+        """That of the hook on all modules, while models are looked for."""
+        self._found: list[Training] = []
+        """What this look has found."""
+        self._updates = self._fruitless = 0
+        """In this look; and looks that found nothing."""
+        self._past = WeakSet[GradScaler]()
+        """Those of models that are left."""
+        self._told = set[str]()
 
     def install(self) -> None:
         """Watch optimizers as they are made, and modules as they are called."""
@@ -64,25 +98,106 @@ class Finder:
         @wraps(init)
         def made(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
             init(optimizer, *arguments, **keywords)
-            self._optimizers.add(optimizer)
+            self._optimizers[optimizer] = None
             self._made += 1
+            if self._begun:
+                self._guarded(self._has_made, optimizer)
 
         setattr(Optimizer, "__init__", made)  # noqa: B010  # its parameters have other names
         warnings.filterwarnings("ignore", GLOBAL_HOOKS, UserWarning)
-        self._handle = register_module_forward_pre_hook(self._called)
+        self._begin_look()
+
+    def _begin_look(self) -> None:
+        if self._look is None:
+            self._found, self._updates = [], 0
+            self._look = register_module_forward_pre_hook(self._called)
+
+    def _end_look(self) -> None:
+        if self._look is None:
+            return
+        self._look.remove()
+        self._look = None
+        if self._found:
+            return
+        self._fruitless += 1
+        kinds = " and ".join(sorted({type(one).__name__ for one in self._strangers}))
+        self._strangers.clear()
+        if kinds:
+            self._tell_once(
+                "strangers",
+                f"what {kinds} updates is not observed, or not all of it: no module with these "
+                "parameters was called in training mode.",
+            )
+        if self._fruitless == FRUITLESS:
+            self._tell_once(
+                "looks", "no further models are looked for: looks have found none too often."
+            )
 
     def _called(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()):
             return
-        if self._trainings and all(one.steps >= STEPS for one in self._trainings):
-            self._handle.remove()  # all that is trained has been called by now
+        if self._begun and self._has_looked():
+            is_on = bool(self._found and self._strangers)
+            self._end_look()
+            if is_on:  # for what those update
+                self._begin_look()
         if module in self._known or self._untrained.get(module) == self._made:
             return
         try:
             self._consider(module)
         except Exception as error:  # never into the training loop
             self._known.update(module.modules())
-            tell(f"{type(module).__name__} is not observed: {_words(error)}")
+            sentence = f"{type(module).__name__} is not observed: {_words(error)}"
+            self._tell_once(sentence, sentence)
+
+    def _has_looked(self) -> bool:
+        """Whether all that is trained has been called by now."""
+        if not self._found:
+            return self._updates > SHORT
+        return self._updates > LONG or all(one.steps >= STEPS for one in self._found)
+
+    def _has_made(self, optimizer: Optimizer) -> None:
+        """Another optimizer is there, and its model has not been called yet, if it is another."""
+        self._new[optimizer] = None
+        if self._look is None and self._is_of_others(optimizer):
+            self._begin_look()
+
+    def _updating_soon(self, optimizer: Optimizer, _: Any, __: Any) -> None:
+        """Before each update of any optimizer: it takes about a microsecond."""
+        self._updates += 1
+        if self._new or self._met.get(optimizer) != len(optimizer.param_groups):
+            self._guarded(self._meet, optimizer)
+        for training in self._trainings:
+            training.updates(optimizer)
+
+    def _meet(self, optimizer: Optimizer) -> None:
+        """Tell models of optimizers that have been made since, and look for those of this one."""
+        new = [one for one in self._new if one is not optimizer]
+        self._new.clear()
+        has_met = self._met.get(optimizer) == len(optimizer.param_groups)
+        self._met[optimizer] = len(optimizer.param_groups)
+        for training in self._trainings:
+            for one in new:
+                # Where it shares parameters it is to replace another, which may update until then.
+                if training.is_held_by(one) and not training.shares(one):
+                    training.join(one)
+            if not has_met and training.is_held_by(optimizer):
+                for one in training.join(optimizer):
+                    self._met.pop(one, None)  # it may come back
+        if not has_met and self._is_of_others(optimizer):
+            self._strangers.add(optimizer)
+            self._begin_look()
+
+    def _is_of_others(self, optimizer: Optimizer) -> bool:
+        """Whether it has weights of models that are to be looked for; a plain tensor is none."""
+        if self._begun == MOST_IN_ALL or self._fruitless == FRUITLESS:
+            return False
+        held = (one for group in optimizer.param_groups for one in group["params"])
+        own = {id(one) for one in held if type(one) is not torch.Tensor and one.requires_grad}
+        for training in self._trainings:
+            own -= training.own
+        known = (id(one) for module in list(self._known) for one in module.parameters(False))
+        return bool(own) and not own.issubset(known)
 
     def _consider(self, module: nn.Module) -> None:
         root, optimizers = self._trained(module)
@@ -90,35 +205,83 @@ class Finder:
             self._untrained[module] = self._made
             return
         self._known.update(root.modules())
-        number = len(self._trainings) + 1
+        self._strangers.difference_update(optimizers)
         # It is compiled next, and would be once more were the hook gone later.
-        if _is_compiled(root) or number == MOST:
-            self._handle.remove()
+        is_last = is_compiled(root)
         agent = sys.modules.get("rankscope.agent.torch.scope")
         if agent is not None and (run := agent.observed_as(root)):
             tell(
                 f"{type(root).__name__} is not observed twice: the script itself does, as run "
                 f"{run!r}."
             )
-            return
+        elif self._has_room(root):
+            self._observe(root, optimizers)
+        if is_last or self._begun == MOST_IN_ALL:
+            self._end_look()
+
+    def _has_room(self, root: nn.Module) -> bool:
+        """Whether another model can be observed, once those are left that are trained no more."""
+        self._leave_those_that_are_over()
+        for most, when in ((MOST, "at once"), (MOST_IN_ALL, "one after another")):
+            if (len(self._trainings) if most == MOST else self._begun) >= most:
+                self._tell_once(
+                    "room",
+                    f"{type(root).__name__} is not observed, nor are further models: a process "
+                    f"observes {most} {when} at most.",
+                )
+                return False
+        return True
+
+    def _observe(self, root: nn.Module, optimizers: list[Optimizer]) -> None:
         from ..agent.torch.unmodified import Training
 
+        number = self._begun + 1
+        was_compiled = is_compiled(root) and any(one in self._met for one in optimizers)
         training = Training.begin(
             root,
             optimizers,
             suffix="" if number == 1 else f"-{number}-{type(root).__name__}",
-            scaler=_scaler(),
+            scaler=scaler_of_job(self._past),
             options=self._options,
         )
+        if number == 1:
+            # Of all optimizers: those come before an optimizer's own.
+            register_optimizer_step_pre_hook(self._updating_soon)
+            atexit.register(self._end_look)
+        self._begun = number
+        # As where the parts of a model were trained alone before, or its head was another.
+        self._leave([one for one in self._trainings if one.is_part_of(root)])
+        self._known.update(root.modules())
         self._trainings.append(training)
+        self._found.append(training)
+        if was_compiled:
+            tell(
+                f"{type(root).__name__} was compiled before it was found: what its modules return "
+                "is not observed."
+            )
+
+    def _leave_those_that_are_over(self) -> None:
+        """No optimizer is left that updates them."""
+        if self._trainings:
+            gc.collect()  # a scheduler and its optimizer hold each other
+            made = list(self._optimizers)
+            self._leave([one for one in self._trainings if not any(map(one.is_held_by, made))])
+
+    def _leave(self, trainings: Sequence[Training]) -> None:
+        for one in trainings:
+            self._trainings.remove(one)
+            self._known.difference_update(one.model.modules())
+            if one.scaler is not None:
+                self._past.add(one.scaler)
+            one.end()
 
     def _trained(self, module: nn.Module) -> tuple[nn.Module, list[Optimizer]]:
         """The model that a module belongs to, and what updates it."""
         if not self._updating(module):
             return module, []
         # A loop may call parts of a model, never the model itself.
-        root = max(_around(module), key=_size, default=module)
-        root = root if _size(root) > _size(module) else module
+        root = max(modules_around(module), key=size_of, default=module)
+        root = root if size_of(root) > size_of(module) else module
         return root, self._updating(root)
 
     def _updating(self, module: nn.Module) -> list[Optimizer]:
@@ -128,6 +291,20 @@ class Finder:
             for one in list(self._optimizers)
             if any(id(held) in own for group in one.param_groups for held in group["params"])
         ]
+
+    def _guarded(self, job: Callable[[Optimizer], None], optimizer: Optimizer) -> None:
+        try:
+            job(optimizer)
+        except Exception as error:  # never into the training loop
+            self._tell_once(
+                "errors", f"what {type(optimizer).__name__} updates is not known: {_words(error)}"
+            )
+
+    def _tell_once(self, what: str, sentence: str) -> None:
+        """Say it, unless something of the kind was said before."""
+        if what not in self._told:
+            self._told.add(what)
+            tell(sentence)
 
 
 def tell(sentence: str) -> None:
@@ -140,38 +317,3 @@ def _words(error: Exception) -> str:
     from ..sketch.errors import RankscopeError  # loads NumPy
 
     return str(error) if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
-
-
-def _is_compiled(root: nn.Module) -> bool:
-    """Whether torch.compile compiles it, or a part of it."""
-    compiled = "OptimizedModule"  # importing its class would import the compiler
-    return any(
-        type(one).__name__ == compiled or one._compiled_call_impl is not None  # pyright: ignore[reportPrivateUsage]
-        for one in root.modules()
-    )
-
-
-def _scaler() -> GradScaler | None:
-    """The job's, if it has one that is switched on."""
-    scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
-    return next((one for one in scalers if one.is_enabled()), None)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _around(module: nn.Module) -> Iterator[nn.Module]:
-    """All modules that hold it, directly or not, as far as they train."""
-    parents: dict[int, list[nn.Module]] = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), nn.Module):
-            for child in one.children():
-                parents.setdefault(id(child), []).append(one)
-    waiting, seen = [module], {id(module)}
-    while waiting:
-        for parent in parents.get(id(waiting.pop()), []):
-            if id(parent) not in seen and parent.training:
-                seen.add(id(parent))
-                waiting.append(parent)
-                yield parent

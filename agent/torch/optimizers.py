@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -63,28 +64,43 @@ class ParameterHooks:
         self._recorder = recorder
         self._updates = Updates()
         self._weights = Group("weight", [self._member("weight", one) for one in self._parameters])
-        self._gradients: dict[torch.optim.Optimizer | None, _Gradients] = {}
-        """Of the parameters of an optimizer; by None of all."""
-        self._states: dict[torch.optim.Optimizer, _States] = {}
+        self._all_gradients: _Gradients | None = None
+        self._gradients = WeakKeyDictionary[torch.optim.Optimizer, _Gradients]()
+        """Of the parameters of an optimizer."""
+        self._states = WeakKeyDictionary[torch.optim.Optimizer, _States]()
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
-        self._rates: dict[torch.optim.Optimizer, list[object]] = {}
+        self._rates = WeakKeyDictionary[torch.optim.Optimizer, list[object]]()
         """Of the groups of each, as of its last update in this step."""
         self.updates = 0
         """How many there were."""
-        self._handles: list[Any] = []
+        self._handles = WeakKeyDictionary[torch.optim.Optimizer, list[Any]]()
 
     def attach(self) -> None:
         """Put the hooks on all optimizers."""
         self._recorder.forward_listeners.append(self._forward_runs)
         for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(self._before_update))
-            self._handles.append(optimizer.register_step_post_hook(self._after_update))
+            self.join(optimizer)
+
+    def join(self, optimizer: torch.optim.Optimizer) -> None:
+        """Put the hooks on an optimizer, which is one of all from now on."""
+        self._handles[optimizer] = [
+            optimizer.register_step_pre_hook(self._before_update),
+            optimizer.register_step_post_hook(self._after_update),
+        ]
+
+    def part(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the hooks off an optimizer, which is none of all from now on."""
+        for handle in self._handles.pop(optimizer, ()):
+            handle.remove()
+        self._gradients.pop(optimizer, None)
+        self._states.pop(optimizer, None)
 
     def remove(self) -> None:
         """Take all hooks off the optimizers."""
-        for handle in self._handles:
-            handle.remove()
+        for handles in self._handles.values():
+            for handle in handles:
+                handle.remove()
 
     def note_weights(self) -> None:
         """Measure all weights as they are now, once a step."""
@@ -116,8 +132,10 @@ class ParameterHooks:
         divides by it inside.
         """
         told, self._told = self._told, {}
-        taken, self._rates = self._rates, {}
-        rates = [rate for one in self._optimizers for rate in taken.get(one) or _rates_of(one)]
+        rates = [
+            rate for one in self._optimizers for rate in self._rates.get(one) or _rates_of(one)
+        ]
+        self._rates.clear()
         return {**_learning_rates(rates), **told}
 
     def _forward_runs(self) -> None:
@@ -181,11 +199,15 @@ class ParameterHooks:
         if not self._recorder.timetable.due("weight_gradient"):
             return
         held = list(self._parameters) if optimizer is None else _held_by(optimizer)
-        known = self._gradients.get(optimizer)
+        known = self._all_gradients if optimizer is None else self._gradients.get(optimizer)
         if known is None or not known.is_of(held):
             mine = [parameter for parameter in held if parameter in self._parameters]
             group = Group("weight_gradient", [self._member("weight_gradient", one) for one in mine])
-            known = self._gradients[optimizer] = _Gradients(held, mine, group)
+            known = _Gradients(held, mine, group)
+            if optimizer is None:
+                self._all_gradients = known
+            else:
+                self._gradients[optimizer] = known
         tensors: list[torch.Tensor | None] = [None] * len(known.parameters)
         for place in self._recorder.due(known.group):
             parameter, key = known.parameters[place], known.group.members[place].key

@@ -49,6 +49,7 @@ from .placements import ModulePlacements
 from .printouts import Printouts, in_words
 from .quantities import Quantities
 from .recorder import Recorder, health_of
+from .replaceable import ReplaceableOptimizers
 from .scaling import LossScale
 from .settings import devices_of
 
@@ -204,6 +205,36 @@ class Scope(Block):
             self._hooks.print(name, tensor, words, gradient=gradient)
         return tensor
 
+    def replace_optimizers(
+        self,
+        optimizers: ReplaceableOptimizers,
+        new: torch.optim.Optimizer,
+        old: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
+        """Observe an optimizer that the script has made meanwhile, and others no more.
+
+        It is seen from the update on that it is about to make; quantities that need what was
+        before an update begin with the step after.
+
+        Args:
+            optimizers: those that `observe` was given.
+            new: updates the model, too.
+            old: those that it replaces.
+        """
+        if new in optimizers:
+            return
+        for one in old:
+            optimizers.remove(one)
+            self._parameter_hooks.part(one)
+        optimizers.add(new)
+        self._parameter_hooks.join(new)
+        self._groups |= group_of(self._names, optimizers) | self._groups
+        instead = " and ".join(type(one).__name__ for one in old)
+        self._report(
+            f"The script has made another optimizer, {type(new).__name__}, which updates the model "
+            f"from step {self._step} on" + (f" in place of {instead}" if instead else "")
+        )
+
     def health(self) -> dict[str, float]:
         """Counters: what was dropped, unreadable or changed too early; and seconds in hooks.
 
@@ -321,12 +352,13 @@ class Scope(Block):
                 self._names.number_stages(axis.coordinate, axis.size)
             if axis.name == EXPERT_PARALLEL:
                 self._names.number_experts(axis.coordinate)
+        self._groups = group_of(self._names, self._optimizers)
         book = SiteBook(
             self._selection.chooses,
             self._counting.of_site,
             self._placing.of_site,
             self._unchecked.leaves,
-            group_of(self._names, self._optimizers),
+            self._groups,
         )
         self._worker = Worker(self._outbox, self._idle, self._job_failed)
         meters = meter_maker(book, self._worker.submit)

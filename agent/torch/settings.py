@@ -21,6 +21,7 @@ from ..selection import RankscopeWarning, warn_of_stray
 from ..timetable import Timetable
 from .axes import axis_names
 from .names import NumberedStage
+from .replaceable import ReplaceableOptimizers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -81,7 +82,7 @@ def ring_of(steps: int, overflow: str | None) -> tuple[Ring | None, Alarm]:
 
 def as_list(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
-) -> list[torch.optim.Optimizer]:
+) -> Sequence[torch.optim.Optimizer]:
     """One optimizer or several, or none; those inside of a library's wrappers, as Accelerate's.
 
     Raises:
@@ -89,6 +90,8 @@ def as_list(
     """
     if optimizer is None:
         return []
+    if isinstance(optimizer, ReplaceableOptimizers):
+        return optimizer
     given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     chosen = list(map(_unwrapped, given))
     for one in chosen:

@@ -6,35 +6,63 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..selection import RankscopeWarning
 from ..settings import run_name
 from .observing import observe
+from .replaceable import ReplaceableOptimizers
 from .scope import Scope
+from .settings import as_list
+
+PATIENCE = 8
+"""Steps for which an optimizer that does not update is waited for."""
+SKIPS = 32
+"""Updates that a GradScaler leaves out one after another, at most; each is a step."""
 
 
 class Training:
-    """One model under observation, from the first forward that trains it to the process's end.
+    """One model under observation, from the first forward that trains it until nothing can.
 
     A step ends after the update. Of several optimizers it ends when each has updated, or before
-    one does for the second time. Where a GradScaler leaves the update out, it ends with
-    `GradScaler.update()`.
+    one does for the second time; one whose parameters are frozen, or that has long not updated, is
+    not waited for. Where a GradScaler leaves the update out, it ends with `GradScaler.update()`.
 
     Args:
         scope: that of the model.
-        optimizers: how many update it.
+        optimizers: those that update it.
+        observed: the same without what a library wraps around them, which the scope was given.
+        scaler: the job's, if it has one.
     """
 
-    def __init__(self, scope: Scope, optimizers: int) -> None:
-        self._scope, self._optimizers = scope, optimizers
-        self._updated = set[int]()
-        """By identity the optimizers that have updated in the step that is open."""
+    def __init__(
+        self,
+        scope: Scope,
+        optimizers: Sequence[torch.optim.Optimizer],
+        observed: ReplaceableOptimizers,
+        scaler: GradScaler | None,
+    ) -> None:
+        self._scope, self._observed = scope, observed
+        self.scaler = scaler
+        self._optimizers = ReplaceableOptimizers(optimizers)
+        self.own = frozenset(map(id, scope.model.parameters()))
+        """The model's parameters, by identity."""
+        self._updated = WeakSet[torch.optim.Optimizer]()
+        """Those that have updated in the step that is open."""
+        self._idle = WeakKeyDictionary[torch.optim.Optimizer, int]()
+        """For how many steps each has not updated."""
+        self._joined = WeakSet[torch.optim.Optimizer]()
+        """Those that were added in the step that is open."""
+        self._replaced = WeakSet[torch.optim.Optimizer]()
+        self._handles = WeakKeyDictionary[torch.optim.Optimizer, Any]()
         self._has_ended = False
         """Whether a step has ended since the scaler was updated."""
+        self._left_out = 0
+        """Steps without an update, since the last one."""
+        self._is_over = False
         self.steps = 0
         """Those that have ended."""
 
@@ -50,6 +78,8 @@ class Training:
     ) -> Training:
         """Observe a model from the forward on that is about to begin.
 
+        Whoever calls it says before each update of whatever optimizer that it `updates`.
+
         Args:
             model: with its wrappers.
             optimizers: all that update it.
@@ -61,41 +91,121 @@ class Training:
             RankscopeError: it cannot be observed.
         """
         name = run_name(None) + suffix
+        observed = ReplaceableOptimizers(dict.fromkeys(as_list(optimizers)))
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
-            scope = observe(model, optimizers, run=name, scaler=scaler, **options)
-        training = cls(scope, len(optimizers))
+            scope = observe(model, observed, run=name, scaler=scaler, **options)
+        training = cls(scope, optimizers, observed, scaler)
         scope.__enter__()
-        # Of all optimizers: those come before an optimizer's own, so that the scope sees an update
-        # in the step that it begins, and may put its hooks on and off meanwhile.
-        register_optimizer_step_pre_hook(training._updates)
         scope.ends_with_process = True
         for one in optimizers:
-            one.register_step_post_hook(training._has_updated)
+            training._listen(one)
         if scaler is not None:
             _call_after(scaler, "update", training._has_scaled)
         scope.begin_forward()
         return training
 
-    def _updates(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if id(optimizer) in self._updated:
+    @property
+    def model(self) -> torch.nn.Module:
+        """What is observed."""
+        return self._scope.model
+
+    def is_held_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer has some of the model's parameters."""
+        return not self.own.isdisjoint(_held_by(optimizer))
+
+    def is_part_of(self, other: torch.nn.Module) -> bool:
+        """Whether another model has all parameters that this one has by now."""
+        return set(map(id, self.model.parameters())) <= set(map(id, other.parameters()))
+
+    def updates(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to update, this model or another.
+
+        To be called before the optimizer's own hooks are, so that the scope sees the update in the
+        step that it begins, and may put its hooks on and off meanwhile.
+        """
+        if optimizer in self._updated:
             self._end_step()
+
+    def join(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+        """An optimizer that the script has made meanwhile updates the model.
+
+        It replaces those that hold some of the same parameters, which are returned; not where it
+        comes back itself after it was replaced, for then both are used.
+        """
+        if optimizer in self._optimizers:
+            return []
+        has_come_back = optimizer in self._replaced
+        old = [] if has_come_back else self._alike(optimizer)
+        for one in old:
+            self._handles.pop(one).remove()
+            self._replaced.add(one)
+            self._optimizers.remove(one)
+        self._optimizers.add(optimizer)
+        self._scope.replace_optimizers(self._observed, *as_list(optimizer), old=as_list(old))
+        self._joined.add(optimizer)
+        self._listen(optimizer)
+        return old
+
+    def shares(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer has parameters of the model that another one has, too."""
+        own = self.own.intersection(_held_by(optimizer))
+        return any(not own.isdisjoint(_held_by(one)) for one in self._optimizers)
+
+    def end(self) -> None:
+        """Observe the model no longer: nothing is left of us in the script."""
+        self._is_over = True
+        for handle in self._handles.values():
+            handle.remove()
+        self._scope.leave_behind()
+        del self._scope  # what has been called for the scaler keeps this object, and no model
+
+    def _alike(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+        """Those of the same parameters, but for who is at work: one around another is, too."""
+        held = self.own.intersection(_held_by(optimizer))
+        return [
+            one
+            for one in self._optimizers
+            if one not in self._updated
+            and one not in self._joined
+            and not held.isdisjoint(_held_by(one))
+        ]
+
+    def _listen(self, optimizer: torch.optim.Optimizer) -> None:
+        self._handles[optimizer] = optimizer.register_step_post_hook(self._has_updated)
 
     def _has_updated(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._updated.add(id(optimizer))
-        if len(self._updated) == self._optimizers:
+        self._updated.add(optimizer)
+        if all(one in self._updated for one in self._optimizers if self._is_awaited(one)):
             self._end_step()
 
+    def _is_awaited(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._idle.get(optimizer, 0) < PATIENCE and any(
+            one.requires_grad for group in optimizer.param_groups for one in group["params"]
+        )
+
     def _has_scaled(self) -> None:
-        if self._updated or not self._has_ended:
+        # Where that goes on for long the scaler is another model's by now.
+        is_left_out = not self._has_ended and self._left_out < SKIPS
+        if not self._is_over and (self._updated or is_left_out):
             self._end_step()
         self._has_ended = False
 
     def _end_step(self) -> None:
+        self._left_out = 0 if self._updated else self._left_out + 1
+        if self._updated:
+            for one in self._optimizers:
+                self._idle[one] = 0 if one in self._updated else self._idle.get(one, 0) + 1
         self._updated.clear()
+        self._joined.clear()
         self._has_ended = True
         self._scope.step()
         self.steps += 1
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> set[int]:
+    """By identity its parameters."""
+    return {id(one) for group in optimizer.param_groups for one in group["params"]}
 
 
 def _call_after(owner: object, name: str, call: Callable[[], None]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
 import sys
+import weakref
+from collections.abc import Sequence
 
 if sys.argv[1] == "after_a_look":
     assert importlib.util.find_spec("torch") is not None
@@ -149,6 +152,144 @@ def observed() -> None:
         train(model)
         scope.step()
     train(nn.Linear(4, 1))
+
+
+def steps_of(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, steps: int, features: int = 4
+) -> None:
+    """Steps in which each optimizer updates."""
+    for _ in range(steps):
+        model(torch.randn(16, features)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+
+
+def unfrozen() -> None:
+    """The head is trained alone at first, then all by a new optimizer, which replaces the first."""
+    model = small()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW(model[2].parameters(), lr=0.5)
+    first = weakref.ref(optimizer)
+    steps_of(model, [optimizer], steps=5)
+    model.requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
+    steps_of(model, [optimizer], steps=10)
+    assert first() is None, "it is kept alive"
+
+
+def unfrozen_beside() -> None:
+    """As `unfrozen`, but the first optimizer is still there."""
+    model = small()
+    model[0].requires_grad_(False)
+    head = torch.optim.AdamW(model[2].parameters(), lr=0.5)
+    steps_of(model, [head], steps=5)
+    model.requires_grad_(True)
+    steps_of(model, [torch.optim.AdamW(model.parameters(), lr=0.25)], steps=10)
+    del head
+
+
+def thawed() -> None:
+    """From step 3 on there is a second optimizer, of what was frozen, beside the first."""
+    model = small()
+    model[0].requires_grad_(False)
+    optimizers = [torch.optim.SGD(model[2].parameters(), lr=0.5)]
+    steps_of(model, optimizers, steps=3)
+    model[0].requires_grad_(True)
+    optimizers.append(torch.optim.SGD(model[0].parameters(), lr=0.25))
+    steps_of(model, optimizers, steps=3)
+
+
+def come_back() -> None:
+    """From step 3 on a second optimizer updates some of the same weights, beside the first."""
+    model = small()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5)]
+    steps_of(model, optimizers, steps=3)
+    optimizers.append(torch.optim.SGD(model[0].parameters(), lr=0.25))
+    steps_of(model, optimizers, steps=4)
+
+
+def in_phases() -> None:
+    """Two optimizers that are there from the start, of which only one updates at a time."""
+    model = small()
+    first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2]))
+    for part, optimizer in ((model[0], first), (model[2], second)):
+        model.requires_grad_(False)
+        part.requires_grad_(True)
+        steps_of(model, [optimizer], steps=4)
+
+
+def folds() -> None:
+    """Models that are trained one after another, with a scheduler each, and then dropped."""
+    first = None
+    for fold in range(3):
+        model = nn.Sequential(nn.Linear(4, 2 + fold), nn.Linear(2 + fold, 1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        for _ in range(5):
+            steps_of(model, [optimizer], steps=1)
+            scheduler.step()
+        first = weakref.ref(model) if first is None else first
+    gc.collect()
+    assert first is not None
+    assert first() is None, "it is kept alive"
+
+
+def folds_of_ranks() -> None:
+    """Two models one after another, of two ranks; two optimizers train each in turn."""
+    dist.init_process_group("gloo")
+    for fold in range(2):
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1 + fold))
+        for _ in range(2):
+            steps_of(model, [torch.optim.AdamW(model.parameters())], steps=3)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def compiled_folds() -> None:
+    for _ in range(2):
+        train(torch.compile(small(), backend="aot_eager", fullgraph=True))  # pyright: ignore[reportArgumentType]
+
+
+def made_before() -> None:
+    """All models and optimizers are there before the first is trained."""
+    models = [nn.Linear(4, 1), small()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        steps_of(model, [optimizer], steps=5)
+
+
+def pretrained() -> None:
+    """The encoder is trained alone, then as a part of a larger model."""
+    encoder = nn.Linear(4, 8)
+    steps_of(encoder, [torch.optim.SGD(encoder.parameters(), lr=0.1)], steps=3)
+    model = nn.Sequential(encoder, nn.ReLU(), nn.Linear(8, 1))
+    steps_of(model, [torch.optim.SGD(model.parameters(), lr=0.1)], steps=4)
+
+
+def many() -> None:
+    """More models at once than are observed."""
+    models = [nn.Linear(4, 1) for _ in range(10)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(3):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            steps_of(model, [optimizer], steps=1)
+
+
+def without_module() -> None:
+    """Weights beside a model that no module which is called has; and an input that is trained."""
+    train(small())
+    model, scale = small(), nn.Parameter(torch.ones(()))
+    optimizer, other = torch.optim.SGD([scale]), torch.optim.AdamW(model.parameters())
+    for _ in range(12):
+        x = torch.zeros(1, 4, requires_grad=True)
+        of_input = torch.optim.Adagrad([x])
+        (model(x).sum() * scale).backward()
+        for one in (optimizer, other, of_input):
+            one.step()
+    from torch.nn.modules import module
+
+    assert not module._global_forward_pre_hooks, "it is looked on"  # pyright: ignore[reportPrivateUsage]
 
 
 def nothing() -> None:

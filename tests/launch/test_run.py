@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -55,6 +56,11 @@ def ran(folder: Path, name: str, *launcher: str, code: int = 0, options: Sequenc
     )
     assert done.returncode == code, done.stderr
     return done.stderr
+
+
+def told(said: str) -> list[str]:
+    """The lines that `rankscope run` and what it has installed say."""
+    return [line for line in said.splitlines() if line.startswith("rankscope: ")]
 
 
 def run_of(folder: Path, name: str) -> Run:
@@ -104,6 +110,124 @@ def test_each_model_of_several_is_a_run(tmp_path: Path) -> None:
     assert set(first.sites(kind="weight").index) == {"weight:weight", "weight:bias"}
     assert len(second.sites(kind="weight")) == 4
     assert second.records()["step"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "old"), [("unfrozen", ""), ("unfrozen_beside", " in place of AdamW")]
+)
+def test_an_optimizer_that_replaces_another_goes_on_with_its_steps(
+    tmp_path: Path, name: str, old: str
+) -> None:
+    ran(tmp_path, name)
+    run = run_of(tmp_path, name)
+    assert run.records()["step"].tolist() == [*range(16)]
+    assert run.records()["partial"].tolist() == [False] * 16
+    rates = run.training().sel(name="lr", rank=0).values[:15].tolist()
+    assert rates == [0.5] * 5 + [0.25] * 10
+    assert run.events()["text"].tolist() == [
+        "The script has made another optimizer, AdamW, which updates the model from step 5 on"
+        f"{old}."
+    ]
+    seen = run.scalar("count", sites=["optimizer_state:0.weight[exp_avg]", "activation:0"])
+    assert np.isnan(seen.values[:15, 0]).tolist() == [True] * 5 + [False] * 10
+    assert seen.values[:15, 1].tolist() == [16 * 8] * 15
+
+
+def test_quantities_of_a_replaced_optimizers_weights_are_taken_on(tmp_path: Path) -> None:
+    (tmp_path / "q.toml").write_text(
+        '[quantities]\n"2.weight" = ["weight_gradient_cosine", "update_cosine"]\n'
+    )
+    ran(tmp_path, "unfrozen", options=["--quantities", "q.toml"])
+    run = run_of(tmp_path, "unfrozen")
+    assert run.records()["step"].tolist() == [*range(16)]
+    assert len(run.events()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "both"), [("thawed", 6, [3, 4, 5]), ("in_phases", 8, [])]
+)
+def test_an_optimizer_that_comes_to_another_ends_steps_with_it(
+    tmp_path: Path, name: str, steps: int, both: list[int]
+) -> None:
+    ran(tmp_path, name)
+    run = run_of(tmp_path, name)
+    assert run.records()["step"].tolist() == [*range(steps + 1)]
+    sites = ["weight_gradient:0.weight", "weight_gradient:2.weight", "activation:0"]
+    seen = run.scalar("count", sites=sites).values[:steps]
+    assert seen[:, 2].tolist() == [16 * 8] * steps
+    assert ((seen[:, 0] > 0) & (seen[:, 1] > 0)).nonzero()[0].tolist() == both
+
+
+def test_an_optimizer_that_was_replaced_and_updates_again_ends_steps_again(tmp_path: Path) -> None:
+    ran(tmp_path, "come_back")
+    run = run_of(tmp_path, "come_back")
+    # In its first iteration the second one has a step of its own, for the first has ended one.
+    assert run.records()["step"].tolist() == [*range(9)]
+    rates = run.training().sel(rank=0)
+    assert rates.sel(name="lr").values[:8].tolist() == [0.5] * 4 + [0.25] * 4
+    assert rates.sel(name="lr.1").values[5:8].tolist() == [0.5] * 3
+    assert [text.count("in place of") for text in run.events()["text"]] == [1, 0]
+
+
+def test_models_that_are_trained_one_after_another_are_a_run_each(tmp_path: Path) -> None:
+    said = ran(tmp_path, "folds")
+    assert len(told(said)) == 1
+    for number, name in enumerate(["folds", "folds-2-Sequential", "folds-3-Sequential"]):
+        run = run_of(tmp_path, name)
+        assert run.records()["step"].tolist() == [*range(6)]
+        assert run.records()["partial"].tolist() == [False] * 6
+        weight = run.sites(kind="weight").loc["weight:0.weight"]
+        assert list(weight["shape"]) == [2 + number, 4]
+        assert run.ending.state == "finished"
+
+
+def test_all_ranks_find_the_same_models_and_optimizers(tmp_path: Path) -> None:
+    ran(tmp_path, "folds_of_ranks", *TORCHRUN)
+    for name in ("folds_of_ranks", "folds_of_ranks-2-DistributedDataParallel"):
+        run = run_of(tmp_path, name)
+        assert len(run.hosts()) == 2
+        assert run.records()["step"].tolist() == [*range(7)]
+        assert run.records()["partial"].tolist() == [False] * 7
+
+
+def test_a_later_model_is_compiled_with_what_observes_it(tmp_path: Path) -> None:
+    ran(tmp_path, "compiled_folds")
+    runs = [run_of(tmp_path, f"compiled_folds{one}") for one in ("", "-2-OptimizedModule")]
+    assert set(runs[0].sites().index) == set(runs[1].sites().index)
+    assert [one.records()["step"].tolist() for one in runs] == [[*range(4)]] * 2
+
+
+def test_a_model_whose_optimizer_was_made_long_before_is_seen_from_its_second_step_on(
+    tmp_path: Path,
+) -> None:
+    ran(tmp_path, "made_before")
+    assert run_of(tmp_path, "made_before").records()["step"].tolist() == [*range(6)]
+    second = run_of(tmp_path, "made_before-2-Sequential")
+    assert second.records()["step"].tolist() == [*range(5)]
+    assert {*KINDS} - {"optimizer_state"} == {*second.sites()["kind"]}
+
+
+def test_a_model_that_becomes_a_part_of_another_ends_its_run(tmp_path: Path) -> None:
+    ran(tmp_path, "pretrained")
+    assert run_of(tmp_path, "pretrained").records()["step"].tolist() == [*range(4)]
+    whole = run_of(tmp_path, "pretrained-2-Sequential")
+    assert whole.records()["step"].tolist() == [*range(5)]
+    assert "activation:0" in whole.sites().index
+
+
+def test_more_models_than_are_observed_are_told_once(tmp_path: Path) -> None:
+    assert told(ran(tmp_path, "many"))[:-1] == [
+        "rankscope: Linear is not observed, nor are further models: a process observes 8 at once "
+        "at most."
+    ]
+    assert len(list((tmp_path / "rankscope-runs").glob("many*/"))) == 8
+
+
+def test_what_is_updated_and_not_found_is_told_and_no_longer_looked_for(tmp_path: Path) -> None:
+    assert told(ran(tmp_path, "without_module"))[:-1] == [
+        "rankscope: what SGD updates is not observed, or not all of it: no module with these "
+        "parameters was called in training mode."
+    ]
 
 
 def test_what_the_script_observes_itself_is_not_observed_twice(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What can be found out of a process's models, and of what is used with them.
+
+Only torch is imported here, as in `finder`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Container, Iterator
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+
+def is_compiled(root: nn.Module) -> bool:
+    """Whether torch.compile compiles it, or a part of it."""
+    compiled = "OptimizedModule"  # importing its class would import the compiler
+    return any(
+        type(one).__name__ == compiled or one._compiled_call_impl is not None  # pyright: ignore[reportPrivateUsage]
+        for one in root.modules()
+    )
+
+
+def scaler_of_job(past: Container[GradScaler] = ()) -> GradScaler | None:
+    """The job's, if it has one that is switched on; rather none of those that are `past`."""
+    scalers = [one for one in gc.get_objects() if issubclass(type(one), GradScaler)]
+    at_work = [one for one in scalers if one.is_enabled()]
+    return next((one for one in at_work if one not in past), next(iter(at_work), None))
+
+
+def size_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def modules_around(module: nn.Module) -> Iterator[nn.Module]:
+    """All modules that hold it, directly or not, as far as they train."""
+    parents: dict[int, list[nn.Module]] = {}
+    for one in gc.get_objects():
+        if issubclass(type(one), nn.Module):
+            for child in one.children():
+                parents.setdefault(id(child), []).append(one)
+    waiting, seen = [module], {id(module)}
+    while waiting:
+        for parent in parents.get(id(waiting.pop()), []):
+            if id(parent) not in seen and parent.training:
+                seen.add(id(parent))
+                waiting.append(parent)
+                yield parent
