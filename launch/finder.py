@@ -100,6 +100,8 @@ class Finder:
             init(optimizer, *arguments, **keywords)
             self._optimizers[optimizer] = None
             self._made += 1
+            if self._made == 1:
+                atexit.register(self._ends)
             if self._begun:
                 self._guarded(self._has_made, optimizer)
 
@@ -111,6 +113,15 @@ class Finder:
         if self._look is None:
             self._found, self._updates = [], 0
             self._look = register_module_forward_pre_hook(self._called)
+
+    def _ends(self) -> None:
+        """The process ends, which was to train something."""
+        self._end_look()
+        if not self._begun and not self._told:
+            tell(
+                "nothing was observed in this process: an optimizer was made, and no module that "
+                "it updates was called in training mode (`model.train()`)."
+            )
 
     def _end_look(self) -> None:
         if self._look is None:
@@ -210,9 +221,10 @@ class Finder:
         is_last = is_compiled(root)
         agent = sys.modules.get("rankscope.agent.torch.scope")
         if agent is not None and (run := agent.observed_as(root)):
-            tell(
+            self._tell_once(
+                run,
                 f"{type(root).__name__} is not observed twice: the script itself does, as run "
-                f"{run!r}."
+                f"{run!r}.",
             )
         elif self._has_room(root):
             self._observe(root, optimizers)
@@ -247,7 +259,6 @@ class Finder:
         if number == 1:
             # Of all optimizers: those come before an optimizer's own.
             register_optimizer_step_pre_hook(self._updating_soon)
-            atexit.register(self._end_look)
         self._begun = number
         # As where the parts of a model were trained alone before, or its head was another.
         self._leave([one for one in self._trainings if one.is_part_of(root)])

@@ -296,6 +296,14 @@ def nothing() -> None:
     small()(torch.randn(2, 4))
 
 
+def evaluating() -> None:
+    """A model that is trained, and never in training mode."""
+    model = small().eval()
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     globals()[sys.argv[1]]()

@@ -467,6 +467,17 @@ def test_what_trains_nothing_has_no_run(tmp_path: Path) -> None:
     assert "`python -I` or `-E`" in said
 
 
+@pytest.mark.parametrize("options", [[], ["--to", "tcp://127.0.0.1:1"]])
+def test_a_process_that_trains_what_cannot_be_observed_says_so(
+    tmp_path: Path, options: list[str]
+) -> None:
+    said = ran(tmp_path, "evaluating", options=options)
+    assert said.startswith(
+        "rankscope: nothing was observed in this process: an optimizer was made, and no module "
+        "that it updates was called in training mode (`model.train()`).\n"
+    )
+
+
 def test_a_run_of_before_is_not_what_was_observed(tmp_path: Path) -> None:
     with RunWriter.open(tmp_path / "rankscope-runs" / "nothing", run="nothing"):
         pass
