@@ -263,16 +263,16 @@ def _bounds(wanted: Any, where: str, faults: list[str]) -> list[Bound]:
 
 def _bound(said: BoundSettings, where: str, faults: list[str]) -> Bound:
     side: Side = "below" if said.above is UNSET else "above"
-    name = said.quantity
+    name = _label(said.quantity)
     if name in COMBINED:
         faults.append(f"{where}: {name} cannot have a bound. {COMBINED[name].instead}")
-    elif not _is_label(name):
+    elif not name:
         faults.append(
             f"{where}: quantity is a name, with its options if it has any, as "
-            f"dead_neurons(threshold=-2), got {name!r}."
+            f"dead_neurons(threshold=-2), got {said.quantity!r}."
         )
     return Bound(
-        quantity=said.quantity,
+        quantity=name,
         side=side,
         value=float(given(said)[side]),
         of=_pattern(said.of, f"{where}: of", faults),
@@ -281,15 +281,18 @@ def _bound(said: BoundSettings, where: str, faults: list[str]) -> Bound:
     )
 
 
-def _is_label(name: str) -> bool:
-    """Whether a quantity may be called so: any name, but what has options is a call with them."""
-    if not {*name} & {*"()"}:
-        return bool(name.strip())
+def _label(said: str) -> str:
+    """What a run calls a quantity: its name, with the options sorted; empty: none is called so."""
+    if not {*said} & {*"()"}:
+        return said.strip()
     try:
-        call = ast.parse(name, mode="eval").body
+        call = ast.parse(said.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        return False
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        return ""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        return ""
+    call.keywords.sort(key=lambda one: one.arg or "")
+    return ast.unparse(call)
 
 
 def _pattern(said: str, where: str, faults: list[str]) -> re.Pattern[str]:

@@ -420,3 +420,10 @@ def test_a_quantity_that_nobody_knows_yet_may_have_a_bound(tmp_path: Path, name:
     file.write_text(f'[[bounds]]\nquantity = "{name}"\nabove = 1\n')
 
     assert rule_book(file).bounds[-1].quantity == name
+
+
+def test_a_bound_is_of_a_quantity_however_its_options_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text("[[bounds]]\nquantity = \" mine( b =1e-3, a = 'x' ) \"\nabove = 1\n")
+
+    assert rule_book(file).bounds[-1].quantity == "mine(a='x', b=0.001)"
