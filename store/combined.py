@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..sketch.errors import SettingError
 from ..sketch.quantities import COMBINED, NOISE_SCALE
-from .agreement import NOISE, noise_frame
+from .agreement import noise_frame
 from .reader import Reader
 from .record import addend_pairs
 from .selection import Chosen, Indices, within
@@ -94,8 +94,6 @@ def _noise_scale(
 ) -> pd.DataFrame:
     """Of each of these steps, with the mean over all before it, whichever are asked for."""
     every = reader.choose(attempt=attempt, sketched=True)
-    if not len(every):
-        return pd.DataFrame(columns=["step", "site", *NOISE])
     found = noise_frame(reader, every, places, batch=BATCH, half_life=HALF_LIFE).reset_index()
     return found[np.isin(every.records, chosen.records)].assign(site=ROOT)
 

@@ -327,7 +327,7 @@ def stretches(places: Indices, gap: int = NEAR_GAP) -> Iterator[tuple[slice, sli
 def first_ranks(words: NDArray[np.int64]) -> Indices:
     """int64 [records]: the lowest rank whose bit is set in each record's mask."""
     bits = np.unpackbits(words.astype("<i8").view(np.uint8), axis=1, bitorder="little")
-    return bits.argmax(axis=1)
+    return bits.argmax(axis=1) if len(bits) else np.zeros(0, np.int64)
 
 
 def ranks_in(words: NDArray[np.int64]) -> list[int]:

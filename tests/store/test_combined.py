@@ -188,3 +188,4 @@ def test_a_run_without_records_has_no_numbers(tmp_path: Path) -> None:
 
     for name in ("update_ratio", "unchanged_share", "noise_scale"):
         assert not len(run.quantity(name)), name
+    assert not len(run.noise_scale())
