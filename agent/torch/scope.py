@@ -213,8 +213,7 @@ class Scope(Block):
     ) -> None:
         """Observe an optimizer that the script has made meanwhile, and others no more.
 
-        It is seen from the update on that it is about to make; quantities that need what was
-        before an update begin with the step after.
+        It is seen from the update on that it is about to make.
 
         Args:
             optimizers: those that `observe` was given.
@@ -228,6 +227,7 @@ class Scope(Block):
             self._parameter_hooks.part(one)
         optimizers.add(new)
         self._parameter_hooks.join(new)
+        self._quantities.join(new)
         self._groups |= group_of(self._names, optimizers) | self._groups
         instead = " and ".join(type(one).__name__ for one in old)
         self._report(

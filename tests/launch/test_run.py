@@ -141,6 +141,8 @@ def test_quantities_of_a_replaced_optimizers_weights_are_taken_on(tmp_path: Path
     run = run_of(tmp_path, "unfrozen")
     assert run.records()["step"].tolist() == [*range(16)]
     assert len(run.events()) == 1
+    for name in ("weight_gradient_cosine", "update_cosine"):
+        assert run.quantity(name)["step"].tolist() == [*range(1, 15)]
 
 
 @pytest.mark.parametrize(

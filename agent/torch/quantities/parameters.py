@@ -49,6 +49,8 @@ class ParameterTasks:
         self._weights: dict[Task, torch.Tensor] = {}
         """Copies from before the update."""
         self._handles: list[Any] = []
+        self._awaits = False
+        """Whether something of the open step is to be read just before the update."""
 
     def begin(self, step: int) -> None:
         """Turn to a step, whose weights are there."""
@@ -60,11 +62,14 @@ class ParameterTasks:
         later = [task for task in active if self._moments[task] != "begin"]
         if later and not self._optimizers:  # nobody will say when the weights change
             self._keep(later)
-        if later:
-            self._handles = [
-                optimizer.register_step_pre_hook(self._before_update)
-                for optimizer in self._optimizers
-            ]
+        self._awaits = bool(later)
+        for optimizer in self._optimizers:
+            self.join(optimizer)
+
+    def join(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the updates of an optimizer in the open step."""
+        if self._awaits:
+            self._handles.append(optimizer.register_step_pre_hook(self._before_update))
 
     def end(self) -> None:
         """The step ends: what has not been looked at is now."""
@@ -74,7 +79,7 @@ class ParameterTasks:
 
     def remove(self) -> None:
         """Take all hooks off the optimizers."""
-        handles, self._handles = self._handles, []
+        handles, self._handles, self._awaits = self._handles, [], False
         for handle in handles:
             handle.remove()
 

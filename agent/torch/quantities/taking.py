@@ -103,6 +103,11 @@ class Quantities:
             ParameterTasks(of_parameters, optimizers, stopwatch),
         )
 
+    def join(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is one of all that update the model from now on, in the open step, too."""
+        if self._attached is not None:
+            self._attached[1].join(optimizer)
+
     def begins(self, step: int, *, in_full: bool = False, stretch: int = 1) -> bool:
         """Turn to a step, and put on the hooks that it needs; whether anything is due in it.
 
