@@ -130,6 +130,10 @@ def agreement_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataF
     return pd.DataFrame(columns, columns=AGREEMENT)
 
 
+BATCH, HALF_LIFE = 1.0, 100.0
+"""Samples of a micro-batch, and records after which one counts half, unless others are said."""
+
+
 def noise_frame(
     reader: Reader, chosen: Chosen, places: Indices, *, batch: float, half_life: float
 ) -> pd.DataFrame:

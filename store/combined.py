@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..sketch.errors import SettingError
 from ..sketch.quantities import COMBINED, NOISE_SCALE
-from .agreement import noise_frame
+from .agreement import BATCH, HALF_LIFE, noise_frame
 from .reader import Reader
 from .record import addend_pairs
 from .selection import Chosen, Indices, within
@@ -18,8 +18,6 @@ from .updates import knows_rates, update_pairs, updates_frame
 
 ROOT = "(root)"
 """The whole model, as modules are named."""
-BATCH, HALF_LIFE = 1.0, 100.0
-"""What `Run.noise_scale` has by default."""
 UPDATES = "updates beside weights, as by observe(…, schedules={'update': 10})"
 NEEDS = {
     "trust_ratio": f"{UPDATES}, and learning rates",

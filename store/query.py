@@ -21,7 +21,7 @@ from ..sketch.errors import SettingError, StoreError
 from ..sketch.exact_counts import ExactCount, exact_count_named
 from ..sketch.formats import FORMATS
 from ..sketch.table import BINS, COUNTS, FIRST_EXPONENT, LAST_EXPONENT, SketchTable
-from .agreement import agreement_frame, noise_frame
+from .agreement import BATCH, HALF_LIFE, agreement_frame, noise_frame
 from .badness import Badness
 from .columns import in_columns
 from .compare import Comparison, compare, ratios
@@ -948,8 +948,8 @@ class Run:
     def noise_scale(
         self,
         *,
-        batch: float = 1.0,
-        half_life: float = 100.0,
+        batch: float = BATCH,
+        half_life: float = HALF_LIFE,
         name: str | None = None,
         steps: Steps = None,
         attempt: int | None = None,

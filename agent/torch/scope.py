@@ -228,7 +228,8 @@ class Scope(Block):
         optimizers.add(new)
         self._parameter_hooks.join(new)
         self._quantities.join(new)
-        self._groups |= group_of(self._names, optimizers) | self._groups
+        for name, group in group_of(self._names, optimizers).items():
+            self._groups.setdefault(name, group)  # sites that are told have theirs
         instead = " and ".join(type(one).__name__ for one in old)
         self._report(
             f"The script has made another optimizer, {type(new).__name__}, which updates the model "

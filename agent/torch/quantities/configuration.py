@@ -58,6 +58,31 @@ class Orders:
     """Kinds of tensors whose sketches say what is asked for, at no further pass."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Things:
+    """What a model has that a key may name; looked up once, for a model may be large."""
+
+    modules: dict[str, torch.nn.Module]
+    second_names: dict[str, str]
+    """By a further name of a module that under which it is known."""
+    parameters: dict[str, torch.nn.Parameter]
+
+    @classmethod
+    def of(cls, names: Names) -> _Things:
+        """Those of a model."""
+        parameters = {
+            name: one
+            for one, (first, more) in names.parameters().items()
+            for name in (first, *more)
+        }
+        return cls(dict(names.modules()), names.second_names(), parameters)
+
+    @property
+    def names(self) -> list[str]:
+        """All that is a name, and no class."""
+        return [*self.modules, *self.second_names, *self.parameters]
+
+
 def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> Orders:
     """What a configuration asks for of a model.
 
@@ -72,11 +97,13 @@ def orders_of(configuration: Configuration, names: Names, *, is_part: bool) -> O
     found: dict[tuple[str, str], Order] = {}
     kinds: dict[str, list[Schedule]] = {}
     entries = list(_table_of(configuration).items())
+    things = _Things.of(names)
+    own = set(things.names)
     for by_name in (False, True):
         for key, asked in entries:
-            if _is_name(key, names) is not by_name:
+            if (isinstance(key, str) and key in own) is not by_name:
                 continue
-            modules, parameter = _meant(key, names, is_part=is_part)
+            modules, parameter = _meant(key, things, is_part=is_part)
             for text, schedule in _entries(key, asked):
                 needed = kinds_of(text)
                 if needed and parameter is not None and not OF_PARAMETERS.issuperset(needed):
@@ -145,30 +172,27 @@ def _is_schedule(text: str) -> bool:
     return text.partition("(")[0].strip() not in near_names()
 
 
-def _is_name(key: Any, names: Names) -> bool:
-    return isinstance(key, str) and key in _named_things(names)
-
-
 def _meant(
-    key: Any, names: Names, *, is_part: bool
+    key: Any, things: _Things, *, is_part: bool
 ) -> tuple[dict[str, torch.nn.Module], torch.nn.Parameter | None]:
     """The modules that a key chooses, by name, or the parameter.
 
     Raises:
         SettingError: there is nothing of that name or class.
     """
-    modules, parameters = dict(names.modules()), _parameters(names)
-    if isinstance(key, str) and key in modules:
-        return {key: modules[key]}, None
-    if isinstance(key, str) and key in parameters:
-        return {}, parameters[key]
-    first = names.second_names().get(key) if isinstance(key, str) else None
-    if first is not None:
-        return {first: modules[first]}, None
+    modules = things.modules
+    if isinstance(key, str):
+        if key in modules:
+            return {key: modules[key]}, None
+        if key in things.parameters:
+            return {}, things.parameters[key]
+        if key in things.second_names:
+            first = things.second_names[key]
+            return {first: modules[first]}, None
     is_of = _tells(key)
     chosen = {name: module for name, module in modules.items() if is_of(module)}
     if not chosen:
-        _not_found(key, names, is_part=is_part)
+        _not_found(key, things, is_part=is_part)
     return chosen, None
 
 
@@ -199,25 +223,15 @@ def _tells(key: Any) -> Callable[[torch.nn.Module], bool]:
     return lambda module: type(module).__name__ == key
 
 
-def _not_found(key: Any, names: Names, *, is_part: bool) -> None:
+def _not_found(key: Any, things: _Things, *, is_part: bool) -> None:
     text = key.__name__ if isinstance(key, type) else str(key)
-    classes = sorted({type(module).__name__ for _, module in names.modules()})
-    near = get_close_matches(text, [*_named_things(names), *classes], n=3, cutoff=0.5)
+    classes = sorted({type(module).__name__ for module in things.modules.values()})
+    near = get_close_matches(text, [*things.names, *classes], n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(classes)}."
     sentence = f"No module, parameter or class of the model is {text!r} in `quantities`; {hint}"
     if not is_part:
         raise SettingError(sentence)
     warnings.warn(sentence, RankscopeWarning, stacklevel=2)
-
-
-def _named_things(names: Names) -> list[str]:
-    return [*dict(names.modules()), *names.second_names(), *_parameters(names)]
-
-
-def _parameters(names: Names) -> dict[str, torch.nn.Parameter]:
-    return {
-        name: one for one, (first, more) in names.parameters().items() for name in (first, *more)
-    }
 
 
 def _any_of(schedules: Sequence[Schedule]) -> Schedule:

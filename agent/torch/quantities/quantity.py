@@ -101,13 +101,18 @@ class Quantity:
 
     @property
     def has_channels(self) -> bool:
-        """Whether it tells channels from samples; the option `channels` may say their axis."""
-        return any(need.endswith((BY_CHANNEL, "_channel_axis")) for need in self.needs)
+        """Whether the option `channels` may say their axis: it tells channels from samples.
+
+        Not where `compute` has an option of that name itself.
+        """
+        of_channels = any(need.endswith((BY_CHANNEL, "_channel_axis")) for need in self.needs)
+        return of_channels and "channels" not in _options_of(self.compute)
 
     @property
     def channels(self) -> int | None:
         """The axis of the channels, if it was given."""
-        return dict(self.options).get("channels") if self.has_channels else None
+        given = dict(self.options).get("channels")
+        return given if given is not None and self.has_channels else None
 
     @property
     def is_of_parameters(self) -> bool:
@@ -116,7 +121,7 @@ class Quantity:
 
     def computed(self, tensors: Sequence[Any]) -> object:
         """What `compute` makes of what it needs; of a user's function anything."""
-        told = {*NOT_COMPUTED, "channels"} if self.has_channels else {*NOT_COMPUTED}
+        told = NOT_COMPUTED if self.channels is None else (*NOT_COMPUTED, "channels")
         options = {name: value for name, value in self.options if name not in told}
         return self.compute(*tensors, **options)
 

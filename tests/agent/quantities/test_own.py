@@ -29,6 +29,21 @@ def test_a_plain_function_is_a_quantity(
     assert found == {"input_spread": [4.0], "input_spread(share=0.5)": [2.0]}
 
 
+def test_a_function_may_have_an_option_channels_of_its_own(
+    watch: Callable[..., Any], registered: Callable[..., None]
+) -> None:
+    def first(x: torch.Tensor, *, channels: int = 1) -> torch.Tensor:
+        return x[..., :channels].sum()
+
+    registered("first_channels", first, needs=["input_by_channel"])
+    model = torch.nn.Identity()
+    watched = watch(model, {"Identity": ["first_channels(channels=2)"]})
+
+    found = watched.step(0, lambda: model(torch.ones(1, 3)))["(root)"]
+
+    assert found == {"first_channels(channels=2)": [2.0]}
+
+
 def test_a_function_may_need_a_forward_and_its_backward(
     watch: Callable[..., Any], registered: Callable[..., None]
 ) -> None:
