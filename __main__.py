@@ -224,7 +224,9 @@ def cli(context: click.Context, config: str | None) -> None:
     from .config import defaults_of, strays_of
 
     if has_variables:
-        for stray in strays_of(command):
+        # `run` starts a collector, whose own warnings would be in its log alone.
+        started = group.get_command(context, "collect") if name == "run" else None
+        for stray in [*strays_of(command), *(strays_of(started) if started else [])]:
             click.echo(f"Warning: {stray}", err=True)
     if config is not None:
         context.default_map = {name: defaults_of(command, name, Path(config))}

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .environment import OPTIONS
-from .models import is_compiled, modules_around, scaler_of_job, size_of
+from .models import is_compiled, modules_around, pipeline_of, scaler_of_job, size_of
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -290,6 +290,9 @@ class Finder:
         """The model that a module belongs to, and what updates it."""
         if not self._updating(module):
             return module, []
+        stages = pipeline_of(module)
+        if stages is not None:
+            return stages, self._updating(stages)
         # A loop may call parts of a model, never the model itself.
         root = max(modules_around(module), key=size_of, default=module)
         root = root if size_of(root) > size_of(module) else module

@@ -6,6 +6,7 @@ Only torch is imported here, as in `finder`.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Container, Iterator
 
 from torch import nn
@@ -26,6 +27,20 @@ def scaler_of_job(past: Container[GradScaler] = ()) -> GradScaler | None:
     scalers = [one for one in gc.get_objects() if issubclass(type(one), GradScaler)]
     at_work = [one for one in scalers if one.is_enabled()]
     return next((one for one in at_work if one not in past), next(iter(at_work), None))
+
+
+def pipeline_of(module: nn.Module) -> nn.Module | None:
+    """The stages of a pipeline that this rank holds, where the module is one, or a part of one."""
+    if "torch.distributed.pipelining.stage" not in sys.modules:
+        return None
+    from ..agent.torch.stages import stages_around, stages_made  # loads NumPy
+
+    own = stages_around([module])
+    if not own:
+        return None
+    pipeline = own[0].group, own[0].num_stages
+    made = [one for one in stages_made() if (one.group, one.num_stages) == pipeline]
+    return made[0].submod if len(made) == 1 else nn.ModuleList([one.submod for one in made])
 
 
 def size_of(module: nn.Module) -> int:

@@ -6,7 +6,9 @@ A DTensor may lie on a part of the job's mesh, on one whose axes were flattened
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -134,7 +136,7 @@ def job_axes(
     if isinstance(given, Mapping):
         job = _counted(given, rank, world_size)
     else:
-        candidates = meshes_of(model) if given is None else [given]
+        candidates = [given] if given is not None else _candidates(model, world_size)
         job = next((_of_mesh(one) for one in candidates if one.size() == world_size), None)
         if job is None and given is not None:
             raise SettingError(f"`mesh` must hold all {world_size} ranks once, got {given}.")
@@ -164,6 +166,25 @@ def meshes_of(model: torch.nn.Module) -> list[DeviceMesh]:
     """The meshes that the model's DTensors lie on, each once."""
     meshes = (getattr(parameter, "device_mesh", None) for parameter in model.parameters())
     return list(dict.fromkeys(mesh for mesh in meshes if mesh is not None))
+
+
+def meshes_of_all_ranks(world_size: int) -> list[DeviceMesh]:
+    """The meshes of all ranks that the script has made, those of more axes first."""
+    module: Any = sys.modules.get("torch.distributed.device_mesh")
+    if module is None:
+        return []
+    made = [one for one in gc.get_objects() if issubclass(type(one), module.DeviceMesh)]
+    return sorted((one for one in made if one.size() == world_size), key=lambda one: -one.ndim)
+
+
+def _candidates(model: torch.nn.Module, world_size: int) -> list[DeviceMesh]:
+    """The meshes of its DTensors; of those on some of the ranks what they are a part of."""
+    meshes = meshes_of(model)
+    if not meshes or any(one.size() == world_size for one in meshes):
+        return meshes
+    held = [one for one in meshes if one.get_coordinate() is not None]
+    jobs = {one: _of_mesh(one) for one in meshes_of_all_ranks(world_size)}
+    return [one for one, job in jobs.items() if job and all(map(job.of, held))]
 
 
 def _with_tensor_parallel(job: JobAxes, cut: Sequence[str]) -> JobAxes:

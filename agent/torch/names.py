@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from ...sketch.errors import SettingError
 from .megatron import LOCAL_EXPERTS, is_of_expert
+from .stages import NumberedStage
 
 ROOT = "(root)"
 """The name of the observed module itself."""
@@ -20,21 +20,6 @@ Rename = str | Callable[[re.Match[str]], str]
 
 _LOCAL_EXPERT = re.compile(rf"(?<=\b{LOCAL_EXPERTS}\.)\d+")
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-
-
-@runtime_checkable
-class Stage(Protocol):
-    """A stage of a pipeline, as torch.distributed.pipelining has it."""
-
-    submod: torch.nn.Module
-    stage_index: int
-
-
-Observable = torch.nn.Module | Stage | Sequence[torch.nn.Module | Stage]
-"""A model, or the stages of one that a rank holds."""
-
-NumberedStage = tuple[torch.nn.Module, int | None]
-"""A module whose forward is called, and its number in the pipeline, where it is one and known."""
 
 
 class Names:
@@ -56,6 +41,11 @@ class Names:
         """The modules whose forward is called."""
         self._numbers = [number for _, number in stages]
         self._parts, self._rename = list(map(unwrapped, self.roots)), _compiled(rename or {})
+        self._prefixes = [
+            f"stage{number}." if number and not rename and _counts_from_0(part) else ""
+            for part, number in zip(self._parts, self._numbers, strict=True)
+        ]
+        """By part what its names begin with, where they would be those of another stage."""
         self._first_expert = 0
         self.number_stages(0, 1)
         for named in (
@@ -101,11 +91,11 @@ class Names:
         seen = set[torch.nn.Module]()
         found = [
             [
-                (self._name(name), module)
+                (self._name(name, prefix), module)
                 for name, module in part.named_modules(seen)
                 if not any(hasattr(module, wrapper) for wrapper in _WRAPPERS)
             ]
-            for part in self._parts
+            for part, prefix in self._prefixed()
         ]
         times = Counter(name for named in found for name in dict(named))
         return [
@@ -118,8 +108,8 @@ class Names:
         """By a further name of a module that is in several places, that under which it is known."""
         first = {module: name for name, module in self.modules()}
         every = [
-            (self._name(name), module)
-            for part in self._parts
+            (self._name(name, prefix), module)
+            for part, prefix in self._prefixed()
             for name, module in part.named_modules(remove_duplicate=False)
         ]
         known = {*first.values(), ""}
@@ -132,13 +122,17 @@ class Names:
 
     def _by_parameter(self) -> dict[torch.nn.Parameter, list[str]]:
         names: dict[torch.nn.Parameter, list[str]] = defaultdict(list)
-        for part in self._parts:
+        for part, prefix in self._prefixed():
             for name, parameter in part.named_parameters(remove_duplicate=False):
-                names[parameter].append(self._name(name))
+                names[parameter].append(self._name(name, prefix))
         return names
 
-    def _name(self, raw: str) -> str:
+    def _prefixed(self) -> Iterator[tuple[torch.nn.Module, str]]:
+        return zip(self._parts, self._prefixes, strict=True)
+
+    def _name(self, raw: str, prefix: str) -> str:
         name = ".".join(part for part in raw.split(".") if part not in _WRAPPERS)
+        name = prefix + name if name else name
         for pattern, replacement in self._rename:
             try:
                 name = pattern.sub(replacement, name)
@@ -151,26 +145,6 @@ class Names:
         return name
 
 
-def stages_of(model: Observable) -> list[NumberedStage]:
-    """Each module whose forward is called, and the number of its stage where it is known.
-
-    Without DistributedDataParallel, which a job that loses a rank makes anew around the same model.
-
-    Raises:
-        SettingError: there is none.
-    """
-    stages = list[NumberedStage]()
-    several = isinstance(model, Sequence | torch.nn.ModuleList)  # nobody can call a ModuleList
-    for one in model if several else [model]:
-        module, number = (one.submod, one.stage_index) if isinstance(one, Stage) else (one, None)
-        while isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            module = module.module
-        stages.append((module, number))
-    if not stages:
-        raise SettingError("`model` is empty; pass the module that is trained, or its stages.")
-    return stages
-
-
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The user's module inside DistributedDataParallel, DataParallel and torch.compile."""
     parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -181,6 +155,16 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             model = model._orig_mod  # pyright: ignore[reportAssignmentType]  # a compiled module
         else:
             return model
+
+
+def _counts_from_0(part: torch.nn.Module) -> bool:
+    """Whether all its lists of layers begin at 0, as those of a whole model do."""
+    lowest = dict[str, int]()
+    for name, _ in part.named_modules():
+        within, _, last = name.rpartition(".")
+        if last.isdecimal():
+            lowest[within] = min(int(last), lowest.get(within, int(last)))
+    return bool(lowest) and not any(lowest.values())
 
 
 def _check_that_they_differ(names: Sequence[str], *, is_one: bool) -> None:

@@ -13,7 +13,7 @@ from ..embedded import folder_of
 from ..schedule import Schedule, Scheduled, schedules_by_kind
 from ..selection import Counting, ExactCounts, Placing, Selection, Unchecked
 from ..settings import configured, destination_of, keys_of, run_name
-from .names import Names, Observable, Rename, stages_of
+from .names import Names, Rename
 from .quantities import Configuration, Quantities
 from .scaling import LossScale
 from .scope import Scope
@@ -26,6 +26,7 @@ from .settings import (
     timetable_of,
     warn_of_strangers,
 )
+from .stages import Observable, mesh_along, numbered, stages_around, stages_of
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -84,8 +85,8 @@ def observe(
 
     Args:
         model: the module whose forward is called, with its wrappers. Where a rank holds several
-            stages of a pipeline: a sequence of them, as PipelineStages or as modules; these are
-            numbered in turn over the ranks.
+            stages of a pipeline: a sequence of them, as PipelineStages or as modules; where these
+            are in no PipelineStage yet, they are numbered in turn over the ranks.
         optimizer: what updates it; several as a sequence. Without it weights are read when the
             forward begins, and no optimizer state is seen.
         run: name of the run; else RANKSCOPE_RUN. A start under a name that exists adds an attempt.
@@ -128,7 +129,8 @@ def observe(
         scaler: the job's GradScaler, if it has one: its scale is kept with each step as
             `loss_scale`, so that gradients can be asked for without it.
         mesh: the job's device mesh, or the sizes of its axes by name, ranks counted with the last
-            axis first. By default that of the model's DTensors, else one axis `dp` over all ranks.
+            axis first. By default that of the model's DTensors, or of which theirs is a part, or
+            along whose axis its PipelineStages lie; else one axis `dp` over all ranks.
         placements: how sites relate to the whole where that is not known, or wrong: "shard",
             "replicate" or "partial" by mesh axis, by a regular expression that is searched for in
             the site's label, as `{r"activation:.*rope": {"tp": "shard"}}`.
@@ -137,7 +139,7 @@ def observe(
             so that neither is an alert.
         rename: what to replace in names, by regular expression, as of `re.sub`, where a rank holds
             a part of the model that counts from 0: `{"^expert": "experts.3"}`. Pipeline stages of
-            torch.distributed.pipelining have their names in the whole.
+            torch.distributed.pipelining have their names in the whole, or else their number before.
         include, exclude: regular expressions that are searched for in the names of modules,
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
@@ -149,6 +151,10 @@ def observe(
     """
     optimizers = as_list(optimizer)
     stages = stages_of(model)
+    made = stages_around(module for module, _ in stages)
+    stages = numbered(stages, made)
+    if made and mesh is None:
+        mesh = mesh_along(made[0])
     for module, _ in stages:
         check_model(module, start)
     selection = Selection.of(include, exclude)

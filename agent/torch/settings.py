@@ -20,8 +20,8 @@ from ..schedule import Schedule, strides_by_kind
 from ..selection import RankscopeWarning, warn_of_stray
 from ..timetable import Timetable
 from .axes import axis_names
-from .names import NumberedStage
 from .replaceable import ReplaceableOptimizers
+from .stages import NumberedStage
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -11,6 +11,7 @@ import runpy
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -85,9 +86,10 @@ def parallelised(model: nn.Module, mode: str) -> tuple[nn.Module, DeviceMesh | N
         return DistributedDataParallel(model), None
     if mode == "replicate":
         return replicated(model, init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))), None
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
     if mode == "part":
-        return sharded(model, mesh["model"]), None
+        group: Any = dist.new_subgroups(2)[0]
+        return sharded(model, DeviceMesh.from_group(group, "cpu")), None
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
     parallelize_module(model, mesh["model"], plan)
     if mode == "ddp":
         return DistributedDataParallel(model, device_mesh=mesh["data"]), mesh

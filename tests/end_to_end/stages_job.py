@@ -22,7 +22,7 @@ SPELLINGS: dict[str, Callable[[list[PipelineStage]], Any]] = {
     "Interleaved1F1B": lambda stages: [stage.submod for stage in stages],
     "LoopedBFS": lambda stages: stages,
     "InterleavedZeroBubble": lambda stages: nn.ModuleList([stage.submod for stage in stages]),
-    "ZBVZeroBubble": lambda stages: stages,
+    "ZBVZeroBubble": lambda stages: [stage.submod for stage in stages],
 }
 """By schedule: what is observed, as a user might say it."""
 
@@ -96,7 +96,8 @@ def run_training(run: str, directory: str) -> None:
     schedule = make_schedule(stages, MICRO_BATCHES, loss_fn=loss_of)
     optimizer = make_optimizer([weight for part in parts for weight in part.parameters()])
     observed = SPELLINGS[run](stages)
-    with observe(observed, optimizer, run=run, directory=directory, mesh={"pp": RANKS}) as scope:
+    mesh = {"pp": RANKS} if run == "LoopedBFS" else None
+    with observe(observed, optimizer, run=run, directory=directory, mesh=mesh) as scope:
         for step in range(STEPS):
             data, target = batch(step)
             takes, gives = 0 in numbers, STAGES - 1 in numbers

@@ -382,14 +382,16 @@ def test_a_variable_that_is_none_of_ours_is_told_once(monkeypatch: pytest.Monkey
     for name in ("RANKSCOPE_EVRY", "RANKSCOPE_KIND", "RANKSCOPE_DRI", "RANKSCOPE_RUN"):
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("RANKSCOPE_COLLECT_MEMORY", "64")
+    monkeypatch.setenv("RANKSCOPE_COLLECT_MEMROY", "64")
     result = CliRunner().invoke(cli, ["run", "--print-environment"])
-    evry, kind, dri = result.stderr.splitlines()
+    evry, kind, dri, memory = result.stderr.splitlines()
     assert evry == (
         "Warning: environment: there is no 'RANKSCOPE_EVRY'; say it with `--every` of `rankscope "
         "run`, or in the table [agent] of a file of settings."
     )
     assert "there is no 'RANKSCOPE_KIND'; say it with `--kinds` of `rankscope run`" in kind
     assert "there is no 'RANKSCOPE_DRI'; did you mean RANKSCOPE_DIR" in dri
+    assert "there is no 'RANKSCOPE_COLLECT_MEMROY'; did you mean RANKSCOPE_COLLECT_MEM" in memory
 
 
 def test_a_run_that_another_collector_writes_is_refused_before_the_job_starts(

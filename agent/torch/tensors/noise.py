@@ -13,7 +13,8 @@ from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ...toolkit.named import Group
 from ...toolkit.noise import NoiseScale, measured, norm_of
-from ..names import Names, Observable, stages_of
+from ..names import Names
+from ..stages import Observable, stages_of
 from .named import NamedTensors
 from .places import Place
 from .snapshots import Parameters

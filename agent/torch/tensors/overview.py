@@ -12,7 +12,7 @@ from ...toolkit.named import Group
 from ...toolkit.overview import of_kinds
 from ...toolkit.sketches import By
 from ..local import gradient_of
-from ..names import Observable
+from ..stages import Observable
 from .named import NamedTensors
 from .snapshots import Optimizers, Own, Parameters, state_of
 

@@ -19,9 +19,10 @@ from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ..hooks import Hook, recomputing
 from ..identity import data_axes, mesh_of_tensors
-from ..names import Names, Observable, stages_of
+from ..names import Names
 from ..nested import tensors_in
 from ..placements import ModulePlacements
+from ..stages import Observable, stages_of
 from .named import NamedTensors
 from .places import Piece, pieces_of
 from .snapshots import Device

@@ -16,9 +16,10 @@ from ...selection import Selection
 from ...toolkit.arithmetic import Patterns
 from ..identity import mesh_of_tensors
 from ..local import gradient_of, parameter_placement
-from ..names import Names, Observable, stages_of
+from ..names import Names
 from ..optimizers import is_of_all, state_by_parameter
 from ..settings import as_list
+from ..stages import Observable, stages_of
 from .named import NamedTensors
 from .places import Piece, pieces_of
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.agent.torch.names import Names, stages_of
+from rankscope.agent.torch.names import Names
 from rankscope.agent.torch.quantities import Quantities, Taken, quantity, remove
+from rankscope.agent.torch.stages import stages_of
 from rankscope.sketch import Weighted, merged, read, read_values, spectrum
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
-from rankscope.agent.torch.names import Names, stages_of
+from rankscope.agent.torch.names import Names
 from rankscope.agent.torch.quantities import Quantities
+from rankscope.agent.torch.stages import stages_of
 from rankscope.sketch import square
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rankscope.agent.torch import Schedule
-from rankscope.agent.torch.names import Names, stages_of
+from rankscope.agent.torch.names import Names
 from rankscope.agent.torch.quantities import (
     Quantities,
     known_aliases,
@@ -18,6 +18,7 @@ from rankscope.agent.torch.quantities import (
     named,
     quantity,
 )
+from rankscope.agent.torch.stages import stages_of
 from rankscope.sketch import SettingError
 
 SEVENTEEN = [
