@@ -8,14 +8,20 @@ those of experts, where these are spread over ranks, have `allreduce`, and it is
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ...sketch.errors import SettingError
-from ...sketch.mesh_axes import EXPERT_PARALLEL, TENSOR_PARALLEL
+from ...sketch.mesh_axes import EXPERT_PARALLEL, PIPELINE_PARALLEL, TENSOR_PARALLEL
 from ...wire.messages import MeshAxis, Placement
+from ..selection import RankscopeWarning
+from .axes import meshes_of
 from .local import Cut, parameter_placement
 
 LOCAL_EXPERTS = "local_experts"
@@ -39,6 +45,44 @@ class Part:
         whole[self.along] *= self.parts
         offsets[self.along] = self.number * sizes[self.along]
         return Cut(list(sizes), offsets, whole, [(TENSOR_PARALLEL, self.along)])
+
+
+def mesh_of_megatron(modules: Sequence[torch.nn.Module]) -> dict[str, int] | None:
+    """The sizes of the job's axes, ranks counted with the last one first, as it has set them up.
+
+    None where it has not, or DTensors tell their mesh; and where its groups are no axes of one
+    mesh, as those of experts whose tensor parallelism is another, which is told.
+    """
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized() or any(map(meshes_of, modules)):
+        return None
+    groups = {
+        PIPELINE_PARALLEL: state.get_pipeline_model_parallel_group(),
+        TENSOR_PARALLEL: state.get_tensor_model_parallel_group(),
+        "cp": state.get_context_parallel_group(),
+        EXPERT_PARALLEL: state.get_expert_model_parallel_group(),
+    }
+    has_experts = groups[EXPERT_PARALLEL].size() > 1
+    data = state.get_expert_data_parallel_group if has_experts else state.get_data_parallel_group
+    ranks = {
+        name: dist.get_process_group_ranks(group)
+        for name, group in {**groups, "dp": data()}.items()
+        if group.size() > 1
+    }
+    sizes, apart = dict[str, int](), 1
+    for name, own in sorted(ranks.items(), key=lambda item: item[1][1] - item[1][0]):
+        if own == list(range(own[0], own[0] + len(own) * apart, apart)):
+            sizes[name] = len(own)
+            apart *= len(own)
+    if apart == dist.get_world_size():
+        return dict(reversed(sizes.items()))
+    warnings.warn(
+        f"Megatron's groups are no axes of one mesh; this rank's are {ranks}: pass mesh=, the "
+        "sizes of the job's axes as {'dp': 2, 'tp': 4}, the last one counted first.",
+        RankscopeWarning,
+        stacklevel=3,
+    )
+    return None
 
 
 def tensor_parallel_axis(mesh: Iterable[MeshAxis]) -> MeshAxis | None:

@@ -13,6 +13,7 @@ from ..embedded import folder_of
 from ..schedule import Schedule, Scheduled, schedules_by_kind
 from ..selection import Counting, ExactCounts, Placing, Selection, Unchecked
 from ..settings import configured, destination_of, keys_of, run_name
+from .megatron import mesh_of_megatron
 from .names import Names, Rename
 from .quantities import Configuration, Quantities
 from .scaling import LossScale
@@ -152,9 +153,9 @@ def observe(
     optimizers = as_list(optimizer)
     stages = stages_of(model)
     made = stages_around(module for module, _ in stages)
-    stages = numbered(stages, made)
-    if made and mesh is None:
-        mesh = mesh_along(made[0])
+    if mesh is None:
+        mesh = mesh_along(made[0]) if made else mesh_of_megatron([module for module, _ in stages])
+    stages = numbered(stages, made, mesh)
     for module, _ in stages:
         check_model(module, start)
     selection = Selection.of(include, exclude)

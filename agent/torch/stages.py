@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -71,12 +73,41 @@ def stages_around(modules: Iterable[torch.nn.Module]) -> list[Stage]:
     return [one for one in stages_made() if not asked.isdisjoint(_own(one.submod))]
 
 
-def numbered(stages: Sequence[NumberedStage], made: Sequence[Stage]) -> list[NumberedStage]:
-    """With the numbers of those that the script has made of the same parameters."""
+def numbered(
+    stages: Sequence[NumberedStage],
+    made: Sequence[Stage],
+    mesh: DeviceMesh | Mapping[str, int] | None,
+) -> list[NumberedStage]:
+    """With numbers, where they are known by now.
+
+    Args:
+        made: those that the script has made; they know theirs.
+        mesh: the job's. Others are dealt out in turn over its pipeline, as interleaved schedules
+            do.
+    """
     known = {_own(one.submod): one.stage_index for one in made}
+    at, size = _place_in_pipeline(mesh)
+    in_turn = [at + place * size if size > 1 else None for place in range(len(stages))]
     return [
-        (module, known.get(_own(module)) if number is None else number) for module, number in stages
+        (module, known.get(_own(module), turn) if number is None else number)
+        for (module, number), turn in zip(stages, in_turn, strict=True)
     ]
+
+
+def _place_in_pipeline(mesh: DeviceMesh | Mapping[str, int] | None) -> tuple[int, int]:
+    """Where this rank is along the pipeline, and of how many; of 1 where that is not known."""
+    if mesh is None or not dist.is_initialized():
+        return 0, 1
+    names = list(mesh) if isinstance(mesh, Mapping) else axis_names(mesh)
+    if PIPELINE_PARALLEL not in names:
+        return 0, 1
+    shape = tuple(mesh.values()) if isinstance(mesh, Mapping) else mesh.shape
+    if math.prod(shape) != dist.get_world_size():  # which is refused once ranks meet
+        return 0, 1
+    is_counted = isinstance(mesh, Mapping)
+    own = np.unravel_index(dist.get_rank(), shape) if is_counted else mesh.get_coordinate()
+    place = names.index(PIPELINE_PARALLEL)
+    return (int(own[place]) if own else 0), shape[place]
 
 
 def _own(module: torch.nn.Module) -> frozenset[int]:

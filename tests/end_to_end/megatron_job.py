@@ -191,8 +191,7 @@ def run_training(run: str, directory: str, mode: str, dtype: torch.dtype) -> Non
     model = parallel_model(dtype, by_sequence="sp" in mode)
     optimizer = make_optimizer(model)
     keep_main_gradients(model)
-    mesh = {"dp": samples, "tp": TENSOR_PARALLEL} if samples > 1 else {"tp": TENSOR_PARALLEL}
-    with observe(model, optimizer, run=run, directory=directory, mesh=mesh) as scope:
+    with observe(model, optimizer, run=run, directory=directory) as scope:
         for step in range(STEPS):
             train(model, batch(step).chunk(samples)[dist.get_rank() // TENSOR_PARALLEL])
             finalise_gradients(model, samples)
