@@ -28,7 +28,15 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .environment import OPTIONS
-from .models import is_compiled, modules_around, pipeline_of, scaler_of_job, size_of
+from .models import (
+    elements_of,
+    is_compiled,
+    may_be_copies,
+    modules_around,
+    pipeline_of,
+    scaler_of_job,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -102,6 +110,8 @@ class Finder:
             self._made += 1
             if self._made == 1:
                 atexit.register(self._ends)
+                # Of all optimizers: those come before an optimizer's own.
+                register_optimizer_step_pre_hook(self._updating_soon)
             if self._begun:
                 self._guarded(self._has_made, optimizer)
 
@@ -147,15 +157,19 @@ class Finder:
     def _called(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()):
             return
-        if self._begun and self._has_looked():
+        has_looked = self._has_looked()
+        if self._begun and has_looked:
             is_on = bool(self._found and self._strangers)
             self._end_look()
             if is_on:  # for what those update
                 self._begin_look()
-        if module in self._known or self._untrained.get(module) == self._made:
+        if module in self._known:
             return
         try:
-            self._consider(module)
+            if self._untrained.get(module) != self._made:
+                self._consider(module)
+            elif has_looked and not self._found:
+                self._consider_main_weights(module)
         except Exception as error:  # never into the training loop
             self._known.update(module.modules())
             sentence = f"{type(module).__name__} is not observed: {_words(error)}"
@@ -231,6 +245,27 @@ class Finder:
         if is_last or self._begun == MOST_IN_ALL:
             self._end_look()
 
+    def _consider_main_weights(self, module: nn.Module) -> None:
+        """Observe a model of which an optimizer updates copies, as float32 ones of 16-bit weights.
+
+        It has as many elements then, or a rank's share of them.
+        """
+        homeless = [one for one in self._met if not any(t.is_held_by(one) for t in self._trainings)]
+        elements = elements_of(homeless)
+        if not homeless or not may_be_copies(module, elements):
+            return
+        root = max(modules_around(module), key=size_of, default=module)
+        root = root if may_be_copies(root, elements) else module
+        self._known.update(root.modules())
+        self._strangers.difference_update(homeless)
+        if self._has_room(root):
+            self._observe(root, homeless)
+            kinds = " and ".join(sorted({type(one).__name__ for one in homeless}))
+            tell(
+                f"{type(root).__name__} is observed without its optimizer's state: {kinds} updates "
+                "other tensors, of as many elements, which may be main weights in float32."
+            )
+
     def _has_room(self, root: nn.Module) -> bool:
         """Whether another model can be observed, once those are left that are trained no more."""
         self._leave_those_that_are_over()
@@ -256,9 +291,6 @@ class Finder:
             scaler=scaler_of_job(self._past),
             options=self._options,
         )
-        if number == 1:
-            # Of all optimizers: those come before an optimizer's own.
-            register_optimizer_step_pre_hook(self._updating_soon)
         self._begun = number
         # As where the parts of a model were trained alone before, or its head was another.
         self._leave([one for one in self._trainings if one.is_part_of(root)])

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
+import torch.distributed as dist
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+PADDED = 1.1
+"""By how much the shares of all ranks may be larger than the whole."""
 
 
 def is_compiled(root: nn.Module) -> bool:
@@ -45,6 +50,24 @@ def pipeline_of(module: nn.Module) -> nn.Module | None:
 
 def size_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def elements_of(optimizers: Iterable[Optimizer]) -> int:
+    """How many they update."""
+    held = (
+        one
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for one in group["params"]
+    )
+    return sum(one.numel() for one in held)
+
+
+def may_be_copies(module: nn.Module, elements: int) -> bool:
+    """Whether so many elements may be copies of all its weights, or a rank's share, padded."""
+    whole = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return whole > 0 and any(whole <= n * elements <= PADDED * whole for n in {1, ranks})
 
 
 def modules_around(module: nn.Module) -> Iterator[nn.Module]:

@@ -47,9 +47,11 @@ class Training:
     ) -> None:
         self._scope, self._observed = scope, observed
         self.scaler = scaler
+        self._has_copies = not observed
+        """Whether the optimizers update copies of the weights, of which the scope knows nothing."""
         self._optimizers = ReplaceableOptimizers(optimizers)
-        self.own = frozenset(map(id, scope.model.parameters()))
-        """The model's parameters, by identity."""
+        self.own = frozenset(map(id, scope.model.parameters())).union(*map(_held_by, optimizers))
+        """The model's parameters, and what is updated in their place, by identity."""
         self._updated = WeakSet[torch.optim.Optimizer]()
         """Those that have updated in the step that is open."""
         self._idle = WeakKeyDictionary[torch.optim.Optimizer, int]()
@@ -82,7 +84,7 @@ class Training:
 
         Args:
             model: with its wrappers.
-            optimizers: all that update it.
+            optimizers: all that update it, or copies of its weights.
             suffix: what is added to the name of the run.
             scaler: the job's, if it has one.
             options: further ones of `observe`.
@@ -91,7 +93,9 @@ class Training:
             RankscopeError: it cannot be observed.
         """
         name = run_name(None) + suffix
-        observed = ReplaceableOptimizers(dict.fromkeys(as_list(optimizers)))
+        own = set(map(id, model.parameters()))
+        direct = [one for one in optimizers if not own.isdisjoint(_held_by(one))]
+        observed = ReplaceableOptimizers(dict.fromkeys(as_list(direct)))
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             scope = observe(model, observed, run=name, scaler=scaler, **options)
@@ -142,7 +146,8 @@ class Training:
             self._replaced.add(one)
             self._optimizers.remove(one)
         self._optimizers.add(optimizer)
-        self._scope.replace_optimizers(self._observed, *as_list(optimizer), old=as_list(old))
+        if not self._has_copies:
+            self._scope.replace_optimizers(self._observed, *as_list(optimizer), old=as_list(old))
         self._joined.add(optimizer)
         self._listen(optimizer)
         return old

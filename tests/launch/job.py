@@ -292,6 +292,23 @@ def without_module() -> None:
     assert not module._global_forward_pre_hooks, "it is looked on"  # pyright: ignore[reportPrivateUsage]
 
 
+def main_weights() -> None:
+    """The optimizer has copies of the weights, in float32, as Apex and Megatron do it."""
+    model = nn.Sequential(small()).bfloat16()
+    copies = [one.detach().float().requires_grad_() for one in model.parameters()]
+    optimizer = torch.optim.AdamW(copies, lr=0.1)
+    for _ in range(16):
+        model(torch.randn(16, 4).bfloat16()).square().mean().backward()
+        for copy, weight in zip(copies, model.parameters(), strict=True):
+            assert weight.grad is not None
+            copy.grad = weight.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for copy, weight in zip(copies, model.parameters(), strict=True):
+                weight.copy_(copy)
+        model.zero_grad()
+
+
 def nothing() -> None:
     small()(torch.randn(2, 4))
 

@@ -232,6 +232,19 @@ def test_what_is_updated_and_not_found_is_told_and_no_longer_looked_for(tmp_path
     ]
 
 
+def test_a_model_whose_optimizer_has_copies_of_its_weights_is_observed(tmp_path: Path) -> None:
+    assert told(ran(tmp_path, "main_weights"))[0] == (
+        "rankscope: Sequential is observed without its optimizer's state: AdamW updates other "
+        "tensors, of as many elements, which may be main weights in float32."
+    )
+    run = run_of(tmp_path, "main_weights")
+    assert run.records()["step"].tolist() == [*range(8)]
+    assert run.records()["partial"].tolist() == [False] * 8
+    assert set(run.sites()["kind"]) == set(KINDS) - {"optimizer_state"}
+    weights = run.scalar("l2", site="weight:0.0.weight").values.ravel()
+    assert len(set(weights)) == 8, "it is trained"
+
+
 def test_what_the_script_observes_itself_is_not_observed_twice(tmp_path: Path) -> None:
     said = ran(tmp_path, "observed")
     assert "Sequential is not observed twice: the script itself does, as run 'its-own'." in said
