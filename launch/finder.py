@@ -87,6 +87,8 @@ class Finder:
         """Those that were made while models were observed, and are not told to these yet."""
         self._met = WeakKeyDictionary[Optimizer, int]()
         """By optimizer that has updated: how many groups of parameters it had then."""
+        self._elements = WeakKeyDictionary[Optimizer, int]()
+        """By optimizer that has updated how many it had then; ZeRO 3 takes them away."""
         self._strangers = WeakSet[Optimizer]()
         """Those that have updated, and have parameters of which no model is known."""
         self._look: RemovableHandle | None = None
@@ -201,6 +203,7 @@ class Finder:
         self._new.clear()
         has_met = self._met.get(optimizer) == len(optimizer.param_groups)
         self._met[optimizer] = len(optimizer.param_groups)
+        self._elements[optimizer] = elements_of(optimizer)
         for training in self._trainings:
             for one in new:
                 # Where it shares parameters it is to replace another, which may update until then.
@@ -251,7 +254,7 @@ class Finder:
         It has as many elements then, or a rank's share of them.
         """
         homeless = [one for one in self._met if not any(t.is_held_by(one) for t in self._trainings)]
-        elements = elements_of(homeless)
+        elements = sum(self._elements[one] for one in homeless)
         if not homeless or not may_be_copies(module, elements):
             return
         root = max(modules_around(module), key=size_of, default=module)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 
 import torch.distributed as dist
 from torch import nn
@@ -52,20 +52,16 @@ def size_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def elements_of(optimizers: Iterable[Optimizer]) -> int:
-    """How many they update."""
-    held = (
-        one
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for one in group["params"]
-    )
-    return sum(one.numel() for one in held)
+def elements_of(optimizer: Optimizer) -> int:
+    """How many it updates."""
+    return sum(one.numel() for group in optimizer.param_groups for one in group["params"])
 
 
 def may_be_copies(module: nn.Module, elements: int) -> bool:
     """Whether so many elements may be copies of all its weights, or a rank's share, padded."""
-    whole = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    trained = [one for one in module.parameters() if one.requires_grad]
+    # DeepSpeed's ZeRO 3 leaves none of them on a rank between two uses.
+    whole = sum(getattr(one, "ds_numel", one.numel()) for one in trained)
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     return whole > 0 and any(whole <= n * elements <= PADDED * whole for n in {1, ranks})
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -146,8 +148,12 @@ class Names:
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """The user's module inside DistributedDataParallel, DataParallel and torch.compile."""
-    parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    """The user's module inside DistributedDataParallel, DataParallel, DeepSpeed, torch.compile."""
+    deepspeed: Any = sys.modules.get("deepspeed.runtime.engine")
+    parallel = (
+        *(torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel),
+        *([] if deepspeed is None else [deepspeed.DeepSpeedEngine]),
+    )
     while True:
         if isinstance(model, parallel):
             model = model.module

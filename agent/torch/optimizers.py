@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
 from .updates import Updates
+from .zero import is_in_pieces, weight_of, weight_placement
 
 WEIGHTS: Key = ("weight", "", "", 0)
 """Stands for all of them among what was noted."""
@@ -63,7 +65,16 @@ class ParameterHooks:
         self._optimizers = optimizers
         self._recorder = recorder
         self._updates = Updates()
-        self._weights = Group("weight", [self._member("weight", one) for one in self._parameters])
+        self._weights = Group(
+            "weight",
+            [
+                replace(
+                    self._member("weight", one),
+                    placed=weight_placement(one, self._placed[one], mesh),
+                )
+                for one in self._parameters
+            ],
+        )
         self._all_gradients: _Gradients | None = None
         self._gradients = WeakKeyDictionary[torch.optim.Optimizer, _Gradients]()
         """Of the parameters of an optimizer."""
@@ -106,7 +117,7 @@ class ParameterHooks:
         """Measure all weights as they are now, once a step."""
         if WEIGHTS not in self._noted and self._recorder.timetable.due("weight"):
             self._noted.add(WEIGHTS)
-            self._recorder.measure_group(self._weights, list(self._parameters))
+            self._recorder.measure_group(self._weights, list(map(weight_of, self._parameters)))
 
     def step_ends(self) -> None:
         """Measure what no optimizer brought up in this step: it was skipped, or there is none."""
@@ -229,6 +240,7 @@ class ParameterHooks:
                 one
                 for one in parameters
                 if one in self._parameters
+                and not is_in_pieces(one)
                 and self._recorder.wants(UPDATE, self._parameters[one][0])
             )
 
