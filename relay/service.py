@@ -86,6 +86,7 @@ class Service:
         """Where it listens, with the port that was taken."""
         try:
             self._spool = Spool(self.settings)
+            self._spool.leave_out()
             # Numbers in the spool are never used again, not even after a clock that went back.
             first = max([time.time_ns(), *(kept.member + 1 for kept in self._spool.members())])
             self._started = time.monotonic()

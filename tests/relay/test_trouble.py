@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import resource
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import zmq
 from click.testing import CliRunner
 
 from rankscope.relay import RelaySettings, Service, relay
-from rankscope.relay.spool import FILE
+from rankscope.relay.spool import DAMAGED, FILE
 from rankscope.relay.thinning import FULL
 from rankscope.sketch import AddressError, NotARunError, SettingError
 from rankscope.store import open_run
@@ -157,6 +159,37 @@ def test_a_damaged_spool_is_told_in_the_run_and_stops_nothing(tmp_path: Path) ->
     [gap] = run.events().query("kind == 'gap'").text
     assert "lost 10 frames" in gap
     assert gap.endswith("the relay's spool was damaged, and was set aside.")
+
+
+def test_what_cannot_be_read_of_a_spool_is_left_out_and_the_rest_is_sent(tmp_path: Path) -> None:
+    port, spool = free_port(), tmp_path / "spool"
+    options = ["--spool", str(spool), "--min-free", "0", "--until-done"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options)
+    for rank in range(2):
+        box = outbox(address, rank, 2)
+        send(box, range(10))
+        assert box.close(timeout_s=20)
+    process.kill()
+    process.communicate()
+    with closing(sqlite3.connect(spool / FILE)) as database:
+        [first, second] = database.execute("SELECT id FROM member ORDER BY id").fetchall()
+        database.execute("UPDATE member SET hello = x'0102' WHERE id = ?", first)
+        change = "UPDATE frame SET header = x'c1c1' WHERE member = ? AND sequence = 4"
+        database.execute(change, second)
+        database.commit()
+    process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options, "--first-agent", "0")
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", "--deadline", "1", port=port)
+    log = end(process)
+    end(collector)
+    run = open_run(tmp_path / "runs" / "demo")
+
+    assert "is damaged: 11 frames are left out" in log
+    assert statistics_of(log)["dropped"] == {DAMAGED: 11}
+    assert statistics_of(log)["faults"] == 0
+    assert run.records().step.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    [gap] = run.events().query("kind == 'gap'").text
+    assert gap.startswith("Rank 1 lost 1 frame")
+    assert gap.endswith(f"{DAMAGED}.")
 
 
 def test_what_nobody_takes_upstream_is_bounded_in_memory(tmp_path: Path) -> None:
