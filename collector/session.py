@@ -15,6 +15,7 @@ from typing import Literal, assert_never
 
 from ..sinks.fanout import Sinks
 from ..sketch.errors import BusyError, NotARunError, ProtocolError, StoreError
+from ..store.repository import first_line
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
 from ..wire.complaints import Complaints
@@ -234,12 +235,12 @@ class Collector:
         except StoreError:
             raise
         except Exception as error:  # whatever the store's engine raises
-            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
+            raise StoreError(f"Run {name!r} cannot be opened: {first_line(error)}") from error
         try:
             self._runs[name] = Run(name, writer, self.settings, self._wall_ns, self._sinks)
         except Exception as error:  # of the store's engine, too: another try is to find it free
             writer.close()
-            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
+            raise StoreError(f"Run {name!r} cannot be opened: {first_line(error)}") from error
 
     def statistics(self) -> CollectorStatistics:
         """What was done so far."""

@@ -125,10 +125,13 @@ def read_snapshot(
 
     Raises:
         NotARunError: the repository holds something that is not a run, or of another version.
+        StoreError: it cannot be read.
     """
     try:
         attributes = read_attributes(session.store, "")
     except FileNotFoundError:
+        with reading(path):  # a snapshot that cannot be read has no group either, to Zarr
+            next(iter(repository.ancestry(snapshot_id=session.snapshot_id)))
         raise NotARunError(f"{path} is an Icechunk repository, but holds no run.") from None
     if attributes.get("format") != FORMAT:
         raise NotARunError(
@@ -183,7 +186,7 @@ def reason(path: Place, error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """What an error of another library says, on one line."""
     # Icechunk draws its errors as a tree, of which the root and its last leaf tell something.
-    lines = [line.strip(" x|`->") for line in str(error).splitlines()]
+    lines = [line.lstrip(" x|`->").rstrip() for line in str(error).splitlines()]
     told = [line for line in lines if line]
     return " … ".join(dict.fromkeys((told[0], told[-1]))) if told else repr(error)
 

@@ -46,6 +46,7 @@ from .repository import (
     open_repository,
     read_meta,
     read_snapshot,
+    reading,
     reason,
     wrong_clock,
 )
@@ -128,7 +129,8 @@ class RunWriter:
         make_folder(place)
         lock = WriterLock(place, wait_s)
         try:
-            return cls(place, run, lock, ready_repository(place, run))
+            with reading(place):
+                return cls(place, run, lock, ready_repository(place, run))
         except BaseException:
             lock.release()
             raise
