@@ -44,7 +44,7 @@ def test_chunks_that_are_damaged_are_told(run: Path, damage: Damage) -> None:
         assert result.exit_code == 1
         assert result.output.startswith(f"Error: Cannot read {run}: "), result.output
         assert result.output.count("\n") == 1
-    with pytest.raises(StoreError, match="Cannot read .*: "):
+    with pytest.raises(StoreError, match=r"Cannot read .*: "):
         before.scalar("rms")  # it is the newest snapshot: to refresh would not help
 
 
@@ -54,9 +54,9 @@ def test_snapshots_that_are_damaged_are_told(
 ) -> None:
     for file in (run / "snapshots").iterdir():
         damage(file)
-    with pytest.raises(StoreError, match="Cannot read .*/gpt: "):
+    with pytest.raises(StoreError, match=r"Cannot read .*/gpt: "):
         open_run(run)
-    with pytest.raises(StoreError, match="Cannot read .*/gpt: "):
+    with pytest.raises(StoreError, match=r"Cannot read .*/gpt: "):
         RunWriter.open(run, run="gpt")
     assert list_runs(run.parent) == []
     assert "A run is left out of the list. Cannot read" in caplog.text
