@@ -83,7 +83,8 @@ class Relay:
         """Frames of streams that are forgotten."""
         self._touched: dict[int, Member] = {}
         """Streams of which something is new: it is to be kept, and their peers may be told."""
-        self.upstream = Upstream(settings, spool, self._members, self._touched)
+        name = f"{first_id:x}"  # no two relays begin in the same nanosecond
+        self.upstream = Upstream(name, settings, spool, self._members, self._touched)
         self._complaints = Complaints(logger)
         self._counts = RelayStatistics()
         self._next_prune = now + PRUNE_S
@@ -134,7 +135,12 @@ class Relay:
     def _pong(self) -> Pong:
         lost = self.upstream.lost[:1000]
         return Pong(
-            protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns(), party="relay", lost=lost
+            protocol=PROTOCOL,
+            version=VERSION,
+            time_ns=time.time_ns(),
+            party="relay",
+            lost=lost,
+            relays=self.upstream.relays,
         )
 
     def _dispatch(
@@ -316,8 +322,8 @@ class Relay:
         Raises:
             ProtocolError: it breaks the protocol: the connection is no good.
         """
+        member, message, part = self.upstream.read(parts, now)
         self.upstream.lost = ""
-        member, message, part = self.upstream.read(parts)
         if member is not None:
             member.heard = now
             self._take(member, message, part, now)

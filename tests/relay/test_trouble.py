@@ -13,6 +13,7 @@ import pytest
 import zmq
 from click.testing import CliRunner
 
+from rankscope.doctor.command import doctor
 from rankscope.relay import RelaySettings, Service, relay
 from rankscope.relay.spool import DAMAGED, FILE
 from rankscope.relay.thinning import FULL
@@ -190,6 +191,31 @@ def test_what_cannot_be_read_of_a_spool_is_left_out_and_the_rest_is_sent(tmp_pat
     [gap] = run.events().query("kind == 'gap'").text
     assert gap.startswith("Rank 1 lost 1 frame")
     assert gap.endswith(f"{DAMAGED}.")
+
+
+@pytest.mark.parametrize("relays", [1, 2])
+def test_relays_that_lead_back_to_themselves_lose_nothing(tmp_path: Path, relays: int) -> None:
+    ports = [free_port() for _ in range(relays)]
+    spools = [["--spool", str(tmp_path / port), "--min-free", "0"] for port in ports]
+    ring = []
+    for place, port in enumerate(ports):
+        above = f"tcp://127.0.0.1:{ports[(place + 1) % relays]}"
+        ring.append(start_relay(above, *spools[place], port=port)[0])
+    box = outbox(f"tcp://127.0.0.1:{ports[0]}")
+    send(box, range(10), pause_s=0.05)
+    assert box.close(timeout_s=20)
+    said = "What is sent up comes back to this relay: say another `--to`"
+    asked = [["--to", f"tcp://127.0.0.1:{port}"] for port in ports]
+    wait_until(lambda: any(said in CliRunner().invoke(doctor, one).output for one in asked))
+    for process in ring:
+        process.send_signal(signal.SIGTERM)
+    assert said in "".join(map(end, ring))
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    for spool in spools:
+        end(start_relay(at, *spool, "--until-done", "--first-agent", "0")[0])
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 10)
 
 
 def test_what_nobody_takes_upstream_is_bounded_in_memory(tmp_path: Path) -> None:
