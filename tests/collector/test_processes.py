@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.agent import Outbox
-from rankscope.collector import collect
+from rankscope.collector import Service, collect
 from rankscope.sketch import AddressError
 from rankscope.store import Run, open_run
 
@@ -227,6 +228,24 @@ def test_what_is_no_address_is_a_wrong_option(tmp_path: Path) -> None:
     assert result.exit_code == 2
     told = "Error: Invalid value for '--bind': An address looks like tcp://127.0.0.1:7600"
     assert told in result.output.splitlines()[-1]
+
+
+def test_the_path_of_a_socket_that_is_used_is_left_alone(tmp_path: Path) -> None:
+    other, data = tmp_path / "socket", tmp_path / "data.csv"
+    data.write_text("mine")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(other))
+        server.listen()
+        for path, text in ((other, "is in use: stop"), (data, "is no socket: take another path")):
+            words = ["--store", str(tmp_path / "runs"), "--bind", f"ipc://{path}"]
+            result = CliRunner().invoke(collect, words)
+            assert isinstance(result.exception, AddressError)
+            assert text in str(result.exception)
+    assert data.read_text() == "mine"
+    # Its owner is gone: what it left behind keeps nobody out.
+    service = Service(f"ipc://{other}", str(tmp_path / "runs"))
+    service.close()
+    assert service.address == f"ipc://{other}"
 
 
 def test_an_open_address_without_keys_is_refused_in_one_sentence(tmp_path: Path) -> None:
