@@ -83,6 +83,8 @@ class Reader:
     ) -> None:
         session = repository.readonly_session(BRANCH)
         snapshot = read_snapshot(path, repository, session)
+        if before is not None and before.snapshot.run_id != snapshot.run_id:
+            before = None  # that run was deleted, and another lies in its place
         self.path = path
         self.snapshot: Snapshot = snapshot
         self.state: State = snapshot.state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Snapshot:
 
     id: str
     run: str
+    run_id: str
+    """What no other run has, not even one that was deleted and had its name; empty: not known."""
     state: State
     streams: dict[str, int]
     """Committed sequence number of each stream."""
@@ -105,7 +108,12 @@ def begin_run(repository: icechunk.Repository, run: str) -> None:
     session = repository.writable_session(BRANCH)
     root = zarr.create_group(
         session.store,
-        attributes={"format": FORMAT, "run": run, "axes": dict(AXES)},
+        attributes={
+            "format": FORMAT,
+            "run": run,
+            "id": secrets.token_hex(8),
+            "axes": dict(AXES),
+        },
     )
     root.create_group("state", attributes=State().to_json())
     root.create_group("meta", attributes=Meta().to_json())
@@ -142,6 +150,7 @@ def read_snapshot(
     return Snapshot(
         id=session.snapshot_id,
         run=attributes["run"],
+        run_id=attributes.get("id", ""),
         state=State.from_json(read_attributes(session.store, "state")),
         streams=dict(newest.metadata.get("streams", {})),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.sketch import StoreError
-from rankscope.store import Record, RunWriter, list_runs, open_run
+from rankscope.store import Record, RunWriter, SiteInfo, list_runs, open_run
 
 Make = Callable[..., Record]
 Damage = Callable[[Path], object]
@@ -60,3 +61,24 @@ def test_snapshots_that_are_damaged_are_told(
         RunWriter.open(run, run="gpt")
     assert list_runs(run.parent) == []
     assert "A run is left out of the list. Cannot read" in caplog.text
+
+
+def test_a_reader_of_a_run_that_was_deleted_reads_the_next_of_its_name(
+    run: Path, record: Make
+) -> None:
+    reader = open_run(run)
+    assert len(reader.records()) == 40
+    shutil.rmtree(run)
+    with pytest.raises(StoreError, match="Cannot read"):
+        reader.refresh()
+    with RunWriter.open(run, run="gpt") as writer:
+        writer.catalog.set_attempt(writer.catalog.attempt_of("another launch"), 2, {"dp": 2}, [])
+        sites = [SiteInfo(kind="weight", name=f"another.{place}") for place in range(4)]
+        writer.catalog.add_sites(sites)
+        writer.commit([record(index, step=100 + index) for index in range(10)], streams={})
+
+    assert reader.refresh()
+    assert reader.records()["step"].tolist() == list(range(100, 110))
+    assert reader.attempts["launch"].tolist() == ["another launch"]
+    assert reader.sites().index.tolist() == [site.label for site in sites]
+    assert reader.scalar("rms").equals(open_run(run).scalar("rms"))
