@@ -393,7 +393,7 @@ class Relay:
         for member in self._touched.values():
             if not member.left:
                 self._spool.keep(member.kept())
-        if self._spool.commit(now, self._sent, self._used):  # what was in memory is on disk now
+        if self._spool.commit(now, self._stays, self._used):  # what was in memory is on disk now
             self._touched.update(self._by_id)
         self._acknowledge()
         takes = not self.upstream.is_connected or self.upstream.send(now, put)
@@ -404,8 +404,12 @@ class Relay:
 
     def _acknowledge(self) -> None:
         generous = self._spool.memory_bytes <= self.settings.memory_bytes
+        held = dict[int, Member]()
         for member in self._touched.values():
             if member.peer is None or member.awaits_welcome:
+                continue
+            if self._is_to_wait(member):
+                held[member.id] = member
                 continue
             committed = member.committed
             received = max(member.received if generous else member.told[0], committed)
@@ -416,6 +420,7 @@ class Relay:
                 member.told, member.told_failing = (received, committed), failing
                 self._say(member, Ack(received=received, committed=committed, failing=failing))
         self._touched.clear()
+        self._touched.update(held)
 
     # Work left -----------------------------------------------------------------------------------
 
@@ -469,9 +474,26 @@ class Relay:
         member.seen = member.hello_at = now
         self._members[member.hello.stream] = self._by_id[member.id] = member
 
-    def _sent(self, id_: int) -> int:
+    def _stays(self, id_: int) -> int:
+        """Up to which number nothing of a stream gives way.
+
+        What upstream is about to take need not be lost because there is no room to keep it.
+        """
         member = self._by_id.get(id_)
-        return -1 if member is None else member.backlog.sent
+        if member is None:
+            return -1
+        sent = member.backlog.sent
+        goes = self._goes_up(member)
+        return self._spool.ahead(id_, sent, self.settings.credit_frames) if goes else sent
+
+    def _is_to_wait(self, member: Member) -> bool:
+        """Whether its agent is to send no more than goes up: there is no room to keep any."""
+        is_full = self._spool.is_full and member.goodbye is None
+        return is_full and self._goes_up(member) and member.backlog.unsent > 0
+
+    def _goes_up(self, member: Member) -> bool:
+        """Whether upstream takes its frames, as far as is known."""
+        return self.upstream.is_there and not member.refused and not member.left
 
     def _used(self) -> set[bytes]:
         return {name for member in self._members.values() for name in member.schemas}

@@ -174,6 +174,17 @@ class Shelf:
             sequence,
         )
 
+    def ahead(self, member: int, sequence: int, frames: int) -> int:
+        """The sequence number of the frame so many after that one; `LAST` if there are fewer."""
+        found = self._one(
+            "SELECT sequence FROM frame WHERE member = ? AND sequence > ? "
+            "ORDER BY sequence LIMIT 1 OFFSET ?",
+            member,
+            sequence,
+            frames - 1,
+        )
+        return LAST if found is None else found[0]
+
     def row(self, member: int, sequence: int) -> Row | None:
         """A frame."""
         found = self._one(

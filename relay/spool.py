@@ -198,6 +198,15 @@ class Spool:
         aside = self._memory.after(member, sequence) if self._memory.frames else None
         return min((one for one in (found, aside) if one is not None), default=None)
 
+    def ahead(self, member: int, sequence: int, frames: int) -> int:
+        """The sequence number of the frame so many after that one; `LAST` if there are fewer."""
+        return self._read(lambda disk: disk.ahead(member, sequence, frames), sequence)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is to come on the disk for now."""
+        return self.disk_frames > 0 and self.disk_bytes >= self._limit
+
     def row(self, member: int, sequence: int, *, after: int) -> Row | None:
         """A frame.
 
@@ -285,13 +294,13 @@ class Spool:
     # Transactions --------------------------------------------------------------------------------
 
     def commit(
-        self, now: float, sent: Callable[[int], int], used: Callable[[], set[bytes]]
+        self, now: float, stays: Callable[[int], int], used: Callable[[], set[bytes]]
     ) -> bool:
         """Make durable what is new, and keep within bounds.
 
         Args:
-            sent: for a stream, the highest sequence number that may be upstream already: what is
-                up to that one does not give way.
+            stays: for a stream, the sequence number up to which nothing gives way, for it may be
+                upstream already, or is about to go there.
             used: schemas that streams still name.
 
         Returns:
@@ -307,7 +316,7 @@ class Spool:
         try:
             disk = self._disk = self._disk or Shelf(self._file)
             is_due = self._look(self._file, now)
-            moved = self._write(disk, sent, now)
+            moved = self._write(disk, stays, now)
             if is_due and disk.is_deleted:
                 self._put_back(disk, self._file)
             return moved
@@ -333,7 +342,7 @@ class Spool:
             if self._made_folder:
                 self._file.parent.rmdir()
 
-    def _write(self, disk: Shelf, sent: Callable[[int], int], now: float) -> bool:
+    def _write(self, disk: Shelf, stays: Callable[[int], int], now: float) -> bool:
         for hash_ in self._unwritten_schemas:
             disk.learn(hash_, self._schemas[hash_])
         for member, kept in self._unwritten.items():
@@ -341,7 +350,7 @@ class Spool:
         for member, committed in self._committed.items():
             disk.let_go(member, committed)
         moved = list(self._move_back(disk))
-        lost = make_room(disk, self._limit, sent)
+        lost = make_room(disk, self._limit, stays)
         disk.commit()
         self._count(lost, now)
         self._written_bytes = disk.size_bytes

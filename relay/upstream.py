@@ -82,6 +82,11 @@ class Upstream:
         return self._next_number >= MAX_MEMBERS
 
     @property
+    def is_there(self) -> bool:
+        """Whether somebody answers on the present connection."""
+        return self.is_connected and self._above is not None
+
+    @property
     def relays(self) -> list[str]:
         """Names of this relay and of those above it, as far as it knows."""
         above = [UNKNOWN] if self._above is None else self._above

@@ -22,6 +22,7 @@ from rankscope.store import open_run
 from rankscope.wire import PROTOCOL, Welcome, decode, encode
 
 from ..collector.serving import (
+    close_all,
     hello,
     outbox,
     send,
@@ -65,6 +66,25 @@ def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None
     assert gaps.text.str.endswith(f"{FULL}.").all()
     lost = gaps.text.str.extract(r"lost (\d+) frames")[0].astype(int)
     assert lost.sum() == told["dropped"][FULL]
+
+
+@pytest.mark.parametrize("bound", [("--min-free", "1000TB"), ("--spool-bytes", "1")])
+def test_where_there_is_no_room_to_keep_frames_they_go_up_all_the_same(
+    tmp_path: Path, bound: tuple[str, str]
+) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0", *bound]
+    process, address = start_relay(at, *options, "--until-done")
+    boxes = [outbox(address, rank, 2) for rank in range(2)]
+    for step in range(100):
+        for box in boxes:
+            send(box, [step])
+    assert close_all(boxes, timeout_s=40) == [True, True]
+    told = statistics_of(end(process))
+    end(collector)
+
+    assert told["dropped"] == {}
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 2, 100)
 
 
 def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
