@@ -67,7 +67,7 @@ def _says(part: bytes, kind: type[Hello | Goodbye | Schema]) -> bool:
 
 
 def _said(schema: bytes, header: bytes) -> Said | None:
+    said: object = None
     with suppress(ProtocolError, msgspec.MsgspecError):
         said = open_header(schema, header)
-        return said if isinstance(said, FrameHeader | JoinedHeader | Rider) else None
-    return None
+    return said if isinstance(said, FrameHeader | JoinedHeader | Rider) else None

@@ -27,6 +27,10 @@ SETTLE_S = 1.0
 found that out by then."""
 SOON_S = 0.1
 """So often it asks meanwhile."""
+AWAY_S = 30.0
+"""Who has not answered for so long is away; before that it may be started again just now."""
+START_S = 5.0
+"""When the relay has begun it waits so long for a first answer."""
 UNKNOWN = ""
 """In place of the relays above one that does not know them, for there may be none."""
 SILENCE_S = 30.0
@@ -49,6 +53,7 @@ class Upstream:
         spool: Spool,
         members: Mapping[str, Member],
         touched: dict[int, Member],
+        now: float,
     ) -> None:
         self.is_connected = False
         self.lost = ""
@@ -60,6 +65,7 @@ class Upstream:
         self._above: list[str] | None = None
         """Names of the relays above; None before the present connection has told."""
         self._next_ping = self._settled_at = 0.0
+        self._answered_at = now - AWAY_S + START_S
         self._numbers: dict[int, Member] = {}
         """By number on the present connection."""
         self._next_number = 0
@@ -81,10 +87,9 @@ class Upstream:
         """Whether the present one has no numbers left."""
         return self._next_number >= MAX_MEMBERS
 
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody answers on the present connection."""
-        return self.is_connected and self._above is not None
+    def is_there(self, now: float) -> bool:
+        """Whether somebody takes frames, or did a moment ago and may be back soon."""
+        return now - self._answered_at < AWAY_S
 
     @property
     def relays(self) -> list[str]:
@@ -136,7 +141,7 @@ class Upstream:
             raise ProtocolError("What is sent up comes back to this relay: say another `--to`.")
         if self._above is None:
             self._settled_at = now + SETTLE_S
-        self._above = above
+        self._above, self._answered_at = above, now
         if not self._is_settled(now):
             self._next_ping = now + SOON_S
 
