@@ -87,6 +87,29 @@ def test_where_there_is_no_room_to_keep_frames_they_go_up_all_the_same(
     assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 2, 100)
 
 
+def test_without_room_to_keep_frames_no_restart_costs_any(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs")
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "1000TB"]
+    process, address = start_relay(at, *options)
+    box = outbox(address)
+    send(box, range(40), pause_s=0.01)
+    for left in (collector, process):
+        left.kill()
+        left.communicate()
+    send(box, range(40, 80), pause_s=0.01)
+    own = address.rpartition(":")[2]
+    process, _ = start_relay(at, *options, "--until-done", port=own)
+    send(box, range(80, 120), pause_s=0.01)
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=at.rpartition(":")[2])
+    send(box, range(120, 160), pause_s=0.01)
+    assert box.close(timeout_s=40)
+    told = statistics_of(end(process))
+    end(collector)
+
+    assert told["dropped"] == {}
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 160)
+
+
 def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
     port = free_port()
     options = ["--spool", str(tmp_path / "spool"), "--min-free", "0"]
