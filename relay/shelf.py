@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -86,7 +86,7 @@ class Shelf:
     def __init__(self, file: Path | None) -> None:
         self.file = file
         self.frames = self.size_bytes = 0
-        self._database = sqlite3.connect(file or ":memory:", timeout=1.0, isolation_level=None)
+        self._database = _opened(file)
         try:
             self._prepare()
         except BaseException:
@@ -319,7 +319,7 @@ class Shelf:
         """What was committed, in a file that takes the place of this one, which is closed."""
         new = file.with_name(f"{file.name}.new")
         new.unlink(missing_ok=True)
-        with closing(sqlite3.connect(new)) as database:
+        with closing(_opened(new)) as database:
             self._database.backup(database)
         # It removes its log by name, so that no other may have that name yet.
         self.close()
@@ -370,6 +370,14 @@ class Shelf:
     # Any: the values have the types that the tables say.
     def _one(self, statement: str, *values: object) -> Any:
         return self._database.execute(statement, values).fetchone()
+
+
+def _opened(file: Path | None) -> sqlite3.Connection:
+    """A connection; SQLite gives what it makes beside the file the rights that this has."""
+    with suppress(OSError):  # SQLite says better why
+        if file is not None:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    return sqlite3.connect(file or ":memory:", timeout=1.0, isolation_level=None)
 
 
 def _place_of(file: Path | None) -> tuple[int, int] | None:

@@ -338,6 +338,16 @@ def test_of_joined_frames_that_cannot_be_read_all_parts_are_left_out(tmp_path: P
     again.close()
 
 
+def test_nobody_else_reads_what_is_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    spool = spool_in(tmp_path)
+    put(spool, 1, header(0))
+    commit(spool)
+    for file in tmp_path.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
+    spool.close()
+
+
 def test_two_relays_do_not_share_a_spool(tmp_path: Path) -> None:
     first = spool_in(tmp_path)
     put(first, 1, header(0))
