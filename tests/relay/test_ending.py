@@ -45,7 +45,11 @@ def test_signals_for_the_job_do_not_end_what_serves_it(tmp_path: Path, start: St
 def test_a_terminal_that_is_closed_ends_what_serves_as_sigterm_does(
     tmp_path: Path, start: Start
 ) -> None:
-    process = start(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        process = start(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     process.send_signal(signal.SIGHUP)
     end(process)
 
