@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..sketch.errors import BusyError, StoreError
+from ..sketch.errors import BusyError, GoneError, StoreError
 from ..store.record import Event
+from ..store.repository import first_line
 from ..store.writer import RunWriter
 from ..wire.complaints import Complaints
 from .joiner import Batch
@@ -88,11 +89,12 @@ class Commits:
         Raises:
             StoreError: a commit failed; it is kept for another try.
             BusyError: another collector has taken the run over; nothing more can be stored here.
+            GoneError: its store was moved or deleted, likewise.
         """
         if self._housekeeping is not None and self._housekeeping.done():
             problem, self._housekeeping = self._housekeeping.exception(), None
             if problem is not None:
-                text = f"Run {self._writer.run!r} could not be compacted: {problem}"
+                text = f"Run {self._writer.run!r} could not be compacted: {first_line(problem)}"
                 self._complaints.say("compaction", text, now)
         if self._commit is None:
             return None
@@ -121,7 +123,7 @@ class Commits:
 
     def _conclude(self, commit: _Commit, result: Future[None], now: float) -> Batch:
         problem = result.exception()
-        if isinstance(problem, BusyError):
+        if isinstance(problem, BusyError | GoneError):
             raise problem  # there is nothing to wait for
         if problem is not None:  # whatever the store's engine raises: the batch stays here
             self._failures += 1

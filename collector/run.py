@@ -298,6 +298,7 @@ class Run:
         Raises:
             StoreError: a commit failed; it is kept for another try.
             BusyError: another collector has taken the run over; nothing more can be stored here.
+            GoneError: its store was moved or deleted, likewise.
         """
         stored = self._commits.take(now)
         if stored is not None:

@@ -14,7 +14,8 @@ from traceback import format_exc
 from typing import Literal, assert_never
 
 from ..sinks.fanout import Sinks
-from ..sketch.errors import BusyError, NotARunError, ProtocolError, StoreError
+from ..sketch.errors import BusyError, GoneError, NotARunError, ProtocolError, StoreError
+from ..store.repository import first_line
 from ..store.writer import RunWriter
 from ..wire.codec import decode, encode, open_frame
 from ..wire.complaints import Complaints
@@ -234,12 +235,12 @@ class Collector:
         except StoreError:
             raise
         except Exception as error:  # whatever the store's engine raises
-            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
+            raise StoreError(f"Run {name!r} cannot be opened: {first_line(error)}") from error
         try:
             self._runs[name] = Run(name, writer, self.settings, self._wall_ns, self._sinks)
         except Exception as error:  # of the store's engine, too: another try is to find it free
             writer.close()
-            raise StoreError(f"Run {name!r} cannot be opened: {error}") from error
+            raise StoreError(f"Run {name!r} cannot be opened: {first_line(error)}") from error
 
     def statistics(self) -> CollectorStatistics:
         """What was done so far."""
@@ -499,16 +500,21 @@ class Collector:
         except BusyError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
-            self._abandon(run, str(error))
+            self._abandon(run, str(error), BUSY_S)
+        except GoneError as error:
+            self._counts.failed_commits += 1
+            self._complaints.say("store", f"{error} It is begun again.", now)
+            self._abandon(run, str(error), 0.2)
+            self._heard, self._started = False, now  # its ranks are about to come back
         except StoreError as error:
             self._counts.failed_commits += 1
             self._complaints.say("store", str(error), now)
             self._touched |= run.streams
 
-    def _abandon(self, run: Run, reason: str) -> None:
-        """Another collector writes this run: its ranks may come again, with what was not stored."""
+    def _abandon(self, run: Run, reason: str, retry_s: float) -> None:
+        """Nothing more can be stored of it: its ranks may come again, with what was not stored."""
         for stream in run.streams.values():
-            self._dismiss(stream, "run", reason, BUSY_S)
+            self._dismiss(stream, "run", reason, retry_s)
         run.abandon()
         self._count(run)
         del self._runs[run.name]

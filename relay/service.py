@@ -86,6 +86,7 @@ class Service:
         """Where it listens, with the port that was taken."""
         try:
             self._spool = Spool(self.settings)
+            self._spool.leave_out()
             # Numbers in the spool are never used again, not even after a clock that went back.
             first = max([time.time_ns(), *(kept.member + 1 for kept in self._spool.members())])
             self._started = time.monotonic()
@@ -197,14 +198,14 @@ class Service:
                 parts = upstream.receive()
                 if parts is None:
                     break
+                self._relay.answer(parts, now)
                 if self._is_told_lost:
                     self._is_told_lost = False
                     logger.info("There is a connection to %s.", upstream.address)
                 self._heard, self._has_heard = now, True
                 upstream.welcomed()
-                self._relay.answer(parts, now)
         except (AddressError, ProtocolError) as error:
-            self._drop(now, str(error))
+            self._drop(now, str(error), kind="wrong")
             return
         mute = not self._heard and now - upstream.opened > SILENCE_S
         full = self._relay.upstream.needs_new_connection
@@ -213,8 +214,8 @@ class Service:
             lost = f"There is no connection to {upstream.address}{so_far}: what comes is kept."
             self._drop(now, upstream.problem or lost)
 
-    def _drop(self, now: float, why: str) -> None:
-        self._is_told_lost |= self._complaints.say("upstream", why, now)
+    def _drop(self, now: float, why: str, kind: str = "lost") -> None:
+        self._is_told_lost |= self._complaints.say(kind, why, now)
         self._heard = 0.0
         self._upstream.drop(now)
         self._relay.upstream.disconnect(why)

@@ -83,7 +83,8 @@ class Relay:
         """Frames of streams that are forgotten."""
         self._touched: dict[int, Member] = {}
         """Streams of which something is new: it is to be kept, and their peers may be told."""
-        self.upstream = Upstream(settings, spool, self._members, self._touched)
+        name = f"{first_id:x}"  # no two relays begin in the same nanosecond
+        self.upstream = Upstream(name, settings, spool, self._members, self._touched, now)
         self._complaints = Complaints(logger)
         self._counts = RelayStatistics()
         self._next_prune = now + PRUNE_S
@@ -134,7 +135,12 @@ class Relay:
     def _pong(self) -> Pong:
         lost = self.upstream.lost[:1000]
         return Pong(
-            protocol=PROTOCOL, version=VERSION, time_ns=time.time_ns(), party="relay", lost=lost
+            protocol=PROTOCOL,
+            version=VERSION,
+            time_ns=time.time_ns(),
+            party="relay",
+            lost=lost,
+            relays=self.upstream.relays,
         )
 
     def _dispatch(
@@ -316,8 +322,8 @@ class Relay:
         Raises:
             ProtocolError: it breaks the protocol: the connection is no good.
         """
+        member, message, part = self.upstream.read(parts, now)
         self.upstream.lost = ""
-        member, message, part = self.upstream.read(parts)
         if member is not None:
             member.heard = now
             self._take(member, message, part, now)
@@ -387,19 +393,24 @@ class Relay:
         for member in self._touched.values():
             if not member.left:
                 self._spool.keep(member.kept())
-        if self._spool.commit(now, self._sent, self._used):  # what was in memory is on disk now
+        # What was in memory may be on disk now.
+        if self._spool.commit(now, lambda id_: self._stays(id_, now), self._used):
             self._touched.update(self._by_id)
-        self._acknowledge()
+        self._acknowledge(now)
         takes = not self.upstream.is_connected or self.upstream.send(now, put)
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_S
             self._forget(now)
         return takes
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, now: float) -> None:
         generous = self._spool.memory_bytes <= self.settings.memory_bytes
+        held = dict[int, Member]()
         for member in self._touched.values():
             if member.peer is None or member.awaits_welcome:
+                continue
+            if self._is_to_wait(member, now):
+                held[member.id] = member
                 continue
             committed = member.committed
             received = max(member.received if generous else member.told[0], committed)
@@ -410,6 +421,7 @@ class Relay:
                 member.told, member.told_failing = (received, committed), failing
                 self._say(member, Ack(received=received, committed=committed, failing=failing))
         self._touched.clear()
+        self._touched.update(held)
 
     # Work left -----------------------------------------------------------------------------------
 
@@ -463,9 +475,28 @@ class Relay:
         member.seen = member.hello_at = now
         self._members[member.hello.stream] = self._by_id[member.id] = member
 
-    def _sent(self, id_: int) -> int:
+    def _stays(self, id_: int, now: float) -> int:
+        """Up to which number nothing of a stream gives way.
+
+        What upstream is about to take need not be lost because there is no room to keep it.
+        """
         member = self._by_id.get(id_)
-        return -1 if member is None else member.backlog.sent
+        if member is None:
+            return -1
+        sent = member.backlog.sent
+        if not self._goes_up(member, now):
+            return sent
+        # What its agent may have under way, and as much again after a new welcome.
+        return self._spool.ahead(id_, sent, 2 * self.settings.credit_frames)
+
+    def _is_to_wait(self, member: Member, now: float) -> bool:
+        """Whether its agent is to send no more than goes up: there is no room to keep any."""
+        is_full = self._spool.is_full and member.goodbye is None
+        return is_full and self._goes_up(member, now) and member.backlog.unsent > 0
+
+    def _goes_up(self, member: Member, now: float) -> bool:
+        """Whether upstream takes its frames, as far as is known."""
+        return self.upstream.is_there(now) and not (member.refused or member.left)
 
     def _used(self) -> set[bytes]:
         return {name for member in self._members.values() for name in member.schemas}

@@ -5,11 +5,13 @@ All changes wait for `commit`. A frame is a row until it is durable upstream or 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 RIDER = b""
 """In place of a schema's hash: the row is no frame, but goes with a joined one, see `riders`."""
@@ -84,7 +86,7 @@ class Shelf:
     def __init__(self, file: Path | None) -> None:
         self.file = file
         self.frames = self.size_bytes = 0
-        self._database = sqlite3.connect(file or ":memory:", timeout=1.0, isolation_level=None)
+        self._database = _opened(file)
         try:
             self._prepare()
         except BaseException:
@@ -131,11 +133,19 @@ class Shelf:
         """Hashes of the schemas that frames need."""
         return {row[0] for row in self._database.execute("SELECT DISTINCT schema FROM frame")}
 
+    def schema_bodies(self) -> Iterator[tuple[bytes, bytes]]:
+        """Hash and encoded schema of all."""
+        return self._database.execute("SELECT hash, body FROM schema")
+
+    def unlearn(self, hash_: bytes) -> None:
+        """Remove a schema."""
+        self._change("DELETE FROM schema WHERE hash = ?", (hash_,))
+
     def prune_schemas(self, used: set[bytes]) -> None:
         """Remove the schemas that no frame needs, but for these."""
         known = {row[0] for row in self._database.execute("SELECT hash FROM schema")}
         for hash_ in known - self.schemas() - used:
-            self._change("DELETE FROM schema WHERE hash = ?", (hash_,))
+            self.unlearn(hash_)
 
     # Frames --------------------------------------------------------------------------------------
 
@@ -163,6 +173,17 @@ class Shelf:
             member,
             sequence,
         )
+
+    def ahead(self, member: int, sequence: int, frames: int) -> int:
+        """The sequence number of the frame so many after that one; `LAST` if there are fewer."""
+        found = self._one(
+            "SELECT sequence FROM frame WHERE member = ? AND sequence > ? "
+            "ORDER BY sequence LIMIT 1 OFFSET ?",
+            member,
+            sequence,
+            frames - 1,
+        )
+        return LAST if found is None else found[0]
 
     def row(self, member: int, sequence: int) -> Row | None:
         """A frame."""
@@ -193,6 +214,19 @@ class Shelf:
     def has_riders(self) -> bool:
         """Whether there are rows that go with others."""
         return self._one("SELECT 1 FROM frame WHERE schema = ? LIMIT 1", RIDER) is not None
+
+    def headers(self) -> Iterator[tuple[tuple[int, int], bytes, bytes]]:
+        """Stream and sequence number, schema and header of all frames."""
+        rows = self._database.execute("SELECT member, sequence, schema, header FROM frame")
+        return ((row[:2], *row[2:]) for row in rows)
+
+    def strays(self) -> list[tuple[int, int]]:
+        """Stream and sequence number of frames whose stream or schema is not there."""
+        statement = (
+            "SELECT member, sequence FROM frame WHERE member NOT IN (SELECT id FROM member) "
+            "OR (schema != ? AND schema NOT IN (SELECT hash FROM schema))"
+        )
+        return self._database.execute(statement, (RIDER,)).fetchall()
 
     def rewrite(self, member: int, sequence: int, header: bytes) -> None:
         """Give a frame that is here another header."""
@@ -276,6 +310,22 @@ class Shelf:
         """Give some of what is free back to the disk."""
         self._database.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether somebody has taken the file away: what is in it would go with this process."""
+        return _place_of(self.file) != self._place
+
+    def copied_to(self, file: Path) -> Self:
+        """What was committed, in a file that takes the place of this one, which is closed."""
+        new = file.with_name(f"{file.name}.new")
+        new.unlink(missing_ok=True)
+        with closing(_opened(new)) as database:
+            self._database.backup(database)
+        # It removes its log by name, so that no other may have that name yet.
+        self.close()
+        os.replace(new, file)
+        return type(self)(file)
+
     def close(self) -> None:
         """Let go of the file; what was not committed is not kept."""
         self._database.close()
@@ -285,14 +335,17 @@ class Shelf:
     def _prepare(self) -> None:
         run = self._database.execute
         if self.file is not None:
-            run(f"PRAGMA page_size = {PAGE_BYTES}")
-            run("PRAGMA auto_vacuum = INCREMENTAL")
-            # Another relay on this file is refused at once, and none can come while we run.
+            # Another relay on this file is refused at once, and none can come while we run. First
+            # of all, for otherwise SQLite makes a file beside it: on a full disk it cannot.
             run("PRAGMA locking_mode = EXCLUSIVE")
+        [version] = run("PRAGMA user_version").fetchone()
+        if self.file is not None:
+            if version == 0:  # to say it again of a file that is there takes room
+                run(f"PRAGMA page_size = {PAGE_BYTES}")
+                run("PRAGMA auto_vacuum = INCREMENTAL")
             run("PRAGMA journal_mode = WAL").fetchone()
             run("PRAGMA synchronous = NORMAL")
             run(f"PRAGMA journal_size_limit = {JOURNAL_BYTES}")
-        [version] = run("PRAGMA user_version").fetchone()
         if version == 0:
             self._database.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
         elif version != LAYOUT:
@@ -302,6 +355,7 @@ class Shelf:
             if fault != "ok":
                 raise sqlite3.DatabaseError(fault)
         self._measure()
+        self._place = _place_of(self.file)
 
     def _measure(self) -> None:
         self.frames, self.size_bytes = self._one(
@@ -316,3 +370,20 @@ class Shelf:
     # Any: the values have the types that the tables say.
     def _one(self, statement: str, *values: object) -> Any:
         return self._database.execute(statement, values).fetchone()
+
+
+def _opened(file: Path | None) -> sqlite3.Connection:
+    """A connection; SQLite gives what it makes beside the file the rights that this has."""
+    with suppress(OSError):  # SQLite says better why
+        if file is not None:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    return sqlite3.connect(file or ":memory:", timeout=1.0, isolation_level=None)
+
+
+def _place_of(file: Path | None) -> tuple[int, int] | None:
+    """Which file lies there, if any does."""
+    try:
+        found = None if file is None else os.stat(file)
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)

@@ -24,6 +24,7 @@ from ..wire.codec import encode
 from ..wire.complaints import Complaints
 from ..wire.messages import FrameHeader, Gap, JoinedHeader
 from ..wire.worth import worth_of
+from .legible import leave_out
 from .riders import Rider, open_header, rider_row
 from .settings import RelaySettings
 from .shelf import LAST, RIDER, Kept, Row, Shelf
@@ -44,6 +45,7 @@ MOVED = 64
 """Frames that go from memory back to the disk at a time."""
 TORN = "other frames of the same joined frame came another way"
 DAMAGED = "the relay's spool was damaged, and was set aside"
+"""Or a part of it was left out: what is missing was lost with it."""
 
 
 class Spool:
@@ -84,6 +86,27 @@ class Spool:
             self._begin(self._file)
         # Last, for nothing may stay open of what was refused.
         self._memory = Shelf(None)
+
+    def leave_out(self) -> None:
+        """Let go of what cannot be read in a file that is sound to SQLite, and tell it.
+
+        To be called before anything is asked of the spool.
+
+        Raises:
+            SettingError: it cannot be done.
+        """
+        if self._disk is None:
+            return
+        try:
+            lost = leave_out(self._disk)
+            self._disk.commit()
+            self._kept = {kept.member: kept for kept in self._disk.members()}
+        except sqlite3.Error as error:
+            raise SettingError(f"The spool {self._file} cannot be read: {error}.") from None
+        if lost:
+            self.dropped[DAMAGED] += lost
+            self.damaged_files += 1
+            logger.error("The spool %s is damaged: %d frames are left out.", self._file, lost)
 
     # Streams -------------------------------------------------------------------------------------
 
@@ -175,6 +198,15 @@ class Spool:
         aside = self._memory.after(member, sequence) if self._memory.frames else None
         return min((one for one in (found, aside) if one is not None), default=None)
 
+    def ahead(self, member: int, sequence: int, frames: int) -> int:
+        """The sequence number of the frame so many after that one; `LAST` if there are fewer."""
+        return self._read(lambda disk: disk.ahead(member, sequence, frames), sequence)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is to come on the disk for now."""
+        return self.disk_frames > 0 and self.disk_bytes >= self._limit
+
     def row(self, member: int, sequence: int, *, after: int) -> Row | None:
         """A frame.
 
@@ -262,13 +294,13 @@ class Spool:
     # Transactions --------------------------------------------------------------------------------
 
     def commit(
-        self, now: float, sent: Callable[[int], int], used: Callable[[], set[bytes]]
+        self, now: float, stays: Callable[[int], int], used: Callable[[], set[bytes]]
     ) -> bool:
         """Make durable what is new, and keep within bounds.
 
         Args:
-            sent: for a stream, the highest sequence number that may be upstream already: what is
-                up to that one does not give way.
+            stays: for a stream, the sequence number up to which nothing gives way, for it may be
+                upstream already, or is about to go there.
             used: schemas that streams still name.
 
         Returns:
@@ -283,8 +315,11 @@ class Spool:
         self._rests_until = 0.0
         try:
             disk = self._disk = self._disk or Shelf(self._file)
-            self._look(self._file, now)
-            return self._write(disk, sent, now)
+            is_due = self._look(self._file, now)
+            moved = self._write(disk, stays, now)
+            if is_due and disk.is_deleted:
+                self._put_back(disk, self._file)
+            return moved
         except sqlite3.Error as error:
             self._trouble(error, now)
             return False
@@ -307,7 +342,7 @@ class Spool:
             if self._made_folder:
                 self._file.parent.rmdir()
 
-    def _write(self, disk: Shelf, sent: Callable[[int], int], now: float) -> bool:
+    def _write(self, disk: Shelf, stays: Callable[[int], int], now: float) -> bool:
         for hash_ in self._unwritten_schemas:
             disk.learn(hash_, self._schemas[hash_])
         for member, kept in self._unwritten.items():
@@ -315,7 +350,7 @@ class Spool:
         for member, committed in self._committed.items():
             disk.let_go(member, committed)
         moved = list(self._move_back(disk))
-        lost = make_room(disk, self._limit, sent)
+        lost = make_room(disk, self._limit, stays)
         disk.commit()
         self._count(lost, now)
         self._written_bytes = disk.size_bytes
@@ -344,13 +379,29 @@ class Spool:
 
     # Bounds --------------------------------------------------------------------------------------
 
-    def _look(self, file: Path, now: float) -> None:
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
-            free = shutil.disk_usage(file.parent).free
-            self._limit = self._settings.spool_bytes
-            if free < self._settings.min_free:
+    def _look(self, file: Path, now: float) -> bool:
+        """See how much room there is, if it is time to."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + LOOK_S
+        self._limit = self._settings.spool_bytes
+        with suppress(FileNotFoundError):  # the folder was deleted: see `_put_back`
+            if shutil.disk_usage(file.parent).free < self._settings.min_free:
                 self._limit = min(self._limit, self._written_bytes)
+        return True
+
+    def _put_back(self, disk: Shelf, file: Path) -> None:
+        """Somebody has deleted the file, and agents were told that what is in it is durable."""
+        if file.exists():
+            text = f"The spool {file} is another relay's now: give each its own."
+            self._complaints.say("place", text, time.monotonic())
+            return
+        logger.warning("The spool %s was deleted, and is made again.", file)
+        try:
+            _make_folder(file.parent)
+            self._disk = disk.copied_to(file)
+        except (OSError, SettingError) as error:
+            logger.error("It could not be made again: %s", error)
 
     def _count(self, lost: Sequence[int], now: float) -> None:
         if lost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -20,12 +21,11 @@ Place = tuple[int, int]
 """Stream and sequence number of a row."""
 
 
-def make_room(disk: Shelf, limit: int, sent: Callable[[int], int]) -> list[int]:
+def make_room(disk: Shelf, limit: int, stays: Callable[[int], int]) -> list[int]:
     """Let frames give way until no more than `limit` bytes are left, if that can be.
 
     Args:
-        sent: for a stream, the highest sequence number that may be upstream already: what is up to
-            that one stays.
+        stays: for a stream, the sequence number up to which nothing gives way.
 
     Returns:
         The bytes of each frame that gave way; of a joined one once for each of its streams.
@@ -34,13 +34,13 @@ def make_room(disk: Shelf, limit: int, sent: Callable[[int], int]) -> list[int]:
     if over <= 0:
         return []
     over += limit // ROOM_SHARE
-    lost, sizes = dict[Place, list[Gap]](), list[int]()
+    lost, sizes, stays = dict[Place, list[Gap]](), list[int](), cache(stays)
     for member, sequence, size_bytes in disk.least_worth():
-        if sequence <= sent(member):
+        if sequence <= stays(member):
             continue
         told = _told(disk, member, sequence, FULL)
         # The newest frame of a stream stays: it tells what was lost.
-        if all(n > sent(own) and disk.after(own, n) is not None for own, n in told):
+        if all(n > stays(own) and disk.after(own, n) is not None for own, n in told):
             lost |= told
             sizes += [size_bytes, *[0] * (len(told) - 1)]
             over -= size_bytes

@@ -1,6 +1,7 @@
 """All streams on the one connection upwards: hellos, frames, goodbyes, and whose an answer is.
 
-A connection begins with a ping, so that a relay knows that it has one before it has a stream.
+A connection begins with a ping, so that a relay knows that it has one before it has a stream, and
+where it leads. Others follow, for that may change.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..sketch.errors import ProtocolError
 from ..wire.codec import decode, encode
-from ..wire.messages import MAX_MEMBERS, Message, Ping, Pong, Reject
+from ..wire.messages import MAX_LEVELS, MAX_MEMBERS, Message, Ping, Pong, Reject
 from ..wire.sender import Put
 from ..wire.via import unwrap, wrap
 from .gather import Gatherer
@@ -19,6 +20,19 @@ from .spool import Spool
 
 HELLO_S = 15.0
 """A hello that is not answered for so long is said again."""
+PING_S = 5.0
+"""So often it asks which relays are above."""
+SETTLE_S = 1.0
+"""While those do not know it themselves, nothing is sent for so long: of relays in a ring one has
+found that out by then."""
+SOON_S = 0.1
+"""So often it asks meanwhile."""
+AWAY_S = 30.0
+"""Who has not answered for so long is away; before that it may be started again just now."""
+START_S = 5.0
+"""When the relay has begun it waits so long for a first answer."""
+UNKNOWN = ""
+"""In place of the relays above one that does not know them, for there may be none."""
 SILENCE_S = 30.0
 """Frames of a stream that are under way for so long without a word are sent again."""
 
@@ -27,16 +41,19 @@ class Upstream:
     """What is sent upwards, and in which order.
 
     Args:
+        name: of this relay, as no other has it.
         members: the streams, by name; another may change them.
         touched: gets those of which something is new.
     """
 
     def __init__(
         self,
+        name: str,
         settings: RelaySettings,
         spool: Spool,
         members: Mapping[str, Member],
         touched: dict[int, Member],
+        now: float,
     ) -> None:
         self.is_connected = False
         self.lost = ""
@@ -44,8 +61,11 @@ class Upstream:
         self._spool = spool
         self._members = members
         self._touched = touched
-        self._is_asked = False
-        """Whether the present connection has had its ping."""
+        self._name = name
+        self._above: list[str] | None = None
+        """Names of the relays above; None before the present connection has told."""
+        self._next_ping = self._settled_at = 0.0
+        self._answered_at = now - AWAY_S + START_S
         self._numbers: dict[int, Member] = {}
         """By number on the present connection."""
         self._next_number = 0
@@ -67,6 +87,16 @@ class Upstream:
         """Whether the present one has no numbers left."""
         return self._next_number >= MAX_MEMBERS
 
+    def is_there(self, now: float) -> bool:
+        """Whether somebody takes frames, or did a moment ago and may be back soon."""
+        return now - self._answered_at < AWAY_S
+
+    @property
+    def relays(self) -> list[str]:
+        """Names of this relay and of those above it, as far as it knows."""
+        above = [UNKNOWN] if self._above is None else self._above
+        return [self._name, *above][:MAX_LEVELS]
+
     def expect_joined(self) -> None:
         """There are joined frames from now on."""
         self._gathers = True
@@ -74,13 +104,13 @@ class Upstream:
     def connect(self, now: float) -> None:
         """There is a new connection: every stream is to say hello on it."""
         self._forget_numbers()
-        self.is_connected, self._is_asked = True, False
+        self.is_connected, self._above, self._next_ping = True, None, now
         for member in self._members.values():
             member.hello_at = now
 
     def disconnect(self, why: str) -> None:
         """The connection is gone."""
-        self.is_connected, self.lost = False, why
+        self.is_connected, self._above, self.lost = False, None, why
         self._forget_numbers()
 
     def part(self, member: Member) -> None:
@@ -88,7 +118,7 @@ class Upstream:
         self._numbers.pop(member.number, None)
         member.disconnect()
 
-    def read(self, parts: Sequence[bytes]) -> tuple[Member | None, Message, bytes]:
+    def read(self, parts: Sequence[bytes], now: float) -> tuple[Member | None, Message, bytes]:
         """Whom a message is for, if for anybody, the message, and its bytes.
 
         Raises:
@@ -101,8 +131,24 @@ class Upstream:
         if number is None and not isinstance(message, Pong):
             reason = message.reason if isinstance(message, Reject) else "it answers to no stream"
             raise ProtocolError(f"Upstream does not take streams of relays: {reason}.")
+        if isinstance(message, Pong):
+            self._hear_of_relays(message.relays, now)
         member = None if number is None else self._numbers.get(number)
         return member, message, rest[0]
+
+    def _hear_of_relays(self, above: list[str], now: float) -> None:
+        if self._name in above:
+            raise ProtocolError("What is sent up comes back to this relay: say another `--to`.")
+        if self._above is None:
+            self._settled_at = now + SETTLE_S
+        self._above, self._answered_at = above, now
+        if not self._is_settled(now):
+            self._next_ping = now + SOON_S
+
+    def _is_settled(self, now: float) -> bool:
+        """Whether it is known whom what is sent comes to, as far as it can be."""
+        above = self._above
+        return above is not None and (UNKNOWN not in above or now >= self._settled_at)
 
     def show(self, member: Member, sign: bytes) -> None:
         """Pass on a sign of life: late it is none, so it goes now or never."""
@@ -111,7 +157,10 @@ class Upstream:
 
     def send(self, now: float, put: Put) -> bool:
         """Hellos, signs of life, frames and goodbyes; False if the network takes no more."""
-        self._is_asked = self._is_asked or put([encode(Ping())])
+        if now >= self._next_ping and put([encode(Ping())]):
+            self._next_ping = now + PING_S
+        if not self._is_settled(now):
+            return True
         signs, self._signs = self._signs, []
         for member, part in signs:
             if member.number != LOST:

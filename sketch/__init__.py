@@ -10,6 +10,7 @@ from .elements import BLOCK, element_hash
 from .errors import (
     AddressError,
     BusyError,
+    GoneError,
     LogFrameError,
     NotARunError,
     ProtocolError,
@@ -52,6 +53,7 @@ __all__ = [
     "ExactCount",
     "FineExponents",
     "Form",
+    "GoneError",
     "LogFrameError",
     "Merge",
     "NotARunError",

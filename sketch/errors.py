@@ -7,7 +7,8 @@ RankscopeError
 ├── LogFrameError       a file of logs that breaks its schema, or cannot be read
 └── StoreError          a store that cannot be opened, read or written
     ├── NotARunError    the path holds something else, or nothing
-    └── BusyError       another writer holds the store
+    ├── BusyError       another writer holds the store
+    └── GoneError       the store was moved or deleted under its writer
 """
 
 
@@ -41,3 +42,7 @@ class NotARunError(StoreError):
 
 class BusyError(StoreError):
     """Another process is already writing to this store."""
+
+
+class GoneError(StoreError):
+    """The store of a run was moved or deleted while this process wrote it."""

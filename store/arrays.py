@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.storage import StorePath
 
-from .chunks import LEVEL, Block, Encoded, Request, delete_chunks, write_regions
+from .chunks import LEVEL, Block, Encoded, Request, delete_chunks, readable, write_regions
 from .deferred import Deferred
 from .layout import (
     ARRAYS,
@@ -151,9 +151,17 @@ class Arrays:
         self._begun = {}
 
     def entries(self, name: str, length: int) -> list[Any]:
-        """What one of `LOGS` says in so many bytes."""
-        text = np.asarray(self.open(name)[:length]).tobytes() if length else b""
-        return [json.loads(line) for line in text.decode().splitlines()]
+        """What one of `LOGS` says in so many bytes.
+
+        Raises:
+            StoreError: they are damaged.
+        """
+        if not length:
+            return []
+        array = self.open(name)
+        with readable(array):
+            text = np.asarray(array[:length]).tobytes()
+            return [json.loads(line) for line in text.decode().splitlines()]
 
     def append_bytes(self, name: str, start: int, text: bytes) -> None:
         """Put `text` into one of `LOGS`, or `RANK_FRAMES`, from position `start` on."""

@@ -11,8 +11,9 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -25,6 +26,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, TransposeCodec
 from zarr.core.sync import sync
 
+from ..sketch.errors import StoreError
 from .blosc_part import part_of
 from .decoded import Chunk, Decoded
 
@@ -249,21 +251,40 @@ def _room(array: zarr.Array[Any]) -> Block:
 
 
 def decode(array: zarr.Array[Any], encoded: Stored, room: Block | None = None) -> Block:
-    """The elements of one chunk."""
-    return turned(array, np.frombuffer(Blosc().decode(encoded, out=room), array.dtype))
+    """The elements of one chunk.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    with readable(array):
+        return turned(array, np.frombuffer(Blosc().decode(encoded, out=room), array.dtype))
 
 
 def decode_rows(array: zarr.Array[Any], encoded: Stored, rows: slice) -> Block:
-    """Those elements of one chunk along the axis that comes first as it is stored."""
+    """Those elements of one chunk along the axis that comes first as it is stored.
+
+    Raises:
+        StoreError: it is damaged.
+    """
     length = array.chunks[order_of(array)[0]]
     if rows.stop - rows.start == length:
         return decode(array, encoded)
     size = math.prod(array.chunks) * array.dtype.itemsize // length
     start, stop = rows.start * size, rows.stop * size
-    some, first = part_of(encoded, start, stop)
-    # A copy, for a block of Blosc may be much larger than what is kept of it.
-    found = np.frombuffer(Blosc().decode(some), np.uint8)[start - first : stop - first].copy()
-    return turned(array, found.view(array.dtype))
+    with readable(array):
+        some, first = part_of(encoded, start, stop)
+        # A copy, for a block of Blosc may be much larger than what is kept of it.
+        found = np.frombuffer(Blosc().decode(some), np.uint8)[start - first : stop - first].copy()
+        return turned(array, found.view(array.dtype))
+
+
+@contextmanager
+def readable(array: zarr.Array[Any]) -> Generator[None]:
+    """What Blosc and NumPy say of bytes that are not what was stored becomes a `StoreError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise StoreError(f"a chunk of the array {array.path} is damaged: {error}") from error
 
 
 def turned(array: zarr.Array[Any], flat: Block) -> Block:

@@ -70,12 +70,13 @@ def _consolidate(folder: Path) -> None:
 def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Dataset:
     """All that is exported of consecutive steps."""
     span = (int(steps[0]), int(steps[-1])) if len(steps) else (-1, -1)  # no step is negative
-    main = run.main(steps=span)
+    main = run.main(steps=span).sel(step=steps)
     variables = {
         name: main.sel(statistic=name, drop=True).assign_attrs(attributes(name, "merged", None))
         for name in MAIN
     }
-    training = run.training(steps=span).rename(name="training_name")
+    # That of steps in between whose detail is deleted is still there.
+    training = run.training(steps=span).sel(step=steps).rename(name="training_name")
     variables["training"] = training.assign_attrs(description="what the job told of itself")
     found = xr.Dataset(variables)
     if exponents:

@@ -22,6 +22,7 @@ import zarr
 
 from ..sketch.errors import BusyError
 from .place import ObjectUrl
+from .repository import first_line
 
 BRANCH = "writer"
 TERM_S = 30.0
@@ -67,7 +68,7 @@ class Lease:
                 "The lease on %s could not be given back and ends by itself in %.0f s: %s",
                 self._url,
                 TERM_S,
-                str(error).partition("\n")[0],
+                first_line(error),
             )
 
     def _keep(self) -> None:

@@ -80,6 +80,10 @@ _WHY: tuple[tuple[tuple[str, ...], str], ...] = (
         ("connection refused", "connect error", "error sending request", "dispatch failure", "dns"),
         "it cannot be reached; look at the network and {endpoint}",
     ),
+    (
+        ("nosuchkey", "blobnotfound", "ref not found", "no such object"),
+        "some of it is gone; if it was deleted or moved, put it back, or start the collector again",
+    ),
     (("timed out", "timeout"), "it does not answer; look at the network and {endpoint}"),
 )
 """By words in the library's message, lower case: what to tell; the first that fits."""

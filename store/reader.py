@@ -25,7 +25,15 @@ from .pack import SAID
 from .place import Place, place_of
 from .rank_frames import INDEX, SCHEMAS, KeptAt, read_index, read_schemas
 from .record import SiteInfo
-from .repository import BRANCH, Snapshot, open_repository, read_meta, read_snapshot, reading
+from .repository import (
+    BRANCH,
+    Snapshot,
+    open_repository,
+    read_meta,
+    read_snapshot,
+    reading,
+    reason,
+)
 from .selection import (
     ALONE,
     Chosen,
@@ -75,6 +83,8 @@ class Reader:
     ) -> None:
         session = repository.readonly_session(BRANCH)
         snapshot = read_snapshot(path, repository, session)
+        if before is not None and before.snapshot.run_id != snapshot.run_id:
+            before = None  # that run was deleted, and another lies in its place
         self.path = path
         self.snapshot: Snapshot = snapshot
         self.state: State = snapshot.state
@@ -331,11 +341,21 @@ class Reader:
     def _still_there(self) -> Generator[None]:
         try:
             yield
-        except icechunk.IcechunkError as error:
-            raise StoreError(
-                f"Snapshot {self.snapshot.id} of {self.path} can no longer be read; "
-                "call `refresh()` to move to the newest."
-            ) from error
+        except (icechunk.IcechunkError, StoreError) as error:
+            if self._is_superseded():
+                raise StoreError(
+                    f"Snapshot {self.snapshot.id} of {self.path} can no longer be read; "
+                    "call `refresh()` to move to the newest."
+                ) from error
+            why = error if isinstance(error, StoreError) else reason(self.path, error)
+            raise StoreError(f"Cannot read {self.path}: {why}") from error
+
+    def _is_superseded(self) -> bool:
+        """Whether there is a newer snapshot, as far as the store can be asked."""
+        try:
+            return self._repository.lookup_branch(BRANCH) != self.snapshot.id
+        except icechunk.IcechunkError:
+            return False
 
     def _empty(self, name: str, inner: tuple[Index | Indices, ...]) -> NDArray[Any]:
         """No record, in the shape that `read` would give."""

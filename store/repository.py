@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Snapshot:
 
     id: str
     run: str
+    run_id: str
+    """What no other run has, not even one that was deleted and had its name; empty: not known."""
     state: State
     streams: dict[str, int]
     """Committed sequence number of each stream."""
@@ -105,7 +108,12 @@ def begin_run(repository: icechunk.Repository, run: str) -> None:
     session = repository.writable_session(BRANCH)
     root = zarr.create_group(
         session.store,
-        attributes={"format": FORMAT, "run": run, "axes": dict(AXES)},
+        attributes={
+            "format": FORMAT,
+            "run": run,
+            "id": secrets.token_hex(8),
+            "axes": dict(AXES),
+        },
     )
     root.create_group("state", attributes=State().to_json())
     root.create_group("meta", attributes=Meta().to_json())
@@ -125,10 +133,13 @@ def read_snapshot(
 
     Raises:
         NotARunError: the repository holds something that is not a run, or of another version.
+        StoreError: it cannot be read.
     """
     try:
         attributes = read_attributes(session.store, "")
     except FileNotFoundError:
+        with reading(path):  # a snapshot that cannot be read has no group either, to Zarr
+            next(iter(repository.ancestry(snapshot_id=session.snapshot_id)))
         raise NotARunError(f"{path} is an Icechunk repository, but holds no run.") from None
     if attributes.get("format") != FORMAT:
         raise NotARunError(
@@ -139,6 +150,7 @@ def read_snapshot(
     return Snapshot(
         id=session.snapshot_id,
         run=attributes["run"],
+        run_id=attributes.get("id", ""),
         state=State.from_json(read_attributes(session.store, "state")),
         streams=dict(newest.metadata.get("streams", {})),
     )
@@ -183,7 +195,7 @@ def reason(path: Place, error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """What an error of another library says, on one line."""
     # Icechunk draws its errors as a tree, of which the root and its last leaf tell something.
-    lines = [line.strip(" x|`->") for line in str(error).splitlines()]
+    lines = [line.lstrip(" x|`->").rstrip() for line in str(error).splitlines()]
     told = [line for line in lines if line]
     return " … ".join(dict.fromkeys((told[0], told[-1]))) if told else repr(error)
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 import icechunk
 import numpy as np
 
-from ..sketch.errors import NotARunError, StoreError
+from ..sketch.errors import GoneError, NotARunError, StoreError
 from . import compaction, pyramid, retention
 from .arrays import Arrays
 from .catalog import Catalog
@@ -28,7 +28,7 @@ from .ending import lost_ranks
 from .head import Head
 from .incidents import by_identity
 from .lease import Lease
-from .lock import WriterLock
+from .lock import WriterLock, lock_file
 from .naming import holds_repository, is_vacant, what_is_at
 from .pack import consecutive, dims_for
 from .place import ObjectUrl, Place, place_of
@@ -46,6 +46,7 @@ from .repository import (
     open_repository,
     read_meta,
     read_snapshot,
+    reading,
     reason,
     wrong_clock,
 )
@@ -128,7 +129,8 @@ class RunWriter:
         make_folder(place)
         lock = WriterLock(place, wait_s)
         try:
-            return cls(place, run, lock, ready_repository(place, run))
+            with reading(place):
+                return cls(place, run, lock, ready_repository(place, run))
         except BaseException:
             lock.release()
             raise
@@ -209,6 +211,7 @@ class RunWriter:
             StoreError: a record cannot be stored, or the store refuses. Nothing has changed then,
                 or, if only the answer was lost, the same call made again finds that out.
             BusyError: another process took over.
+            GoneError: the store was moved or deleted.
         """
         batch: Batch = (*records, *events, *alerts, *rank_frames)
         self._settle()
@@ -400,6 +403,7 @@ class RunWriter:
             self._unsure = moved
             self._head.commit(session, message, streams)
         except (OSError, icechunk.IcechunkError, icechunk.ConflictError) as error:
+            self._look_for_it()
             cause = reason(self.path, error)
             why = wrong_clock(error) or f"Cannot write to {self.path}: {cause}"
             raise StoreError(why) from error
@@ -414,10 +418,27 @@ class RunWriter:
         try:
             landed = self._head.landed()
         except (OSError, icechunk.IcechunkError) as error:
+            self._look_for_it()
             raise StoreError(f"Cannot write to {self.path}: {reason(self.path, error)}") from error
         found, self._unsure = self._unsure, None
         if landed:
             found()
+
+    def _look_for_it(self) -> None:
+        """After a failure: whether the run's folder is there at all.
+
+        Raises:
+            GoneError: it alone is gone, so that a new one may be begun in its place.
+            StoreError: what it lay in is gone, too, as a disk that is not mounted any more.
+        """
+        if not isinstance(self.path, Path) or holds_repository(self.path):
+            return
+        if lock_file(self.path).exists():
+            raise GoneError(f"{self.path} was moved or deleted while it was written.")
+        raise StoreError(
+            f"{self.path} was moved or deleted with what it lay in: put it back, or start the "
+            "collector again."
+        )
 
 
 def same(some: Batch, others: Batch) -> bool:

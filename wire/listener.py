@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import EADDRINUSE
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import zmq
@@ -104,6 +105,8 @@ class Listener:
         *,
         party: str = "collector",
     ) -> None:
+        if where.transport == "ipc":
+            _check_path(where)
         self._settings, self._keys, self._is_ipv6 = settings, keys, where.is_ipv6
         self._party = party
         self._complaints = Complaints(logger)
@@ -312,6 +315,22 @@ def _peer_of(handle: int) -> str:
     except OSError:
         return ""
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
+
+def _check_path(where: Address) -> None:
+    """See what lies at the path of a Unix socket, for ZeroMQ removes it, whatever it is.
+
+    Raises:
+        AddressError: it is no socket, or somebody listens there.
+    """
+    path = Path(where.host)
+    if where.host.startswith("@") or not path.exists():
+        return
+    if not path.is_socket():
+        raise AddressError(f"{path} is there, and is no socket: take another path.")
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(where.host)
+        raise AddressError(f"{where} is in use: stop what listens there, or take another path.")
 
 
 def _why(where: Address, error: zmq.ZMQError) -> str:

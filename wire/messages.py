@@ -28,6 +28,8 @@ MAX_ENTRIES = 4096
 MAX_RANKS = 1_000_000
 MAX_MEMBERS = 1 << 20
 """Streams that a relay may begin on one connection, one after another."""
+MAX_LEVELS = 16
+"""Relays, one above the other, whose names are told."""
 MAX_EXACT_COUNTS = 4096
 """Of one rank, all sites together."""
 MAX_SERIES = 4096
@@ -462,6 +464,10 @@ class Pong(Message, tag="pong", frozen=True):
     """Which it is."""
     lost: Name = ""
     """Why a relay has no connection upstream; empty where it has, or has not tried."""
+    relays: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=MAX_LEVELS)
+    ] = []
+    """Names of a relay and of those above it, as far as it knows: none may find its own."""
 
 
 FromAgent = Hello | Schema | FrameHeader | JoinedHeader | State | Goodbye | Ping

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 
 class StopSignal:
-    """Becomes true with SIGINT, and with SIGTERM unless whoever started us had that ignored.
+    """Becomes true with SIGINT, and with SIGTERM, or SIGHUP of a terminal that is closed, unless
+    whoever started us had that ignored.
 
     SIGUSR1 and SIGUSR2 are for the job that is served, and do nothing here; what is started from
     here does not inherit that, as it would if they were ignored.
@@ -24,8 +25,9 @@ class StopSignal:
         self.interrupted = False
         """Whether it was SIGINT."""
         signal.signal(signal.SIGINT, self._stop)
-        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-            signal.signal(signal.SIGTERM, self._stop)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, _let_pass)
 

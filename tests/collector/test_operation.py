@@ -156,6 +156,15 @@ def test_a_client_that_says_nothing_holds_up_nobody(tmp_path: Path) -> None:
         assert ask(f"{where['health']}/healthz")[0] == 200
 
 
+def test_health_is_told_over_ipv6() -> None:
+    now, counts = time.monotonic(), CollectorStatistics()
+    look = Health(at=now, address="", started=now, failing="", is_full=False, counts=counts)
+    server = HealthServer("[::1]:0", lambda: look)
+    assert server.address.startswith("http://[::1]:")
+    assert ask(f"{server.address}/healthz") == (200, {"status": "ok"})
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("place", "text"),
     [

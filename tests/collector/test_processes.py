@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.agent import Outbox
-from rankscope.collector import collect
+from rankscope.collector import Service, collect
 from rankscope.sketch import AddressError
 from rankscope.store import Run, open_run
 
@@ -179,12 +181,71 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     assert_each_frame_is_stored_once(open_run(tmp_path / "demo"), 1, 30)
 
 
+def test_a_run_whose_folder_is_deleted_is_begun_again(tmp_path: Path) -> None:
+    collector, address = start_collector(tmp_path, "--until-done", "--run", "demo")
+    box = outbox(address)
+    send(box, range(10))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 10)
+    shutil.rmtree(tmp_path / "demo")
+    send(box, range(10, 20), pause_s=0.02)
+    assert box.close(timeout_s=30)
+    assert collector.wait(30) == 0
+    assert collector.stderr is not None
+    log = collector.stderr.read()
+
+    assert "demo was moved or deleted while it was written. It is begun again." in log
+    run = open_run(tmp_path / "demo")
+    assert run.records().step.tolist() == list(range(10, 20))
+    [gap] = run.gaps().to_dict("records")
+    assert (gap["frames"], gap["cause"]) == (10, "unknown")
+    assert run.finished
+
+
+def test_runs_whose_disk_is_gone_are_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "disk" / "runs"
+    collector, address = start_collector(store)
+    box = outbox(address)
+    send(box, range(10))
+    wait_until(lambda: box.poll(time.monotonic()) or box.statistics().acknowledged == 10)
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    send(box, range(10, 20), pause_s=0.1)
+    wait_until(lambda: box.poll(time.monotonic()) or "with what it lay in" in caplog.text)
+    (tmp_path / "unmounted").rename(tmp_path / "disk")
+    assert box.close(timeout_s=30)
+    collector.terminate()
+    assert collector.wait(30) == 0
+
+    run = open_run(store / "demo")
+    assert run.records().step.tolist() == list(range(20))
+    assert not len(run.gaps())
+
+
 def test_what_is_no_address_is_a_wrong_option(tmp_path: Path) -> None:
     result = CliRunner().invoke(collect, ["--store", str(tmp_path), "--bind", "somewhere"])
 
     assert result.exit_code == 2
     told = "Error: Invalid value for '--bind': An address looks like tcp://127.0.0.1:7600"
     assert told in result.output.splitlines()[-1]
+
+
+def test_the_path_of_a_socket_that_is_used_is_left_alone(tmp_path: Path) -> None:
+    other, data = tmp_path / "socket", tmp_path / "data.csv"
+    data.write_text("mine")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(other))
+        server.listen()
+        for path, text in ((other, "is in use: stop"), (data, "is no socket: take another path")):
+            words = ["--store", str(tmp_path / "runs"), "--bind", f"ipc://{path}"]
+            result = CliRunner().invoke(collect, words)
+            assert isinstance(result.exception, AddressError)
+            assert text in str(result.exception)
+    assert data.read_text() == "mine"
+    # Its owner is gone: what it left behind keeps nobody out.
+    service = Service(f"ipc://{other}", str(tmp_path / "runs"))
+    service.close()
+    assert service.address == f"ipc://{other}"
 
 
 def test_an_open_address_without_keys_is_refused_in_one_sentence(tmp_path: Path) -> None:

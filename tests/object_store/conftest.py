@@ -46,6 +46,10 @@ class Bucket:
     def put(self, name: str, what: bytes) -> None:
         obstore.put(self.server.client(self.name), name, what)
 
+    def delete(self, *names: str) -> None:
+        for name in names:
+            obstore.delete(self.server.client(self.name), name)
+
     def names(self, prefix: str = "") -> list[str]:
         """All objects whose names begin so."""
         found = obstore.list(self.server.client(self.name), prefix).collect()

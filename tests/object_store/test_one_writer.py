@@ -122,3 +122,12 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
     run = open_run(bucket.run)
     assert run.records()["step"].tolist() == [0, 1, 2]
     assert run.events()["text"].tolist() == ["told once"]
+
+
+def test_a_run_that_is_deleted_while_it_is_written_is_told(
+    bucket: Bucket, writer: RunWriter, record: Make
+) -> None:
+    writer.commit([record(0)], streams={})
+    bucket.delete(*bucket.names())
+    with pytest.raises(StoreError, match=r"Cannot write to .*/gpt: some of it is gone; if it was"):
+        writer.commit([record(1)], streams={})

@@ -41,11 +41,27 @@ def test_signals_for_the_job_do_not_end_what_serves_it(tmp_path: Path, start: St
     end(process)
 
 
+@pytest.mark.parametrize("start", [a_relay, a_collector])
+def test_a_terminal_that_is_closed_ends_what_serves_as_sigterm_does(
+    tmp_path: Path, start: Start
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        process = start(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    end(process)
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
 @pytest.mark.parametrize("command", ["relay --to tcp://127.0.0.1:9", "collect"])
-def test_sigterm_that_is_ignored_at_the_start_stays_so(tmp_path: Path, command: str) -> None:
+def test_a_signal_that_is_ignored_at_the_start_stays_so(
+    tmp_path: Path, command: str, name: str
+) -> None:
     words = f"{sys.executable} -m rankscope {command} --announce --bind tcp://127.0.0.1:*"
     process = subprocess.Popen(
-        ["bash", "-c", f"trap '' TERM; exec {words}"],
+        ["bash", "-c", f"trap '' {name}; exec {words}"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,7 +69,7 @@ def test_sigterm_that_is_ignored_at_the_start_stays_so(tmp_path: Path, command: 
     )
     assert process.stdout is not None
     assert process.stdout.readline()
-    process.terminate()
+    process.send_signal(getattr(signal, f"SIG{name}"))
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.0)
     process.send_signal(signal.SIGINT)

@@ -45,6 +45,7 @@ class Peers:
         self.went: list[object] = []
         """Headers of what went up."""
         self.relay.connected(0.0)
+        self.tick(0.0)  # it asks who is there before it says anything else
 
     def say(self, route: bytes, member: int | None, parts: list[bytes]) -> None:
         sent = parts if member is None else wrap(member, parts)

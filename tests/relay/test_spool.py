@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from rankscope.relay import RelaySettings, Spool
 from rankscope.relay.shelf import Kept, Row
-from rankscope.relay.spool import FILE
+from rankscope.relay.spool import DAMAGED, FILE
 from rankscope.relay.thinning import FULL
 from rankscope.sketch import SettingError
-from rankscope.wire import FrameHeader, Gap, decode, encode
+from rankscope.wire import FrameHeader, Gap, decode, encode, make_schema
+from rankscope.wire.messages import JoinedHeader, JoinedMember
+
+from ..collector.serving import SITES, hello
 
 SCHEMA = bytes(16)
 BODY = bytes(1000)
@@ -229,6 +234,118 @@ def test_a_file_that_is_damaged_while_it_is_used_is_set_aside(tmp_path: Path) ->
     assert again.members() == [Kept(member=1, hello=b"h", received=-1, sent=-1, goodbye=None)]
     assert again.schema(SCHEMA) == b"schema"
     again.close()
+
+
+def test_a_file_that_somebody_deletes_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool"
+    spool = spool_in(folder)
+    for sequence in range(100):
+        put(spool, 1, header(sequence))
+    commit(spool)
+    shutil.rmtree(folder)
+    put(spool, 1, header(100))
+    commit(spool, now=10.0)
+    put(spool, 1, header(101))
+    commit(spool, now=20.0)
+    as_it_was = tmp_path / "as it was"
+    shutil.copytree(folder, as_it_was)  # as a kill would leave it
+    spool.close()
+    again = spool_in(as_it_was)
+
+    assert "was deleted, and is made again" in caplog.text
+    assert spool.failures == 0
+    assert [head.sequence for head in headers(again, 1)] == list(range(102))
+    again.close()
+
+
+def test_a_spool_in_whose_place_another_lies_leaves_that_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = spool_in(tmp_path)
+    put(spool, 1, header(0))
+    commit(spool)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    other = spool_in(tmp_path)
+    put(other, 1, header(7))
+    commit(other)
+    commit(spool, now=10.0)
+
+    assert "is another relay's now" in caplog.text
+    assert [head.sequence for head in headers(other, 1)] == [7]
+    other.close()
+    spool.close()
+
+
+def test_a_spool_on_a_full_disk_is_opened_as_it_was_left(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path / "spool")
+    for sequence in range(50):
+        put(spool, 1, header(sequence))
+    commit(spool)
+    shutil.copytree(tmp_path / "spool", tmp_path / "left")  # as a kill would leave it
+    spool.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        again = spool_in(tmp_path / "left")
+        found = headers(again, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert [head.sequence for head in found] == list(range(50))
+    again.close()
+
+
+def test_of_joined_frames_that_cannot_be_read_all_parts_are_left_out(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    schema = make_schema(SITES)
+    spool.learn(schema.hash, encode(schema))
+    for rank in range(2):
+        kept = Kept(member=rank, hello=encode(hello(rank, 2)), received=5, sent=-1, goodbye=None)
+        spool.keep(kept)
+    for sequence in range(6):
+        joined = JoinedHeader(
+            members=[
+                JoinedMember(stream=f"stream-{rank}", sequence=sequence, time_ns=0)
+                for rank in range(2)
+            ],
+            schema=schema.hash,
+            step=sequence,
+            rows=0,
+            sites=0,
+            bins=0,
+            bin_dtype="u1",
+            crc32=0,
+        )
+        spool.put_joined([0, 1], joined, (encode(joined), BODY))
+    commit(spool)
+    spool.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        for member, sequence in ((0, 2), (1, 4)):  # what carries a frame, and what goes with one
+            database.execute(
+                "UPDATE frame SET header = x'c1' WHERE member = ? AND sequence = ?",
+                (member, sequence),
+            )
+        database.commit()
+    again = spool_in(tmp_path)
+    again.leave_out()
+
+    for member in range(2):
+        assert [row.sequence for row in rows(again, member)] == [0, 1, 3, 5]
+    assert again.dropped == {DAMAGED: 4}
+    again.close()
+
+
+def test_nobody_else_reads_what_is_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    spool = spool_in(tmp_path)
+    put(spool, 1, header(0))
+    commit(spool)
+    for file in tmp_path.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
+    spool.close()
 
 
 def test_two_relays_do_not_share_a_spool(tmp_path: Path) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import resource
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import zmq
 from click.testing import CliRunner
 
+from rankscope.doctor.command import doctor
 from rankscope.relay import RelaySettings, Service, relay
-from rankscope.relay.spool import FILE
+from rankscope.relay.spool import DAMAGED, FILE
 from rankscope.relay.thinning import FULL
 from rankscope.sketch import AddressError, NotARunError, SettingError
 from rankscope.store import open_run
 from rankscope.wire import PROTOCOL, Welcome, decode, encode
 
 from ..collector.serving import (
+    close_all,
     hello,
     outbox,
     send,
@@ -62,6 +66,48 @@ def test_a_spool_that_is_full_is_told_as_gaps_of_the_run(tmp_path: Path) -> None
     assert gaps.text.str.endswith(f"{FULL}.").all()
     lost = gaps.text.str.extract(r"lost (\d+) frames")[0].astype(int)
     assert lost.sum() == told["dropped"][FULL]
+
+
+@pytest.mark.parametrize("bound", [("--min-free", "1000TB"), ("--spool-bytes", "1")])
+def test_where_there_is_no_room_to_keep_frames_they_go_up_all_the_same(
+    tmp_path: Path, bound: tuple[str, str]
+) -> None:
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "0", *bound]
+    process, address = start_relay(at, *options, "--until-done")
+    boxes = [outbox(address, rank, 2) for rank in range(2)]
+    for step in range(100):
+        for box in boxes:
+            send(box, [step])
+    assert close_all(boxes, timeout_s=40) == [True, True]
+    told = statistics_of(end(process))
+    end(collector)
+
+    assert told["dropped"] == {}
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 2, 100)
+
+
+def test_without_room_to_keep_frames_no_restart_costs_any(tmp_path: Path) -> None:
+    collector, at = start_collector(tmp_path / "runs")
+    options = ["--spool", str(tmp_path / "spool"), "--min-free", "1000TB"]
+    process, address = start_relay(at, *options)
+    box = outbox(address)
+    send(box, range(40), pause_s=0.01)
+    for left in (collector, process):
+        left.kill()
+        left.communicate()
+    send(box, range(40, 80), pause_s=0.01)
+    own = address.rpartition(":")[2]
+    process, _ = start_relay(at, *options, "--until-done", port=own)
+    send(box, range(80, 120), pause_s=0.01)
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", port=at.rpartition(":")[2])
+    send(box, range(120, 160), pause_s=0.01)
+    assert box.close(timeout_s=40)
+    told = statistics_of(end(process))
+    end(collector)
+
+    assert told["dropped"] == {}
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 160)
 
 
 def test_while_the_disk_is_full_frames_stay_in_memory(tmp_path: Path) -> None:
@@ -157,6 +203,62 @@ def test_a_damaged_spool_is_told_in_the_run_and_stops_nothing(tmp_path: Path) ->
     [gap] = run.events().query("kind == 'gap'").text
     assert "lost 10 frames" in gap
     assert gap.endswith("the relay's spool was damaged, and was set aside.")
+
+
+def test_what_cannot_be_read_of_a_spool_is_left_out_and_the_rest_is_sent(tmp_path: Path) -> None:
+    port, spool = free_port(), tmp_path / "spool"
+    options = ["--spool", str(spool), "--min-free", "0", "--until-done"]
+    process, address = start_relay(f"tcp://127.0.0.1:{port}", *options)
+    for rank in range(2):
+        box = outbox(address, rank, 2)
+        send(box, range(10))
+        assert box.close(timeout_s=20)
+    process.kill()
+    process.communicate()
+    with closing(sqlite3.connect(spool / FILE)) as database:
+        [first, second] = database.execute("SELECT id FROM member ORDER BY id").fetchall()
+        database.execute("UPDATE member SET hello = x'0102' WHERE id = ?", first)
+        change = "UPDATE frame SET header = x'c1c1' WHERE member = ? AND sequence = 4"
+        database.execute(change, second)
+        database.commit()
+    process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options, "--first-agent", "0")
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", "--deadline", "1", port=port)
+    log = end(process)
+    end(collector)
+    run = open_run(tmp_path / "runs" / "demo")
+
+    assert "is damaged: 11 frames are left out" in log
+    assert statistics_of(log)["dropped"] == {DAMAGED: 11}
+    assert statistics_of(log)["faults"] == 0
+    assert run.records().step.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    [gap] = run.events().query("kind == 'gap'").text
+    assert gap.startswith("Rank 1 lost 1 frame")
+    assert gap.endswith(f"{DAMAGED}.")
+
+
+@pytest.mark.parametrize("relays", [1, 2])
+def test_relays_that_lead_back_to_themselves_lose_nothing(tmp_path: Path, relays: int) -> None:
+    ports = [free_port() for _ in range(relays)]
+    spools = [["--spool", str(tmp_path / port), "--min-free", "0"] for port in ports]
+    ring = []
+    for place, port in enumerate(ports):
+        above = f"tcp://127.0.0.1:{ports[(place + 1) % relays]}"
+        ring.append(start_relay(above, *spools[place], port=port)[0])
+    box = outbox(f"tcp://127.0.0.1:{ports[0]}")
+    send(box, range(10), pause_s=0.05)
+    assert box.close(timeout_s=20)
+    said = "What is sent up comes back to this relay: say another `--to`"
+    asked = [["--to", f"tcp://127.0.0.1:{port}"] for port in ports]
+    wait_until(lambda: any(said in CliRunner().invoke(doctor, one).output for one in asked))
+    for process in ring:
+        process.send_signal(signal.SIGTERM)
+    assert said in "".join(map(end, ring))
+    collector, at = start_collector(tmp_path / "runs", "--until-done")
+    for spool in spools:
+        end(start_relay(at, *spool, "--until-done", "--first-agent", "0")[0])
+    end(collector)
+
+    assert_each_frame_is_stored_once(open_run(tmp_path / "runs" / "demo"), 1, 10)
 
 
 def test_what_nobody_takes_upstream_is_bounded_in_memory(tmp_path: Path) -> None:

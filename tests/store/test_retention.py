@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 from rankscope.__main__ import cli
@@ -83,6 +84,30 @@ def test_a_run_is_pruned_as_the_dry_run_said(
     assert exported.output.endswith("The detail of 512 steps was pruned: they are left out.\n")
     with pytest.raises(StoreError, match="can no longer be read; call `refresh"):
         whole.scalar("rms", steps=(FIRST, FIRST + 511))
+
+
+def test_an_export_leaves_out_what_was_deleted_between_steps_that_are_there(
+    writer: RunWriter, record: Make, tmp_path: Path
+) -> None:
+    fill(writer, record, 0, MANY)
+    assert writer.catalog.attempt_of("from a checkpoint") == 1
+    again = [record(MANY + at, step=FIRST + 300 + at, attempt=1) for at in range(30)]
+    writer.commit(again, streams={})
+    writer.finish()
+    writer.prune(500)
+    run = open_run(writer.path)
+    folder = tmp_path / "exported.zarr"
+    result = CliRunner().invoke(cli, ["export", str(writer.path), "--zarr", str(folder)])
+    assert result.exit_code == 0, result.output
+
+    with xr.open_zarr(folder, chunks=None) as read:
+        steps = [*range(FIRST + 300, FIRST + 330), *range(FIRST + 512, FIRST + MANY)]
+        assert read["step"].to_numpy().tolist() == steps
+        assert read["attempt"].to_numpy().tolist() == [1] * 30 + [0] * (MANY - 512)
+        assert np.array_equal(read["rms"], run.scalar("rms"), equal_nan=True)
+        assert np.array_equal(read["exponent_count"], run.exponents()["count"])
+        told = run.training().sel(step=steps)
+        assert np.array_equal(read["training"], told, equal_nan=True)
 
 
 def test_a_collector_may_prune_as_it_goes(writer: RunWriter, record: Make) -> None:
