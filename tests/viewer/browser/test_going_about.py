@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -63,6 +65,35 @@ def test_what_a_hostile_job_says_is_shown_as_text(
     assert page.page.locator("img").count() == 0
     page.page.get_by_role("button", name="It is <img").click()
     page.sees("This run has no site")
+    assert page.page.locator("img").count() == 0
+
+
+MARKUP = "<img src=gone onerror=document.body.dataset.hacked=1>"
+
+
+@pytest.mark.parametrize("key", ["step", "draw"])
+def test_what_an_address_says_is_shown_as_text(visit: Callable, key: str) -> None:
+    page = visit()
+
+    page.open(f"?page=map&{key}={quote(MARKUP)}")
+
+    page.sees(f"The address says {key}={MARKUP}, which cannot be used.")
+    assert page.page.locator("img").count() == 0
+
+
+def test_the_name_of_a_folder_is_shown_as_text(
+    visit: Callable, start: Callable, broken_job: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "other", MARKUP):
+        shutil.copytree(broken_job, tmp_path / name)
+    page = visit(start(tmp_path).address)
+
+    page.open(f"?run=one&page=compare&with=other&also={quote('<img src=away>')}")
+
+    page.page.get_by_placeholder("further runs").click()
+    page.page.locator(".choices__item", has_text=MARKUP).first.click()
+    page.page.wait_for_url(f"**also=*{quote(MARKUP, safe='')}*")
+    page.settle()
     assert page.page.locator("img").count() == 0
 
 
