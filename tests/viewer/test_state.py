@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rankscope.viewer.state import KEYS, Choice
 
 text = st.text(max_size=20)
+steps = st.none() | st.integers(-(2**53), 2**53)
 zooms = st.none() | st.tuples(st.integers(0, 99), st.integers(100, 999)).map(
     lambda ends: (float(ends[0]), float(ends[1]))
 )
@@ -18,8 +19,7 @@ lines = st.text(st.characters(exclude_characters="\n"), min_size=1, max_size=20)
 
 
 @given(
-    text, text, st.none() | st.integers(-(2**53), 2**53), zooms, st.sampled_from(["", "log2", "linear"]),
-    st.lists(lines, max_size=4),
+    text, text, steps, zooms, st.sampled_from(["", "log2", "linear"]), st.lists(lines, max_size=4),
 )  # fmt: skip
 def test_an_address_restores_the_choice(
     site: str,
