@@ -248,9 +248,7 @@ def test_blocks_with_a_scale_of_their_own_are_known_where_they_were_counted(
     assert (table["shift"] == 0).all()
 
 
-def test_of_steps_taken_together_nothing_is_told_of_blocks(
-    writer: RunWriter, record: Make
-) -> None:
+def test_of_steps_taken_together_nothing_is_told_of_blocks(writer: RunWriter, record: Make) -> None:
     mx = BlockExponents(columns=32)
     x = np.ones((1, 32), np.float32)
     writer.catalog.add_exact_counts([(0, mx.name)])

@@ -13,8 +13,8 @@ import panel as pn
 from bokeh.events import RangesUpdate, Reset
 from bokeh.models import Range1d
 
-from ...sketch.derive import MAIN
 from ...sketch.formats import FORMATS, number_format
+from ...store.logframe import SCALARS
 from ...store.query import Run
 from .. import markup, series, spectrum
 from ..figures import Crosshair, ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
@@ -105,7 +105,8 @@ class Explorer(pn.viewable.Viewer):
         self.kind = pn.widgets.Select(
             label="Kind", options=self.source.kinds, value=kind, width=170
         )
-        statistics = [*dict.fromkeys((statistic, *MAIN))] if self.run else [statistic]
+        statistic = statistic if self.run else SCALARS.get(statistic, statistic)
+        statistics = [*dict.fromkeys((statistic, *self.source.statistics))]
         self.statistic = pn.widgets.Select(
             label="Statistic", options=statistics, value=statistic, width=130
         )
