@@ -23,6 +23,7 @@ from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
 from rankscope.store import RunWriter, open_run
 from rankscope.viewer import grid, plots
 from rankscope.viewer.columns import NONFINITE
+from rankscope.viewer.figures import colours
 from rankscope.viewer.plots.guesses import shares
 from rankscope.viewer.spectrum import Spectrum, outline
 
@@ -822,6 +823,23 @@ def test_a_tensor_that_is_not_there_is_not_selected(broken_job: Path) -> None:
     with pytest.raises(SettingError, match=rf"There is no site '{ORIGIN}x'; near are .*{ORIGIN}"):
         seen.select(f"{ORIGIN}x", 45)
     assert (seen.site, seen.step) == ("", None)
+
+
+def test_the_panel_is_dark_where_panel_is_or_as_it_is_told(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    with pn.config.set(theme="dark"):
+        panels = {"dark": plots.explore(run), "light": plots.explore(run, theme="light")}
+    panels |= {"by itself": plots.explore(run)}
+
+    for name, seen in panels.items():
+        theme = colours.DARK if name == "dark" else colours.LIGHT
+        figures = seen.heatmap, seen.training, seen.ranks, seen.exponents
+        assert {one.figure.background_fill_color for one in figures} == {theme.surface}
+        texts = seen.told, seen.title, seen.kind, seen.undo
+        assert all(f"--ink: {theme.ink};" in one.stylesheets[0] for one in texts)
+        assert seen.heatmap.mapper.palette == theme.ramp
+    with pytest.raises(SettingError, match="`theme` must be one of light, dark, got 'blue'"):
+        plots.explore(run, theme="blue")
 
 
 def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
