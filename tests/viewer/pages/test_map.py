@@ -84,6 +84,7 @@ def test_the_row_of_the_selection_is_named(tmp_path: Path, open_page: Callable) 
     axis: Any = page.heatmap.figure.yaxis[0]
     assert len(grid_of(page).names) > 40  # each third row is named
     assert axis.ticker.ticks[:4] == [0.5, 3.5, 6.5, 9.5]
+    assert axis.ticker.ticks[-2:] == [54.5, 59.5]  # the last row is named, none beside it
 
     tap(page.heatmap.figure, 30, 5.5)
 

@@ -163,6 +163,15 @@ def test_without_alerts_there_is_nothing_to_go_to(broken_job: Path, open_page: C
     assert "no alert at this tensor" in page.told.alerts
 
 
+def test_names_of_edges_are_legible_above_bars_and_hatches(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20, theme="dark")
+
+    assert {name.background_fill_color for name in page.beside.exponents.names} == {"#161c23"}
+    assert all(name.background_fill_alpha >= 0.8 for name in page.beside.exponents.names)
+
+
 def test_a_histogram_can_be_a_line_and_count_elements(
     broken_job: Path, open_page: Callable
 ) -> None:
