@@ -82,7 +82,7 @@ def chips(
     """How a run is doing, in one line.
 
     Args:
-        attempt: its number; -1 before the first.
+        attempt: its number; the first one needs no word.
         ending: how the latest attempt goes, or ended.
         finished: whether its writer ended it.
         waiting: how many records are newer than what is shown; None where that follows the run.
@@ -100,7 +100,7 @@ def chips(
         state = ("warn", f"❚❚ paused{newer}")
     whole = escape(ending.text)  # an error may be longer than the line
     told = [f'<span class="chip {state[0]}" title="{whole}">{state[1]}</span>']
-    if attempt >= 0:
+    if attempt > 0:
         told.append(f'<span class="chip">attempt {attempt}</span>')
     told += [
         f'<span class="chip warn">▲ attempt {one.attempt}: {one.state}</span>'

@@ -130,7 +130,7 @@ class Tensor:
         at = int(np.abs(steps - step).argmin()) if step is not None and len(steps) else 0
         place = "no step" if step is None else f"step {step}"
         if len(steps):
-            place += f" · {words.thousands(at + 1)} of {words.count(len(steps), 'step')}"
+            place += f" · {words.thousands(at + 1)} of {words.thousands(len(steps))}"
         alerts = self.session.alert_steps()
         told = "no alert at this tensor"
         if len(alerts):

@@ -135,6 +135,12 @@ def test_each_page_fits_the_width_of_the_screen(visit: Callable) -> None:
             page.page.set_viewport_size({"width": width, "height": height})
             page.settle()
             assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+            told = page.page.locator(".chip").last.bounding_box()
+            pause = page.page.get_by_role("button", name="Pause").bounding_box()
+            assert told is not None
+            assert pause is not None
+            assert pause["x"] > told["x"]  # nothing of how the run does stands in a line of its own
+            assert pause["y"] < told["y"] + told["height"]
 
 
 def test_the_other_theme_is_a_link_that_keeps_what_is_chosen(visit: Callable) -> None:

@@ -29,7 +29,7 @@ def test_the_slider_has_a_place_for_each_recorded_step(
     job.commit(range(45))
     page = open_page(job.path, page="tensor", kind="activation", site=ORIGIN, step=20)
     assert (page.told.last, page.told.at) == (4, 2)
-    assert plain(page.told.place) == "step 20 · 3 of 5 steps"
+    assert plain(page.told.place) == "step 20 · 3 of 5"
 
     page.go_to(3)
 
