@@ -342,6 +342,18 @@ def test_a_site_that_there_is_not_draws_nothing(broken_job: Path, open_pages: Ca
     assert pages.page.selection.told.there
 
 
+@pytest.mark.parametrize("asked", [{"format": "bogus"}, {"statistic": "bogus"}])
+def test_what_cannot_be_shown_is_told_once_whatever_size_the_page_gets(
+    broken_job: Path, open_pages: Callable, asked: dict[str, str]
+) -> None:
+    pages = open_pages(broken_job, page="tensor", site=ORIGIN, step=20, **asked)
+    assert "'bogus'" in pages.told.problem
+
+    pages.page.life.figure.trigger("inner_width", 600, 500)
+
+    assert "'bogus'" in pages.told.problem
+
+
 def test_where_a_site_was_not_observed_the_nearest_step_is_named(
     broken_job: Path, open_page: Callable
 ) -> None:
