@@ -132,7 +132,7 @@ class Tensor:
         steps, step = self.session.drawn(), self.session.choice.step
         at = int(np.abs(steps - step).argmin()) if step is not None and len(steps) else 0
         place = "no step" if step is None else f"step {step}"
-        if len(steps):
+        if len(steps) and step is not None:
             place += f" · {words.thousands(at + 1)} of {words.thousands(len(steps))}"
         alerts = self.session.alert_steps()
         told = "no alert at this tensor"

@@ -195,6 +195,7 @@ def test_without_a_tensor_it_says_how_to_choose_one(new_job: Callable, open_page
     page = open_page(job.path, page="tensor")
 
     assert "No tensor is chosen. Open the Map" in plain(page.selection.told.cell)
+    assert plain(page.told.place) == "no step"
     assert page.shown is None
 
 
