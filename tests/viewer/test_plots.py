@@ -807,6 +807,7 @@ def test_a_click_leads_to_a_tensor_the_loss_to_a_step_and_back(broken_job: Path)
 
     seen.select_cell(row, 45)
     assert (seen.site, seen.step) == (ORIGIN, 45)
+    assert seen.of_ranks.visible
     assert list(seen.exponents.aside.data["name"]) == ["zero", "−∞", "+∞", "NaN"]
     seen.select_step(12.3)
     assert (seen.site, seen.step) == (ORIGIN, 12)

@@ -152,8 +152,10 @@ class Explorer(pn.viewable.Viewer):
             return pn.pane.Bokeh(figure, sizing_mode="stretch_width")
 
         self.beside.objects = [place(self.exponents.layout), self.told]
-        self.of_ranks = place(self.ranks.figure)
-        self.of_ranks.visible = False
+        # In a column: a pane takes its visibility back from its figure (panel 1.9.4).
+        self.of_ranks = pn.Column(
+            place(self.ranks.figure), sizing_mode="stretch_width", visible=False
+        )
         left = [] if self._losses is None else [place(self.training.figure)]
         left += [place(self.heatmap.figure), self.of_ranks]
         return pn.Column(
