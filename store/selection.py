@@ -252,9 +252,7 @@ def choose_sites(
 def _matches(pattern: re.Pattern[str], site: SiteInfo) -> bool:
     if pattern.search(site.name):
         return True
-    return bool(site.slot or site.occurrence) and bool(
-        pattern.search(site.label.partition(":")[2])
-    )
+    return bool(site.slot or site.occurrence) and bool(pattern.search(site.label.partition(":")[2]))
 
 
 def lengths_of(rows: Sequence[Sequence[str]]) -> list[int]:

@@ -16,6 +16,9 @@ from rankscope.viewer.views import CONTENTS
 
 from .watching import COLOUR, SIZES
 
+GROUND = "getComputedStyle(document.body).backgroundColor"
+MARKUP = "<img src=gone onerror=document.body.dataset.hacked=1>"
+
 
 def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: Path) -> None:
     server = start(broken_job.parent)
@@ -28,6 +31,22 @@ def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: 
     folder = words.place(broken_job.parent)
     assert page.page.title() == f"gpt-small in {folder} – rankscope"
     page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
+
+
+def test_the_colours_stay_from_the_index_to_a_run_and_back(
+    visit: Callable, start: Callable, broken_job: Path
+) -> None:
+    page = visit(start(broken_job.parent).address)
+    page.page.goto(page.address + "?theme=dark")
+
+    page.page.get_by_role("link", name="gpt-small").click()
+    page.settle()
+
+    page.page.wait_for_url("**/?run=broken&theme=dark&kind=activation&site=*")
+    page.page.get_by_title("All runs").click()
+    page.page.wait_for_url("**/?theme=dark")
+    page.page.get_by_role("link", name="gpt-small").wait_for()
+    assert page.page.evaluate(GROUND) == "rgb(14, 19, 24)"
 
 
 def test_a_click_on_a_finding_selects_its_site_and_step(
@@ -66,9 +85,6 @@ def test_what_a_hostile_job_says_is_shown_as_text(
     page.page.get_by_role("button", name="It is <img").click()
     page.sees("This run has no site")
     assert page.page.locator("img").count() == 0
-
-
-MARKUP = "<img src=gone onerror=document.body.dataset.hacked=1>"
 
 
 @pytest.mark.parametrize("key", ["step", "draw"])
@@ -146,14 +162,13 @@ def test_each_page_fits_the_width_of_the_screen(visit: Callable) -> None:
 def test_the_other_theme_is_a_link_that_keeps_what_is_chosen(visit: Callable) -> None:
     page = visit()
     page.open("?page=map&step=40")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    assert page.page.evaluate(ground) == "rgb(244, 246, 248)"
+    assert page.page.evaluate(GROUND) == "rgb(244, 246, 248)"
 
     page.page.get_by_role("link", name="Dark").click()
 
     page.page.wait_for_url("**/?page=map&theme=dark&*step=40*")
     page.settle()
-    assert page.page.evaluate(ground) == "rgb(14, 19, 24)"
+    assert page.page.evaluate(GROUND) == "rgb(14, 19, 24)"
     assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xE8, 0x20, 0x7F]
     page.page.get_by_role("link", name="Light").click()
     page.page.wait_for_url("**/?page=map&kind*step=40*")
