@@ -231,7 +231,10 @@ class HeatmapFigure:
         chosen = [int(row) for row in self.chosen.data["top"] if row < len(grid.names)]
         ticks = [row + 0.5 for row in named if all(abs(row - one) >= every for one in chosen)]
         ticks = sorted([*ticks, *(row + 0.5 for row in chosen)])
-        names = {row + 0.5: words.shorten(name, length) for row, name in enumerate(grid.names)}
+        names = {
+            row + 0.5: look.literal(words.shorten(name, length))
+            for row, name in enumerate(grid.names)
+        }
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
             axis.ticker = FixedTicker(ticks=ticks)
