@@ -24,6 +24,7 @@ from ..store.logframe import (
     OPTIMIZER_STATE,
     ORIGIN,
     SCALARS,
+    parted,
 )
 from ..store.naming import holds_repository
 from ..store.place import Place, place_of
@@ -38,8 +39,6 @@ OUR_KINDS: tuple[str, ...] = get_args(Kind)
 """Those that tandv has no name for are called so in a LogFrame of rankscope."""
 OF_A_MODULE = ("Activation", "Gradient")
 CLASS = re.compile(r"^<class '(?:.*\.)?([^'.]+)'>$")
-PLACE = re.compile(r"(.*?)(?:\[([^\[\]]*)\])?(?:#(\d{1,9}))?", re.DOTALL)
-"""How rankscope writes which element of an output, and which call, behind a name."""
 AT_ONCE = 64
 """Records that are committed at a time."""
 
@@ -125,7 +124,7 @@ def sites_of(frame: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
     """
     about = frame["metadata"]
     is_ours = "mixed" not in frame.attrs[ORIGIN]
-    names = [_place(name) if is_ours else (name, "", 0) for name in about["name"]]
+    names = [parted(name) if is_ours else (name, "", 0) for name in about["name"]]
     types = about["tensor_type"].tolist()
     modules = {name.rpartition(".")[0] for name, *_ in names} | {
         name for (name, *_), of in zip(names, types, strict=True) if of in OF_A_MODULE
@@ -163,12 +162,6 @@ def sites_of(frame: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
             )
         of_rows[row] = index[site]
     return infos, of_rows
-
-
-def _place(name: str) -> tuple[str, str, int]:
-    """Name, slot and occurrence, as `Run.logframe` puts them into one name."""
-    found = PLACE.fullmatch(name)
-    return (name, "", 0) if found is None else (found[1], found[2] or "", int(found[3] or 0))
 
 
 def kind_of(tensor_type: str, row: int) -> tuple[str, str]:

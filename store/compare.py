@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from ..sketch.derive import MAIN, SENTINEL
 from ..sketch.errors import SettingError
 from .cause import phase_of
+from .frames import missing_ranks
 from .pooling import Heatmap, labels_by_row, pool_sites, pool_steps, row_starts
 from .reader import Reader
-from .selection import Chosen, Indices, Steps
+from .selection import COMPLETE, FINAL, Chosen, Indices, Steps
 from .values import SKETCHED, main_column
 
 AT_ONCE = 1 << 20
@@ -145,7 +146,8 @@ def compare(
         {reader.label(int(at)) for at in _chosen(reader, kind, name)} for reader in (one, other)
     ]
     bits, numbers = found.parting(found.first_bits), found.parting(found.first_numbers)
-    trained = _training(*training, tolerance)
+    told = [_told(reader, of) for reader, of in zip((one, other), training, strict=True)]
+    trained = _training(*training, told, tolerance)
     return Comparison(
         statistic=statistic,
         tolerance=tolerance,
@@ -275,16 +277,29 @@ class _Found:
         return pd.Series(steps, dtype="Int64").mask(at < 0).set_axis(self.pair.labels)
 
 
-def _training(one: xr.DataArray, other: xr.DataArray, tolerance: float) -> list[Parting]:
-    """See `Comparison.training`."""
+def _told(reader: Reader, training: xr.DataArray) -> NDArray[np.bool_]:
+    """bool [steps, ranks]: whether the rank is in the record, and that is of a step of training."""
+    facts = reader.facts()[training["record"].values]
+    told = np.repeat(facts[:, FINAL, None] == 0, training.sizes["rank"], axis=1)
+    for place in np.flatnonzero(facts[:, COMPLETE] == 0).tolist():
+        missing = np.array(missing_ranks(facts[place], reader.meta.attempts), np.intp)
+        told[place, missing[missing < told.shape[1]]] = False
+    return told
+
+
+def _training(
+    one: xr.DataArray, other: xr.DataArray, told: Sequence[NDArray[np.bool_]], tolerance: float
+) -> list[Parting]:
+    """See `Comparison.training`; `told` as `_told` gives it, of each."""
     steps, mine, theirs = np.intersect1d(one["step"], other["step"], return_indices=True)
     ranks = min(one.sizes["rank"], other.sizes["rank"])
+    known = told[0][mine, :ranks] & told[1][theirs, :ranks]
     both = [name for name in one["name"].values if name in other["name"].values]
     found = list[Parting]()
     for name in both:
         first = one.sel(name=name).transpose("step", "rank").values[mine, :ranks]
         second = other.sel(name=name).transpose("step", "rank").values[theirs, :ranks]
-        apart = np.argwhere(_differs(first, second, tolerance))
+        apart = np.argwhere(known & _differs(first, second, tolerance))
         if len(apart):
             step, rank = apart[0]
             numbers = float(first[step, rank]), float(second[step, rank])

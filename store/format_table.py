@@ -162,6 +162,8 @@ def _counted(
     reader: Reader, places: Indices, records: Indices
 ) -> Iterator[tuple[ExactCountInfo, Indices, Ints]]:
     """What was counted of these sites beside their sketches: in which of the records, and what."""
+    if not len(records):  # of stretches
+        return
     chosen = {int(place) for place in places}
     infos = [info for info in reader.meta.exact_counts if info.site in chosen]
     for info in infos:

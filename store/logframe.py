@@ -9,6 +9,7 @@ those in column n + 1. Zeros, NaN and infinities are in no column, but `scalar_s
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,6 +58,9 @@ OPTIMIZER_STATE = "Optimiser_State"
 """What its tensor type begins with of an optimizer's state; a dot and the key follow."""
 
 OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state", "update")
+
+PLACE = re.compile(r"(.*?)(?:\[([^\[\]]*)\])?(?:#(\d{1,9}))?", re.DOTALL)
+"""How which element of an output, and which call, stand behind a name."""
 
 ORIGIN = "rankscope"
 """The attribute of a frame that says what its columns of exponents are."""
@@ -146,6 +150,12 @@ def metadata(step: int, site: SiteInfo) -> dict[str, Any]:
         "step": step,
         "dtype": site.dtype,
     }
+
+
+def parted(name: str) -> tuple[str, str, int]:
+    """Name, slot and occurrence, which `metadata` puts into one name."""
+    found = PLACE.fullmatch(name)
+    return (name, "", 0) if found is None else (found[1], found[2] or "", int(found[3] or 0))
 
 
 def tensor_type(site: SiteInfo) -> str:

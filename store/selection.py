@@ -220,7 +220,8 @@ def choose_sites(
     Args:
         known: All sites of the run.
         kind: One kind, or several.
-        name: A regular expression, searched for in the site's name.
+        name: A regular expression, searched for in the site's name, and in that with the slot and
+            the call behind it, as in `up.weight[exp_avg]` or `attn[1]#2`.
         site: Label of the only site.
         sites: In its place, labels of several.
         index: Their indices by label, if they are known.
@@ -241,11 +242,17 @@ def choose_sites(
         place
         for place in places
         if (kinds is None or known[place].kind in kinds)
-        and (pattern is None or pattern.search(known[place].name))
+        and (pattern is None or _matches(pattern, known[place]))
     ]
     if not chosen and known:
         raise SettingError(nothing_matches(known, kinds, name))
     return np.array(chosen, np.int64)
+
+
+def _matches(pattern: re.Pattern[str], site: SiteInfo) -> bool:
+    if pattern.search(site.name):
+        return True
+    return bool(site.slot or site.occurrence) and bool(pattern.search(site.label.partition(":")[2]))
 
 
 def lengths_of(rows: Sequence[Sequence[str]]) -> list[int]:

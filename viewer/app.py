@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from html import escape
 from urllib.parse import parse_qsl, quote, urlencode
 
 import panel as pn
@@ -171,7 +172,7 @@ class App:
         notifications = pn.state.notifications
         if notifications is not None:
             for problem in self.problems:
-                notifications.warning(problem, duration=8000)
+                notifications.warning(escape(problem), duration=8000)  # which takes HTML
 
     def stop(self) -> None:
         """Stop following; called when the session is gone."""

@@ -149,10 +149,10 @@ def why_not_known(found: Fitting) -> str:
                 told.append(f"{sites} without a {what} there ({listed})")
     if by_block:
         sites = words.count(max(counts[name] for name in by_block), "site")
-        told.append(
-            f"in formats with a scale by block ({', '.join(by_block)}) {sites} of which no blocks "
-            "were counted; `exact_counts` of the agent says of which they are"
-        )
+        why = " of which no blocks were counted; `exact_counts` of the agent says of which they are"
+        if found.stretches:
+            why = ", for these are told step by step: show fewer steps, or ask at one"
+        told.append(f"in formats with a scale by block ({', '.join(by_block)}) {sites}{why}")
     return f"Not known: {'; '.join(told)}." if told else ""
 
 

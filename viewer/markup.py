@@ -38,11 +38,11 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def header(run: str, *, folder: str, index: bool) -> str:
+def header(run: str, *, folder: str, index: bool, theme: str = colours.LIGHT.name) -> str:
     """Which run this is, in which folder of runs, and where the list of them is if there is one."""
     mark = f'{LOGO}<span class="mark">rankscope</span>'
     home = (
-        f'<a class="home" href="?" title="All runs">{mark}</a>'
+        f'<a class="home" href="{_address(theme=theme)}" title="All runs">{mark}</a>'
         if index
         else f'<span class="home">{mark}</span>'
     )
@@ -82,7 +82,7 @@ def chips(
     """How a run is doing, in one line.
 
     Args:
-        attempt: its number; -1 before the first.
+        attempt: its number; the first one needs no word.
         ending: how the latest attempt goes, or ended.
         finished: whether its writer ended it.
         waiting: how many records are newer than what is shown; None where that follows the run.
@@ -100,7 +100,7 @@ def chips(
         state = ("warn", f"❚❚ paused{newer}")
     whole = escape(ending.text)  # an error may be longer than the line
     told = [f'<span class="chip {state[0]}" title="{whole}">{state[1]}</span>']
-    if attempt >= 0:
+    if attempt > 0:
         told.append(f'<span class="chip">attempt {attempt}</span>')
     told += [
         f'<span class="chip warn">▲ attempt {one.attempt}: {one.state}</span>'
@@ -344,23 +344,33 @@ def _cell(line: Mapping[Hashable, float], part: str) -> str:
     return f'<td class="{part}{some}" style="{filled}" title="{bounds}">{words.share(value)}</td>'
 
 
-def index(runs: Sequence[RunSummary], *, path: str, now_s: float) -> str:
+def _address(*, theme: str, run: str = "") -> str:
+    """Of a run, or the list of them, in the colours that are chosen."""
+    parts = ([f"run={quote(run)}"] if run else []) + [f"theme={theme}"] * (
+        theme != colours.LIGHT.name
+    )
+    return "?" + "&amp;".join(parts)
+
+
+def index(
+    runs: Sequence[RunSummary], *, path: str, now_s: float, theme: str = colours.LIGHT.name
+) -> str:
     """The list of runs in a directory, as links."""
     if not runs:
         return (
             f'<div class="hint">There is no run in {escape(path)} yet. Reload when there is.</div>'
         )
-    rows = "".join(_index_row(run, now_s) for run in runs)
+    rows = "".join(_index_row(run, now_s, theme) for run in runs)
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("run", "state", "steps", "ranks"))
     return f'<table class="runs"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
 
 
-def _index_row(run: RunSummary, now_s: float) -> str:
-    address = "?run=" + quote(run.path.name)
+def _index_row(run: RunSummary, now_s: float, theme: str) -> str:
+    address = _address(theme=theme, run=run.path.name)
     brief = run.ending.brief
     state = brief.replace("open", "live", 1) if run.ending.state == "open" else brief
     if run.updated is not None:
         state += f", {words.age(max(now_s - run.updated.timestamp(), 0))}"
     steps = "none yet" if run.last_step is None else f"{run.first_step}–{run.last_step}"
     name = f'<th scope="row"><a href="{address}">{escape(run.name)}</a></th>'
-    return f"<tr>{name}<td>{state}</td><td>{steps}</td><td>{run.world_size}</td></tr>"
+    return f"<tr>{name}<td>{escape(state)}</td><td>{steps}</td><td>{run.world_size}</td></tr>"

@@ -60,6 +60,14 @@ def parts_of(listed: pd.DataFrame, name: str, pattern: str) -> list[Part]:
     return [one for one in found if re.search(pattern, one.of)]
 
 
+def drawn(parts: Sequence[Part], name: str) -> list[Part]:
+    """As many as can be told apart, in their order: the first ones, and those of a site's name."""
+    own = name.removesuffix(".weight")
+    mine = [one for one in parts if name and bare(one.of).removesuffix(".weight") == own]
+    kept = list(dict.fromkeys([*mine, *parts]))[:MOST]
+    return [one for one in parts if one in kept]
+
+
 def load_curves(run: Run, name: str, parts: Sequence[Part]) -> Curves:
     """A quantity that is one number, a line for each part."""
     frame = _frame(run, name, parts)
@@ -75,6 +83,11 @@ def load_curves(run: Run, name: str, parts: Sequence[Part]) -> Curves:
         values=np.where(np.isinf(values), np.nan, values),
         bad=[steps[np.isinf(values[:, column])] for column in range(len(parts))],
     )
+
+
+def bare(of: str) -> str:
+    """The name of a module or a parameter, without element and call behind it."""
+    return re.split(r"[\[#]", of)[0]
 
 
 def load_vector(run: Run, name: str, part: Part) -> Vector:

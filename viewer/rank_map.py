@@ -37,6 +37,8 @@ LAST = 3
 """Steps among which the last is sought that has gradients: the state after training has none."""
 NEAR, NEAR_ONCE = 3.0, 12.0
 """Scores below these, of all steps and of one among many, are what chance makes."""
+WORTH = 5.0
+"""A score of all steps that is worth a look; below it chance still makes some of very many."""
 APART, APART_ONCE = 1.25, 2.0
 """Where there is no score, in log2: ratios below these are taken for what chance makes."""
 LEFT = 0.75, 1.25
@@ -250,8 +252,9 @@ def load_outliers(
 ) -> tuple[list[Outlier], str]:
     """The ranks that differ most, and a sentence where there are none to tell of.
 
-    First those that usually do, then those that did in some step. They are told of the statistics
-    of which the distribution over ranks is kept: else of `rms`.
+    First those that usually do, then those that did in some step, at last those that usually do
+    hardly. They are told of the statistics of which the distribution over ranks is kept: else of
+    `rms`.
     """
     ranked = statistic if statistic in RANKED else RANKED[0]
     span = span_of(between(recorded_steps(run.records(), ranked), steps))
@@ -266,8 +269,9 @@ def load_outliers(
     except SettingError as error:
         return [], str(error)
     far = pd.concat([
-        usual.loc[_is_far(usual, "score", "ratio", NEAR, APART)],
+        usual.loc[_is_far(usual, "score", "ratio", WORTH, APART)],
         once.loc[_is_far(once, "worst_score", "worst_ratio", NEAR_ONCE, APART_ONCE)],
+        usual.loc[_is_far(usual, "score", "ratio", NEAR, APART)],
     ])  # fmt: skip
     if not len(far):
         return [], _none_stands_out(usual, once)
@@ -292,7 +296,7 @@ def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
     scores = np.abs(usual["score"].to_numpy(float))
     if not np.isnan(scores).all():
         most = words.number(float(np.nanmax(scores)))
-        return f"No rank stands out: the largest score is {most}, 5 would be worth a look."
+        return f"No rank stands out: the largest score is {most}, {WORTH:g} would be worth a look."
     first = once.to_dict("records")[0]
     apart = words.number(2.0 ** abs(float(np.log2(first["worst_ratio"]))))
     return (

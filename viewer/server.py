@@ -26,6 +26,7 @@ from . import markup, words
 from .access import Access
 from .app import App
 from .door import Alive, Door, TokenLock, log_request
+from .figures.colours import LIGHT, THEMES
 from .follow import INTERVAL_S, Follower
 from .session import Others
 from .views import forget, prepare, text
@@ -130,7 +131,7 @@ class Server:
         name = query.get("run", "")
         follower = self.runs.find(name)
         if follower is None:
-            return self._index(name)
+            return self._index(name, theme=query.get("theme", ""))
         run_key = "" if self.runs.only is not None else name
         soon = IOLoop.current().add_callback
         others = None
@@ -151,9 +152,10 @@ class Server:
         pn.state.on_session_destroyed(gone)
         return app.view
 
-    def _index(self, missing: str) -> pn.viewable.Viewable:
+    def _index(self, missing: str, *, theme: str) -> pn.viewable.Viewable:
+        theme = theme if theme in THEMES else LIGHT.name
         body = markup.title(f"Runs in {self.runs.path}", level=1) + markup.index(
-            self.runs.list(), path=self.runs.path, now_s=time.time()
+            self.runs.list(), path=self.runs.path, now_s=time.time(), theme=theme
         )
         if missing:
             body = markup.problem(f"There is no run “{words.shorten(missing, 60)}” here.") + body

@@ -9,6 +9,8 @@ import param
 
 from .modules import Folding
 
+LARGEST = 2**53
+"""Beyond it a browser's numbers are no longer whole: no step is so large."""
 KEYS: Mapping[str, str] = {
     "page": "page",
     "theme": "theme",
@@ -134,12 +136,18 @@ def _read(attribute: str, text: str) -> Any:
     if attribute in ("beside", "also"):
         return [one for one in text.split("\n") if one]
     if attribute == "step":
-        return int(text)
+        return int(_within(int(text)))
     if attribute == "fold":
         return Folding.read(text).write()
     if attribute == "zoom":
-        first, last = (float(end) for end in text.split(":"))
+        first, last = (_within(float(end)) for end in text.split(":"))
         if not first < last:
             raise ValueError(text)
         return first, last
     return text
+
+
+def _within(step: float) -> float:
+    if not -LARGEST <= step <= LARGEST:
+        raise ValueError(step)
+    return step

@@ -17,7 +17,7 @@ from . import words
 from .figures import colours
 from .fitting import Fitting, when
 from .markup import table
-from .rank_map import NEAR_ONCE, Agreement, AtStep, Outlier
+from .rank_map import NEAR_ONCE, WORTH, Agreement, AtStep, Outlier
 
 if TYPE_CHECKING:
     from ..store import Alert, Comparison
@@ -74,7 +74,7 @@ def outliers(rows: Sequence[Outlier], statistic: str, *, why_none: str) -> str:
             name_of(one.site, step=one.worst_step),
             _odd(one),
             _ratio(one, one.ratio),
-            _score(one.score, 5),
+            _score(one.score, WORTH),
             f"{_worst(one)} at step {one.worst_step}",
         )
         for one in rows

@@ -126,6 +126,29 @@ def test_training_statistics_that_part_are_told_with_their_steps(
     assert one.compare(one).training == []
 
 
+def test_where_a_rank_trained_in_one_run_alone_nothing_parts(
+    record: Make, sites: list[SiteInfo], tmp_path: Path
+) -> None:
+    """The other one ended with that step, or lacks the rank there."""
+    both = {rank: tensors(0, {}) for rank in (0, 1)}
+
+    def written(name: str, last: Record) -> Run:
+        with RunWriter.open(tmp_path / name, run=name) as writer:
+            writer.catalog.add_sites(sites)
+            writer.catalog.attempt_of("launch")
+            writer.catalog.set_attempt(0, 2, {"dp": 2}, [])
+            writer.commit([record(0, both), last], streams={})
+        return open_run(tmp_path / name)
+
+    one = written("one", record(1, both))
+    ended = written("ended", record(1, both, final=True, training={}))
+    lacking = written("lacking", record(1, {0: both[0]}, complete=False))
+    for other in (ended, lacking):
+        assert np.isnan(other.training()).any()
+        assert one.compare(other).training == []
+        assert other.compare(one).training == []
+
+
 def test_in_one_step_the_cause_comes_before_the_effect(
     written: Callable[..., Run], sites: list[SiteInfo]
 ) -> None:

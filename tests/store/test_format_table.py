@@ -248,6 +248,18 @@ def test_blocks_with_a_scale_of_their_own_are_known_where_they_were_counted(
     assert (table["shift"] == 0).all()
 
 
+def test_of_steps_taken_together_nothing_is_told_of_blocks(writer: RunWriter, record: Make) -> None:
+    mx = BlockExponents(columns=32)
+    x = np.ones((1, 32), np.float32)
+    writer.catalog.add_exact_counts([(0, mx.name)])
+    steps = [record(step, {0: x}, exact_counts={0: mx.count(x)}) for step in range(3)]
+    writer.commit(steps, streams={})
+
+    table = open_run(writer.path).format_table(formats=["mxfp8_e4m3", "e4m3"], width=1)
+
+    assert table["verdict"].sel(site=UP_0).to_numpy().tolist() == ["not known", "fits"]
+
+
 def test_what_the_scale_of_a_block_clips_is_told_and_breaks_nothing(
     writer: RunWriter, record: Make
 ) -> None:

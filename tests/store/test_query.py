@@ -81,6 +81,8 @@ def test_sites_come_in_the_order_of_execution(run: Run) -> None:
     assert sites.loc[WEIGHT, "shape"] == (4, 2)
     assert sites.loc[STATE, "slot"] == "exp_avg"
     assert run.sites(kind="activation", name=r"\.1\.").index.tolist() == [UP_1]
+    assert run.sites(name=r"\[exp_avg\]$").index.tolist() == [STATE]
+    assert STATE in run.sites(name=r"weight$").index
 
 
 def test_the_pieces_of_a_tensor_follow_from_how_it_is_cut(

@@ -159,6 +159,19 @@ def test_one_spike_does_not_wash_out_the_colours() -> None:
     assert colours.limits(values).high < 2
 
 
+@pytest.mark.parametrize(("odd", "reach"), [(0.25, (0.0, 0.25)), (0.0, (0.0, 1.0))])
+def test_where_nearly_all_are_zero_the_ramp_begins_there(
+    odd: float, reach: tuple[float, float]
+) -> None:
+    values = np.zeros(1000, np.float32)
+    values[7] = odd
+
+    found, signed = colours.limits(values), colours.limits(values, diverging=True)
+
+    assert (found.low, found.high) == reach
+    assert (signed.low, signed.high) == (-reach[1], reach[1])
+
+
 def rgb(colour: str) -> np.ndarray:
     return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 

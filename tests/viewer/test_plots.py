@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from hypothesis import strategies as st
 from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
 from rankscope.store import RunWriter, open_run
 from rankscope.viewer import grid, plots
+from rankscope.viewer.columns import NONFINITE
+from rankscope.viewer.figures import colours
 from rankscope.viewer.plots.guesses import shares
 from rankscope.viewer.spectrum import Spectrum, outline
 
@@ -428,6 +431,32 @@ def test_training_statistics_stand_below_over_the_same_steps(broken_job: Path) -
 # Formats.
 
 
+@dataclass
+class TrainingStats:
+    """As Track & Visualize defines it."""
+
+    steps: list[int]
+    train_loss: list[float]
+    val_loss: list[float | None] | None = None
+
+
+def test_training_statistics_of_track_and_visualize_are_taken_as_they_are(
+    frame: pd.DataFrame,
+) -> None:
+    told = TrainingStats([0, 10, 20], [3.0, 2.0, 1.0], [3.5, None, 1.5])
+
+    drawn = plots.scalar_lines(frame, "rms", site=OTHER, training=told)
+
+    assert titles(drawn)[1:] == ["train_loss", "val_loss"]
+    [line] = parts(list(drawn)[2], hv.Curve)
+    assert line.dimension_values(0).tolist() == [0, 20]
+    assert plots.explore(frame, training=told).training.source.data["step"].tolist() == [0, 10, 20]
+    with pytest.raises(SettingError, match="train_loss has 3 numbers for 2 steps"):
+        plots.scalar_lines(frame, site=OTHER, training=TrainingStats([0, 1], [1.0, 2.0, 3.0]))
+    with pytest.raises(SettingError, match="or a TrainingStats of tandv, got list"):
+        plots.scalar_lines(frame, site=OTHER, training=[1.0])  # type: ignore[arg-type]
+
+
 def test_the_table_of_formats_is_that_of_the_run(broken_job: Path) -> None:
     run = open_run(broken_job)
 
@@ -490,6 +519,47 @@ def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -
         plots.scalar_lines(frame.drop(columns="scalar_stats", level=0), site=OTHER)
     with pytest.raises(SettingError, match="got list"):
         plots.scalar_heatmap([])  # type: ignore[arg-type]
+
+
+def not_finite(data: Any, statistic: str) -> np.ndarray:
+    shown = plots.explore(data, statistic=statistic).heatmap.grid
+    assert shown is not None
+    return shown.state == NONFINITE
+
+
+def test_what_is_not_finite_is_marked_in_a_logframe_as_in_its_run(
+    broken_job: Path, frame: pd.DataFrame
+) -> None:
+    in_run = not_finite(open_run(broken_job), "abs_max")
+
+    assert in_run.any()
+    assert np.array_equal(not_finite(frame, "max_abs"), in_run)
+    assert np.array_equal(not_finite(frame, "mean"), in_run)
+
+
+def test_an_overflow_in_a_log_is_no_infinity_of_the_tensor(frame: pd.DataFrame) -> None:
+    told = frame.drop(columns=[("scalar_stats", one) for one in ("nan", "pos_inf", "neg_inf")])
+    told["scalar_stats", "rm2"] = np.inf
+    told["scalar_stats", "mean"] = np.nan
+    of = told["metadata", "tensor_type"].eq("Activation") & told["metadata", "step"].isin([5, 6])
+    told.loc[of, ("scalar_stats", "max_abs")] = [np.inf, np.nan] * (of.sum() // 2)
+
+    assert np.flatnonzero(np.all(not_finite(told, "rm2"), axis=0)).tolist() == [5, 6]
+    assert not_finite(told.drop(columns=[("scalar_stats", "max_abs")]), "rm2").all()
+
+
+def test_elements_of_an_output_keep_the_name_of_their_module(frame: pd.DataFrame) -> None:
+    told = frame.copy()
+    named = told["metadata", "name"].eq("blocks.0.norm1")
+    told.loc[named, ("metadata", "name")] = "blocks.0.norm1[1]#2"
+    foreign = told.copy()
+    foreign.attrs = {}
+
+    drawn = plots.scalar_lines(told, "rms", name=r"^blocks\.0\.norm1$")
+
+    assert titles(drawn) == [f"{OTHER}[1]#2"]
+    with pytest.raises(SettingError, match=r"matches '\^blocks"):
+        plots.scalar_lines(foreign, "rms", kind="activation", name=r"^blocks\.0\.norm1$")
 
 
 def test_calls_of_one_module_are_told_apart_in_a_logframe(frame: pd.DataFrame) -> None:
@@ -737,6 +807,7 @@ def test_a_click_leads_to_a_tensor_the_loss_to_a_step_and_back(broken_job: Path)
 
     seen.select_cell(row, 45)
     assert (seen.site, seen.step) == (ORIGIN, 45)
+    assert seen.of_ranks.visible
     assert list(seen.exponents.aside.data["name"]) == ["zero", "−∞", "+∞", "NaN"]
     seen.select_step(12.3)
     assert (seen.site, seen.step) == (ORIGIN, 12)
@@ -755,6 +826,23 @@ def test_a_tensor_that_is_not_there_is_not_selected(broken_job: Path) -> None:
     assert (seen.site, seen.step) == ("", None)
 
 
+def test_the_panel_is_dark_where_panel_is_or_as_it_is_told(broken_job: Path) -> None:
+    run = open_run(broken_job)
+    with pn.config.set(theme="dark"):
+        panels = {"dark": plots.explore(run), "light": plots.explore(run, theme="light")}
+    panels |= {"by itself": plots.explore(run)}
+
+    for name, seen in panels.items():
+        theme = colours.DARK if name == "dark" else colours.LIGHT
+        figures = seen.heatmap, seen.training, seen.ranks, seen.exponents
+        assert {one.figure.background_fill_color for one in figures} == {theme.surface}
+        texts = seen.told, seen.title, seen.kind, seen.undo
+        assert all(f"--ink: {theme.ink};" in one.stylesheets[0] for one in texts)
+        assert seen.heatmap.mapper.palette == theme.ramp
+    with pytest.raises(SettingError, match="`theme` must be one of light, dark, got 'blue'"):
+        plots.explore(run, theme="blue")
+
+
 def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
     losses = pd.Series(np.linspace(3, 1, 60), index=range(60), name="loss")
     seen = plots.explore(frame, training=losses)
@@ -764,6 +852,9 @@ def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
     assert (seen.site, seen.step) == (OTHER, 10)
     assert len(seen.exponents.aside.data["name"]) == 0
     assert "float8_e4m3fn" in seen.told.object
+    assert {"rms", "mean", "abs_max", "skewness"} <= set(seen.statistic.options)
+    seen.statistic.value = "abs_max"
+    assert seen.heatmap.layout.data["statistic"] == ["abs_max"]
 
 
 PIXEL = """([name, x, y]) => {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.viewer.state import KEYS, Choice
 
 text = st.text(max_size=20)
+steps = st.none() | st.integers(-(2**53), 2**53)
 zooms = st.none() | st.tuples(st.integers(0, 99), st.integers(100, 999)).map(
     lambda ends: (float(ends[0]), float(ends[1]))
 )
@@ -17,8 +19,7 @@ lines = st.text(st.characters(exclude_characters="\n"), min_size=1, max_size=20)
 
 
 @given(
-    text, text, st.none() | st.integers(), zooms, st.sampled_from(["", "log2", "linear"]),
-    st.lists(lines, max_size=4),
+    text, text, steps, zooms, st.sampled_from(["", "log2", "linear"]), st.lists(lines, max_size=4),
 )  # fmt: skip
 def test_an_address_restores_the_choice(
     site: str,
@@ -48,3 +49,13 @@ def test_what_cannot_be_used_is_told_and_left_out() -> None:
         "The address says step=forty, which cannot be used.",
         "The address says zoom=9:2, which cannot be used.",
     ]
+
+
+@pytest.mark.parametrize("asked", ["step=1e30", f"step={2**63}", "zoom=0:inf", "zoom=-1e300:4"])
+def test_a_step_that_no_run_can_have_is_told_and_left_out(asked: str) -> None:
+    key, _, value = asked.partition("=")
+
+    choice, problems = Choice.from_query({key: value})
+
+    assert (choice.step, choice.zoom) == (None, None)
+    assert problems == [f"The address says {asked}, which cannot be used."]

@@ -131,11 +131,15 @@ def limits(
     if not finite.size:
         return Limits(low=0.0, high=1.0, diverging=diverging, theme=theme)
     low, high = (float(v) for v in np.quantile(finite, [0.02, 0.98]))
+    if low == high:  # nearly all are one number: what is not is what there is to see
+        low, high = float(finite.min()), float(finite.max())
     if diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
     else:
         high = min(high + 0.6 * (high - low), float(finite.max()))
+    if low == high == 0.0:
+        high = 1.0  # of shares and counts nothing is below
     if high - low < 1e-12 * max(abs(high), abs(low), 1e-30):
         low, high = low - 0.5, high + 0.5
     return Limits(low=low, high=high, diverging=diverging, theme=theme)

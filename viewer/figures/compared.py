@@ -158,7 +158,7 @@ class CurvesFigure:
         """Draw the lines."""
         axis = self.figure.yaxis[0]
         axis.formatter = self.powers if logarithmic else self.plain
-        axis.axis_label = curves.statistic
+        axis.axis_label = look.literal(curves.statistic)
         look.fit_constant(self.figure, curves.values, logarithmic=logarithmic)
         width = look.frame(self.figure)[0]
         for place, (line, bad) in enumerate(zip(self.lines, self.bad, strict=True)):

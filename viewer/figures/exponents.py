@@ -146,7 +146,8 @@ class ExponentsFigure:
             Label(
                 x=0, y=0, text="", angle=pi / 2, x_offset=-2, y_offset=-4, text_font=look.FONT,
                 text_font_size="10.5px", text_color=self.theme.ink, text_align="right",
-                text_baseline="bottom",
+                text_baseline="bottom", background_fill_color=self.theme.surface,
+                background_fill_alpha=0.8,
             )
             for _ in self.edges
         ]  # fmt: skip

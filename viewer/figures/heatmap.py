@@ -219,18 +219,22 @@ class HeatmapFigure:
         }  # fmt: skip
 
     def _label(self, grid: Grid) -> None:
-        """Name as many rows as can be read, the outlined one among them.
+        """Name as many rows as can be read, the last and the outlined one among them.
 
         A row keeps its name through zoom and refresh.
         """
         rows = max(len(grid.names), 1)
         every = max(round(LABEL_HEIGHT * rows / look.frame(self.figure)[1] + 0.49), 1)
         length = LABEL_LENGTH * self.label_width // LABEL_WIDTH
-        named = range(0, len(grid.names), every)
+        named = [row for row in range(0, len(grid.names), every) if row <= rows - 1 - every]
+        named += [rows - 1] if grid.names else []
         chosen = [int(row) for row in self.chosen.data["top"] if row < len(grid.names)]
         ticks = [row + 0.5 for row in named if all(abs(row - one) >= every for one in chosen)]
         ticks = sorted([*ticks, *(row + 0.5 for row in chosen)])
-        names = {row + 0.5: words.shorten(name, length) for row, name in enumerate(grid.names)}
+        names = {
+            row + 0.5: look.literal(words.shorten(name, length))
+            for row, name in enumerate(grid.names)
+        }
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
             axis.ticker = FixedTicker(ticks=ticks)

@@ -134,7 +134,7 @@ class LinesFigure:
         if logarithmic != self.logarithmic:
             self.logarithmic = logarithmic
             self.figure.yaxis[0].formatter = self.powers if logarithmic else self.plain
-        self.figure.yaxis[0].axis_label = lines.name
+        self.figure.yaxis[0].axis_label = look.literal(lines.name)
         data = self._data(lines, logarithmic)
         look.fit_constant(self.figure, data["low"], data["high"], logarithmic=logarithmic)
         self._draw(lines)

@@ -108,6 +108,13 @@ def powers() -> CustomJSTickFormatter:
     return CustomJSTickFormatter(code=POWERS)
 
 
+def literal(name: str) -> str:
+    """A name as Bokeh is to draw it: what stands between $$ or the like it would set as TeX."""
+    for start in ("$$", "\\(", "\\["):
+        name = name.replace(start, f"{start[0]}\N{ZERO WIDTH SPACE}{start[1]}")
+    return name
+
+
 def move(span: Range, start: float, end: float) -> None:
     """Set both ends of a range at once, for the reset tool too."""
     span.update(start=start, end=end)

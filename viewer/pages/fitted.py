@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from ...sketch.errors import RankscopeError
 from ..figures import HeatmapFigure
 from ..session import Session
 from .page import Page
@@ -30,5 +33,6 @@ class Fitted:
         size = self._heatmap.size()
         if max(abs(size[0] - self.size[0]), abs(size[1] - self.size[1])) > RESIZED_PX:
             self.size = size
-            with self._session.follower.lock:
+            # What cannot be shown was told when it was asked for.
+            with self._session.follower.lock, suppress(RankscopeError):
                 self._page.show()

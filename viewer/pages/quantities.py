@@ -92,7 +92,8 @@ class Quantities:
         """Bring everything up to date."""
         self.training.show()
         choice, version = self.session.choice, self.session.follower.version
-        asked = (version, choice.quantity, choice.module, choice.pattern, choice.scale)
+        asked = version, choice.quantity, choice.module, choice.pattern, choice.scale
+        asked = *asked, self._selected
         if self._drawn.due("quantity", *asked, self._frame.size):
             try:
                 self._load()
@@ -105,6 +106,12 @@ class Quantities:
             self._show_at_step()
         self.session.follow()
         self.twins.show()
+
+    @property
+    def _selected(self) -> str:
+        """The name of the selected site; empty where none is that the run has."""
+        sites, site = self.session.follower.sites(), self.session.choice.site
+        return str(sites.loc[site, "name"]) if site in sites.index else ""
 
     def _load(self) -> None:
         """Ask for the chosen quantity.
@@ -131,7 +138,7 @@ class Quantities:
 
     def _show_lines(self, name: str, parts: Sequence[Part]) -> None:
         session, choice = self.session, self.session.choice
-        drawn = parts[: quantities.MOST]
+        drawn = quantities.drawn(parts, self._selected)
         self.held, self.curves = None, quantities.load_curves(session.run, name, drawn)
         logarithmic = choice.scale == "log2" or (
             not choice.scale and quantities.is_wide(self.curves.values)
@@ -164,7 +171,7 @@ class Quantities:
     def _site_of(self, part: Part) -> str:
         """The label of a site of that module or parameter; empty where there is none."""
         sites = self.session.follower.sites()
-        name = re.split(r"[\[#]", part.of)[0]
+        name = quantities.bare(part.of)
         pairs = zip(sites.index, sites["name"], strict=True)
         return next((str(label) for label, own in pairs if own == name), "")
 

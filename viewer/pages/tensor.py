@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
 import param
 
 from ...sketch.derive import MAIN
+from ...sketch.errors import RankscopeError
 from .. import life, markup, series, words
 from ..beside import curves_table, exponents_table
 from ..figures import ComparedExponents, CurvesFigure, FacetsFigure, LifeFigure, LinesFigure
@@ -97,7 +99,8 @@ class Tensor:
     def _measured(self) -> None:
         """Fit the cells to the frame once it has another size, which it also has while hidden."""
         if self.session.choice.page == self.name:
-            with self.session.follower.lock:
+            # What cannot be shown was told when it was asked for.
+            with self.session.follower.lock, suppress(RankscopeError):
                 self.show()
 
     def show(self) -> None:
@@ -129,8 +132,8 @@ class Tensor:
         steps, step = self.session.drawn(), self.session.choice.step
         at = int(np.abs(steps - step).argmin()) if step is not None and len(steps) else 0
         place = "no step" if step is None else f"step {step}"
-        if len(steps):
-            place += f" · {words.thousands(at + 1)} of {words.count(len(steps), 'step')}"
+        if len(steps) and step is not None:
+            place += f" · {words.thousands(at + 1)} of {words.thousands(len(steps))}"
         alerts = self.session.alert_steps()
         told = "no alert at this tensor"
         if len(alerts):

@@ -116,7 +116,10 @@ class Visited:
         pause = "Go on" if session.paused else "" if finished else "Pause"
         self.told.pause = pause
         self.told.header = markup.header(
-            session.run.name, folder=words.place(session.run.path.parent), index=session.index
+            session.run.name,
+            folder=words.place(session.run.path.parent),
+            index=session.index,
+            theme=session.choice.theme,
         )
         self.told.chips = markup.chips(
             attempt=attempts - 1 if last is None else int(last["attempt"]),

@@ -13,28 +13,33 @@ import panel as pn
 from bokeh.events import RangesUpdate, Reset
 from bokeh.models import Range1d
 
-from ...sketch.derive import MAIN
+from ...sketch.errors import SettingError
 from ...sketch.formats import FORMATS, number_format
+from ...store.logframe import SCALARS
 from ...store.query import Run
 from .. import markup, series, spectrum
 from ..figures import Crosshair, ExponentsFigure, HeatmapFigure, LinesFigure, colours, look
 from ..grid import Grid, is_logarithmic
 from ..reading import Readings, of_training
 from ..views.themes import variables
+from ..views.widgets import WIDGET_CSS
 from .opening import source_of
 from .source import Data, Source, Training, one_kind
 from .training import training_lines
 
-CSS = f":host {{ {variables(colours.LIGHT)}}}" + Path(__file__).parents[1].joinpath(
-    "style.css"
-).read_text(encoding="utf-8")
+CSS = Path(__file__).parents[1].joinpath("style.css").read_text(encoding="utf-8")
 LOSS = "loss"
 Chosen = tuple[str, int | None]
 """A site, or none, and a step."""
 
 
 def explore(
-    data: Data, *, kind: str = "", statistic: str = "rms", training: Training = LOSS
+    data: Data,
+    *,
+    kind: str = "",
+    statistic: str = "rms",
+    training: Training = LOSS,
+    theme: str = "",
 ) -> Explorer:
     """A panel to look around in: `pn.extension()` once, then `explore(run)` as a cell's last line.
 
@@ -46,8 +51,19 @@ def explore(
         kind: which kind of site comes first; activations by default, and the panel's menu has all.
         statistic: which statistic comes first.
         training: a training statistic, or numbers by step; of a run that has none, nothing.
+        theme: light or dark; by default as Panel is, `pn.extension(theme="dark")`.
+
+    Raises:
+        SettingError: there is no such theme or kind, or `data` is neither a run nor a LogFrame.
     """
-    return Explorer(data, kind=kind, statistic=statistic, training=training)
+    return Explorer(data, kind=kind, statistic=statistic, training=training, theme=theme)
+
+
+def _theme(name: str) -> colours.Theme:
+    name = name or ("dark" if pn.config.theme == "dark" else "light")
+    if name not in colours.THEMES:
+        raise SettingError(f"`theme` must be one of {', '.join(colours.THEMES)}, got {name!r}.")
+    return colours.THEMES[name]
 
 
 class Explorer(pn.viewable.Viewer):
@@ -55,10 +71,18 @@ class Explorer(pn.viewable.Viewer):
 
     # `Any`: what a Viewer takes.
     def __init__(
-        self, data: Data, *, kind: str, statistic: str, training: Training, **settings: Any
+        self,
+        data: Data,
+        *,
+        kind: str,
+        statistic: str,
+        training: Training,
+        theme: str,
+        **settings: Any,
     ) -> None:
         """Build the figures and show the whole run."""
         super().__init__(**settings)
+        self.theme = _theme(theme)
         self.source: Source = source_of(data)
         self.run = data if isinstance(data, Run) else None
         self.site = ""
@@ -82,15 +106,16 @@ class Explorer(pn.viewable.Viewer):
         return next(iter(training_lines(self.source, training)), None)
 
     def _build(self) -> None:
-        self.crosshair, self.pinned = Crosshair(), look.pinned()
+        self.crosshair, self.pinned = Crosshair(self.theme), look.pinned(self.theme)
         self.steps = Range1d(start=0, end=1)
         shared: dict[str, Any] = {
             "steps": self.steps, "crosshair": self.crosshair.line, "pinned": self.pinned,
+            "theme": self.theme,
         }  # fmt: skip
         self.training = LinesFigure("training", **shared, height=130)
         self.heatmap = HeatmapFigure(**shared)
         self.ranks = LinesFigure("ranks", **shared, height=150)
-        self.exponents = ExponentsFigure()
+        self.exponents = ExponentsFigure(theme=self.theme)
         self.heatmap.on_cell(self.select_cell)
         for lines in (self.training, self.ranks):
             lines.on_step(self.select_step)
@@ -102,21 +127,24 @@ class Explorer(pn.viewable.Viewer):
 
     def _controls(self, kind: str, statistic: str) -> None:
         formats = {"its own": ""} | {name: name for name in FORMATS}
+        style = {"stylesheets": [f":host {{ {variables(self.theme)}}}{WIDGET_CSS}"]}
         self.kind = pn.widgets.Select(
-            label="Kind", options=self.source.kinds, value=kind, width=170
+            label="Kind", options=self.source.kinds, value=kind, width=170, **style
         )
-        statistics = [*dict.fromkeys((statistic, *MAIN))] if self.run else [statistic]
+        statistic = statistic if self.run else SCALARS.get(statistic, statistic)
+        statistics = [*dict.fromkeys((statistic, *self.source.statistics))]
         self.statistic = pn.widgets.Select(
-            label="Statistic", options=statistics, value=statistic, width=130
+            label="Statistic", options=statistics, value=statistic, width=130, **style
         )
-        self.format = pn.widgets.Select(label="Compare with", options=formats, width=150)
-        self.undo = pn.widgets.Button(label="← Back", width=80, align="end", disabled=True)
+        self.format = pn.widgets.Select(label="Compare with", options=formats, width=150, **style)
+        self.undo = pn.widgets.Button(label="← Back", width=80, align="end", disabled=True, **style)
         self.kind.param.watch(lambda _: self.show_grid(), "value")
         self.statistic.param.watch(lambda _: self.draw(), "value")
         self.format.param.watch(lambda _: self.show_selection(), "value")
         self.undo.on_click(lambda _: self.back())
-        self.told = pn.pane.HTML("", stylesheets=[CSS], sizing_mode="stretch_width")
-        self.title = pn.pane.HTML("", stylesheets=[CSS], sizing_mode="stretch_width")
+        sheets = [f":host {{ {variables(self.theme)}}}{CSS}"]
+        self.told = pn.pane.HTML("", stylesheets=sheets, sizing_mode="stretch_width")
+        self.title = pn.pane.HTML("", stylesheets=sheets, sizing_mode="stretch_width")
         self.beside = pn.Column(sizing_mode="stretch_width", visible=False)
 
     def _lay_out(self) -> pn.viewable.Viewable:
@@ -124,8 +152,10 @@ class Explorer(pn.viewable.Viewer):
             return pn.pane.Bokeh(figure, sizing_mode="stretch_width")
 
         self.beside.objects = [place(self.exponents.layout), self.told]
-        self.of_ranks = place(self.ranks.figure)
-        self.of_ranks.visible = False
+        # In a column: a pane takes its visibility back from its figure (panel 1.9.4).
+        self.of_ranks = pn.Column(
+            place(self.ranks.figure), sizing_mode="stretch_width", visible=False
+        )
         left = [] if self._losses is None else [place(self.training.figure)]
         left += [place(self.heatmap.figure), self.of_ranks]
         return pn.Column(
@@ -136,6 +166,8 @@ class Explorer(pn.viewable.Viewer):
                 sizing_mode="stretch_width",
             ),
             sizing_mode="stretch_width",
+            # A notebook may be dark where Panel does not know it.
+            styles={"background": self.theme.surface},
         )
 
     # What the user does.
@@ -197,7 +229,7 @@ class Explorer(pn.viewable.Viewer):
             self.statistic.value, kind=self.kind.value, name="", view="merged", scale="",
             steps=self.zoom, size=self.heatmap.size(),
         )  # fmt: skip
-        limits = colours.limits(cells.usual(), diverging=cells.signed)
+        limits = colours.limits(cells.usual(), diverging=cells.signed, theme=self.theme)
         self.heatmap.figure.height = int(np.clip(len(cells.names) * 16, 160, 400)) + 46
         self.heatmap.show(cells, limits, statistic=self.statistic.value)
         if self._losses is None:

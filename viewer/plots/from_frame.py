@@ -18,7 +18,7 @@ from ...sketch.formats import FORMATS
 from ...sketch.ranges import QUESTIONS
 from ...sketch.shared_scales import number_formats_named
 from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
-from ...store.logframe import KINDS, SCALARS
+from ...store.logframe import COUNTED, KINDS, ORIGIN, SCALARS, parted
 from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
 from ...store.record import SiteInfo
 from ...store.selection import choose_sites
@@ -49,7 +49,9 @@ class FrameSource:
         # `Any`: pandas does not know that a first level of columns gives a frame.
         meta: Any = frame["metadata"]
         self._step = meta["step"].to_numpy(np.int64)
-        self._infos, self._rows = _sites(meta)
+        origin = frame.attrs.get(ORIGIN)
+        is_ours = isinstance(origin, dict) and "mixed" not in origin
+        self._infos, self._rows = _sites(meta, is_ours=is_ours)
         self._labels = [one.label for one in self._infos]
         counts: Any = frame["exponent_counts"]
         bins = sorted(int(n) for n in counts.columns if np.isfinite(float(n)))
@@ -60,6 +62,13 @@ class FrameSource:
         self._counts = np.stack([named.get(float(e), nothing) for e in self._exponents], axis=1)
         self._under, self._over = named[-np.inf], named[np.inf]
         self._scalars: Any = frame["scalar_stats"]
+        self._bad = _not_finite(self._scalars)
+        """bool [rows]: whether the tensor is not finite; None where nothing tells."""
+
+    @property
+    def statistics(self) -> list[str]:
+        """Those of its tensors, by our names."""
+        return [SCALARS.get(str(one), str(one)) for one in self._scalars if one not in COUNTED]
 
     @property
     def kinds(self) -> list[str]:
@@ -170,22 +179,25 @@ class FrameSource:
     def curves(
         self, statistic: str, sites: Sequence[str], *, steps: tuple[int, int] | None, view: View
     ) -> curves.Curves:
-        """A statistic of some sites over steps; an infinite one says that elements were."""
+        """A statistic of some sites over steps, and where they were not finite."""
         _merged(view)
         column = self._scalars[self._column(statistic)].to_numpy(np.float64)
+        wrong = np.isinf(column) if self._bad is None else self._bad
         every = np.unique(self._step[np.concatenate([self._rows_of(site) for site in sites])])
         every = every[_within(every, steps)]
         values = np.full((len(every), len(sites)), np.nan)
+        bad = list[NDArray[np.int64]]()
         for place, site in enumerate(sites):
             rows = self._rows_of(site)
             rows = rows[np.isin(self._step[rows], every)]
             values[np.searchsorted(every, self._step[rows]), place] = column[rows]
+            bad.append(np.unique(self._step[rows[wrong[rows]]]))
         return curves.Curves(
             statistic=SCALARS.get(statistic, statistic),
             names=[words.site_name(site) for site in sites],
             steps=every,
             values=np.where(np.isinf(values), np.nan, values),
-            bad=[every[np.isinf(line)] for line in values.T],
+            bad=bad,
         )
 
     def fit(self, site: str, step: int) -> pd.DataFrame | None:
@@ -279,10 +291,27 @@ def _check(frame: pd.DataFrame) -> None:
         )
 
 
-def _sites(meta: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
+# `Any`: pandas does not know that a first level of columns gives a frame.
+def _not_finite(scalars: Any) -> NDArray[np.bool_] | None:
+    """bool [rows]: whether a tensor surely has NaN or infinities; None where nothing tells.
+
+    Other statistics than these may be infinite where all elements are finite: tandv's overflow.
+    """
+    counts = [name for name in ("nan", "pos_inf", "neg_inf") if name in scalars]
+    if counts:
+        return (scalars[counts].to_numpy(np.float64) > 0).any(axis=1)
+    if "max_abs" not in scalars:
+        return None
+    largest = scalars["max_abs"].to_numpy(np.float64)
+    mean = scalars["mean"].to_numpy(np.float64) if "mean" in scalars else largest
+    return np.isinf(largest) | (np.isnan(largest) & np.isnan(mean))
+
+
+def _sites(meta: pd.DataFrame, *, is_ours: bool) -> tuple[list[SiteInfo], NDArray[np.intp]]:
     """The sites of a frame as they come, and for each row of which it is.
 
-    Several rows of one name and step are calls of one module, or elements of its output.
+    Several rows of one name and step are calls of one module, or elements of its output; of which
+    call and element a row is, rankscope writes into the name.
     """
     calls = meta.groupby(["tensor_type", "name", "step"], sort=False, observed=True).cumcount()
     keys = list(zip(meta["tensor_type"], meta["name"], calls, strict=True))
@@ -292,12 +321,13 @@ def _sites(meta: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
     for (theirs, name, call), order in place.items():
         state = str(theirs).startswith(STATE)
         dtype, module = facts[theirs, name, call]
+        own, slot, first = parted(str(name)) if is_ours else (str(name), "", 0)
         sites.append(
             SiteInfo(
                 kind="optimizer_state" if state else KINDS.get(str(theirs), str(theirs)),
-                name=str(name),
-                slot=str(theirs).removeprefix(STATE) if state else "",
-                occurrence=int(call),
+                name=own,
+                slot=str(theirs).removeprefix(STATE) if state else slot,
+                occurrence=first + int(call),
                 dtype=str(dtype),
                 module=str(module),
                 order=order,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...sketch.derive import MAIN
 from ...sketch.errors import SettingError
 from ...sketch.table import FIRST_EXPONENT, LAST_EXPONENT
 from ...store.selection import choose_sites
@@ -39,6 +40,11 @@ class RunSource:
     def kinds(self) -> list[str]:
         """Of its sites, in the order of execution."""
         return list(dict.fromkeys(self.run.sites()["kind"]))
+
+    @property
+    def statistics(self) -> list[str]:
+        """Those that the store keeps ready."""
+        return list(MAIN)
 
     def choose(self, *, kind: Many, name: str | None, site: Many) -> list[str]:
         """Labels of sites, in the order of execution."""

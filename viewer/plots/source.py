@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 
 Data = Run | pd.DataFrame
 """What can be drawn: an open run, or a frame in the schema of Track & Visualize."""
-Training = str | pd.Series | pd.DataFrame
-"""A training statistic of a run by name, or columns of numbers whose index are steps."""
+
+
+class TrainingStats(Protocol):
+    """Training statistics as Track & Visualize has them; `val_loss` may be there, too."""
+
+    steps: Sequence[int]
+    train_loss: Sequence[float]
+
+
+Training = str | pd.Series | pd.DataFrame | TrainingStats
+"""A training statistic of a run by name, columns of numbers whose index are steps, or tandv's."""
 Many = str | Sequence[str] | None
 
 
@@ -36,6 +45,11 @@ class Source(Protocol):
     @property
     def kinds(self) -> list[str]:
         """Of its sites, in the order in which they come."""
+        ...
+
+    @property
+    def statistics(self) -> list[str]:
+        """Those of its tensors, by our names."""
         ...
 
     def choose(self, *, kind: Many, name: str | None, site: Many) -> list[str]:

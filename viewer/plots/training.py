@@ -8,6 +8,7 @@ import holoviews as hv
 import numpy as np
 import pandas as pd
 
+from ...sketch.errors import SettingError
 from .. import series
 from ..figures import colours
 from . import look
@@ -15,7 +16,7 @@ from . import look
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .source import Source, Training
+    from .source import Source, Training, TrainingStats
 
 STEP = hv.Dimension("step")
 HEIGHT = 190
@@ -101,7 +102,32 @@ def training_lines(source: Source, training: Training) -> Sequence[series.Lines]
     if isinstance(training, str):
         return [source.training(training)]
     frame = training.to_frame() if isinstance(training, pd.Series) else training
+    if not isinstance(frame, pd.DataFrame):
+        frame = _frame_of(frame)
     return [_given(numbers.dropna(), str(name)) for name, numbers in frame.items()]
+
+
+def _frame_of(given: TrainingStats) -> pd.DataFrame:
+    """The columns that are there, by step.
+
+    Raises:
+        SettingError: it is nothing of that kind, or its columns are not as long as its steps.
+    """
+    steps = getattr(given, "steps", None)
+    columns = {
+        name: values
+        for name in ("train_loss", "val_loss")
+        if (values := getattr(given, name, None)) is not None
+    }
+    if steps is None or not columns:
+        raise SettingError(
+            "`training` takes the name of a statistic, a Series or a DataFrame whose index are "
+            f"steps, or a TrainingStats of tandv, got {type(given).__name__}."
+        )
+    for name, values in columns.items():
+        if len(values) != len(steps):
+            raise SettingError(f"{name} has {len(values)} numbers for {len(steps)} steps.")
+    return pd.DataFrame(columns, index=pd.Index(steps), dtype=np.float64)
 
 
 def _given(numbers: pd.Series, name: str) -> series.Lines:

@@ -8,7 +8,7 @@ from .. import markup
 from ..pages.ranks import Ranks
 from .selection import training_view
 from .twins import twin
-from .widgets import button, card, cards, figure, select, text
+from .widgets import button, card, cards, column, figure, select, text
 
 
 def ranks_view(page: Ranks) -> pn.FlexBox:
@@ -33,13 +33,16 @@ def ranks_view(page: Ranks) -> pn.FlexBox:
                 gap="10px",
                 margin=(8, 0, 0, 0),
             ),
-            text(told.param.title, margin=(10, 0, 2, 0)),
-            text(told.param.legend),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
-            figure(page.heatmap.figure),
-            twin(page.twins, "rank_map"),
-            text(told.param.summary),
-            text(told.param.numbers, margin=(6, 0, 0, 0)),
+            column(
+                text(told.param.title, margin=(10, 0, 2, 0)),
+                text(told.param.legend),
+                figure(page.heatmap.figure),
+                twin(page.twins, "rank_map"),
+                text(told.param.summary),
+                text(told.param.numbers, margin=(6, 0, 0, 0)),
+                visible=told.param.problem.rx.not_(),
+            ),
             flex="4 1 640px",
         ),
         card(

@@ -78,14 +78,8 @@ class Shell:
                 text(told.param.header, sizing_mode=None),
                 text(told.param.links, sizing_mode=None),
                 self._steps(),
-                text(told.param.chips, sizing_mode=None, styles={"margin-left": "auto"}),
-                button(
-                    told.param.pause,
-                    visited.pause_or_resume,
-                    visible=told.param.pause.rx.bool(),
-                    margin=0,
-                ),
-                gap="4px 18px",
+                self._doing(),
+                gap="4px 12px",
                 align_items="center",
             ),
             text(told.param.problem.rx.pipe(markup.problem), visible=told.param.problem.rx.bool()),
@@ -94,6 +88,24 @@ class Shell:
         )
         told.param.watch(lambda *_: self._mount(), ["page"])
         self._mount()
+
+    def _doing(self) -> pn.FlexBox:
+        """How the run is doing, and the button that stops and goes on: these stay together."""
+        told = self.visited.told.param
+        return pn.FlexBox(
+            text(told.chips, sizing_mode=None),
+            button(
+                told.pause,
+                self.visited.pause_or_resume,
+                visible=told.pause.rx.bool(),
+                margin=0,
+            ),
+            gap="12px",
+            align_items="center",
+            flex_wrap="nowrap",
+            sizing_mode=None,
+            styles={"margin-left": "auto"},
+        )
 
     def _steps(self) -> pn.widgets.Button:
         """Where the steps are zoomed: which are visible, and the way back to all."""

@@ -171,7 +171,7 @@ def _steps(page: Tensor) -> pn.Column:
     row = {"sizing_mode": "stretch_width"}
     return column(
         pn.Row(
-            text(told.param.place, sizing_mode=None, width=180, margin=(6, 0, 0, 0)),
+            text(told.param.place, sizing_mode=None, width=190, margin=(6, 0, 0, 0)),
             button("◀", lambda: session.move(-1), margin=0, width=38, description="step before"),
             slider,
             button("▶", lambda: session.move(1), margin=0, width=38, description="step after"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,9 @@ def several(
     """A menu for a part of the choice that is a list of at most so many."""
     parameter = session.choice.param[attribute]
 
-    def named(known: Sequence[str], values: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys([*known, *values]))
+    def named(known: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+        # Choices.js, which draws it, takes labels for HTML (bokeh 3.9).
+        return {escape(value): value for value in (*known, *values)}
 
     return pn.widgets.MultiChoice.from_param(
         parameter,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -13,6 +15,9 @@ from rankscope.viewer import words
 from rankscope.viewer.views import CONTENTS
 
 from .watching import COLOUR, SIZES
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+MARKUP = "<img src=gone onerror=document.body.dataset.hacked=1>"
 
 
 def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: Path) -> None:
@@ -26,6 +31,22 @@ def test_the_index_leads_to_a_run(visit: Callable, start: Callable, broken_job: 
     folder = words.place(broken_job.parent)
     assert page.page.title() == f"gpt-small in {folder} – rankscope"
     page.page.wait_for_url("**/?run=broken&kind=activation&site=*")
+
+
+def test_the_colours_stay_from_the_index_to_a_run_and_back(
+    visit: Callable, start: Callable, broken_job: Path
+) -> None:
+    page = visit(start(broken_job.parent).address)
+    page.page.goto(page.address + "?theme=dark")
+
+    page.page.get_by_role("link", name="gpt-small").click()
+    page.settle()
+
+    page.page.wait_for_url("**/?run=broken&theme=dark&kind=activation&site=*")
+    page.page.get_by_title("All runs").click()
+    page.page.wait_for_url("**/?theme=dark")
+    page.page.get_by_role("link", name="gpt-small").wait_for()
+    assert page.page.evaluate(GROUND) == "rgb(14, 19, 24)"
 
 
 def test_a_click_on_a_finding_selects_its_site_and_step(
@@ -63,6 +84,32 @@ def test_what_a_hostile_job_says_is_shown_as_text(
     assert page.page.locator("img").count() == 0
     page.page.get_by_role("button", name="It is <img").click()
     page.sees("This run has no site")
+    assert page.page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("key", ["step", "draw"])
+def test_what_an_address_says_is_shown_as_text(visit: Callable, key: str) -> None:
+    page = visit()
+
+    page.open(f"?page=map&{key}={quote(MARKUP)}")
+
+    page.sees(f"The address says {key}={MARKUP}, which cannot be used.")
+    assert page.page.locator("img").count() == 0
+
+
+def test_the_name_of_a_folder_is_shown_as_text(
+    visit: Callable, start: Callable, broken_job: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "other", MARKUP):
+        shutil.copytree(broken_job, tmp_path / name)
+    page = visit(start(tmp_path).address)
+
+    page.open(f"?run=one&page=compare&with=other&also={quote('<img src=away>')}")
+
+    page.page.get_by_placeholder("further runs").click()
+    page.page.locator(".choices__item", has_text=MARKUP).first.click()
+    page.page.wait_for_url(f"**also=*{quote(MARKUP, safe='')}*")
+    page.settle()
     assert page.page.locator("img").count() == 0
 
 
@@ -104,19 +151,24 @@ def test_each_page_fits_the_width_of_the_screen(visit: Callable) -> None:
             page.page.set_viewport_size({"width": width, "height": height})
             page.settle()
             assert page.page.evaluate("document.documentElement.scrollWidth") <= width
+            told = page.page.locator(".chip").last.bounding_box()
+            pause = page.page.get_by_role("button", name="Pause").bounding_box()
+            assert told is not None
+            assert pause is not None
+            assert pause["x"] > told["x"]  # nothing of how the run does stands in a line of its own
+            assert pause["y"] < told["y"] + told["height"]
 
 
 def test_the_other_theme_is_a_link_that_keeps_what_is_chosen(visit: Callable) -> None:
     page = visit()
     page.open("?page=map&step=40")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    assert page.page.evaluate(ground) == "rgb(244, 246, 248)"
+    assert page.page.evaluate(GROUND) == "rgb(244, 246, 248)"
 
     page.page.get_by_role("link", name="Dark").click()
 
     page.page.wait_for_url("**/?page=map&theme=dark&*step=40*")
     page.settle()
-    assert page.page.evaluate(ground) == "rgb(14, 19, 24)"
+    assert page.page.evaluate(GROUND) == "rgb(14, 19, 24)"
     assert page.page.evaluate(COLOUR, [45, 17.5])[:3] == [0xE8, 0x20, 0x7F]
     page.page.get_by_role("link", name="Light").click()
     page.page.wait_for_url("**/?page=map&kind*step=40*")

@@ -19,6 +19,10 @@ def test_every_page_of_an_empty_run_says_that_it_is_empty(
     for entry in CONTENTS:
         page.open(f"?page={entry.name}")
         assert page.page.get_by_role("link", name=entry.title).get_attribute("aria-current")
+        # An empty frame with numbers at its axes would look like a plot.
+        assert page.page.locator("[data-plot=rank_map], [data-plot=heatmap]").locator(
+            "visible=true"
+        ).count() == 0  # fmt: skip
 
 
 def test_one_step_is_enough_for_every_page(

@@ -126,8 +126,9 @@ def test_many_steps_are_taken_together_and_it_says_so(
 ) -> None:
     monkeypatch.setattr(fitting, "AT_ONCE", 36 * 10)
 
-    page = open_formats(broken_job, over="steps")
+    page = open_formats(broken_job, over="steps", formats="e4m3,mxfp8_e4m3")
 
+    assert "(mxfp8_e4m3) 36 sites, for these are told step by step" in plain(page.told.reasons)
     assert "the worst of 10 stretches of steps 0–59, each as a whole" in page.told.answer
     assert "(step" not in page.told.table
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bokeh.embed.util import contains_tex_string
 from bokeh.events import RangesUpdate, Reset, Tap
 
 from rankscope.logframe import import_logframe
@@ -84,11 +85,31 @@ def test_the_row_of_the_selection_is_named(tmp_path: Path, open_page: Callable) 
     axis: Any = page.heatmap.figure.yaxis[0]
     assert len(grid_of(page).names) > 40  # each third row is named
     assert axis.ticker.ticks[:4] == [0.5, 3.5, 6.5, 9.5]
+    assert axis.ticker.ticks[-2:] == [54.5, 59.5]  # the last row is named, none beside it
 
     tap(page.heatmap.figure, 30, 5.5)
 
     assert axis.ticker.ticks[:3] == [0.5, 5.5, 9.5]
     assert axis.major_label_overrides[5.5]
+
+
+@pytest.mark.parametrize("name", ["$$\\frac{1}{2}$$", "\\(loss\\)", "\\[loss\\]"])
+def test_names_are_no_formulas(new_job: Callable, open_page: Callable, name: str) -> None:
+    job = new_job(bad_step=None)
+    job.training = lambda step, rank: {name: step + rank}
+    named = replace(job.sites[-1], name=name)
+    job.index = np.array(job.writer.catalog.add_sites([*job.sites[:-1], named]), np.intp)
+    job.commit(range(3))
+
+    page = open_page(job.path, kind=named.kind, training=name)
+
+    drawn = [
+        page.training.lines.figure.yaxis[0].axis_label,
+        *page.heatmap.figure.yaxis[0].major_label_overrides.values(),
+    ]
+    assert contains_tex_string(name)
+    assert not any(contains_tex_string(one) for one in drawn)
+    assert sum(one.replace("\N{ZERO WIDTH SPACE}", "") == name for one in drawn) == 2
 
 
 def test_a_loss_without_neighbours_is_a_dot(new_job: Callable, open_pages: Callable) -> None:

@@ -50,6 +50,22 @@ def test_a_number_is_a_line_for_each_module_and_part(
     assert list(page.twins.tables["quantity"].frame().columns) == [ACT, "blocks.1.mlp.up (tp=0)"]
 
 
+def test_the_selected_site_is_among_the_lines(
+    open_quantities: Callable[..., Quantities], derived_job: Path
+) -> None:
+    last = "blocks.3.mlp.act"
+    page = open_quantities(derived_job, quantity="output_norm")
+    first = plain(page.told.legend)
+    assert last not in first
+
+    page.session.select_site(f"activation:{last}")
+
+    assert plain(page.told.legend).endswith(f" {last}")
+    assert page.told.summary.endswith("12 more not drawn: a name filter chooses others.</p>")
+    page.session.clear()
+    assert plain(page.told.legend) == first
+
+
 def test_where_a_bound_was_passed_is_marked(
     open_quantities: Callable[..., Quantities], derived_job: Path
 ) -> None:

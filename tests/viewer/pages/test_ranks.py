@@ -225,6 +225,21 @@ def test_of_two_ranks_none_is_named_unless_its_past_tells() -> None:
     ]
 
 
+def test_who_parts_at_last_comes_before_who_usually_differs_by_chance(
+    open_ranks: Callable[..., Ranks], new_job: Callable
+) -> None:
+    # Tensors are made anew every 30 steps: by chance some usually differ a little.
+    job = new_job(bad_step=40, bad_rank=13, ranks=20, hold=30, ranked=True)
+    job.commit(range(45))
+
+    page = open_ranks(job.path)
+
+    told = rows(page.told.outliers)
+    assert len(told) > 1
+    assert told[0].startswith("blocks.2.mlp.act activation 13 ")
+    assert page.site == SITE
+
+
 def test_of_two_ranks_the_page_names_the_one_that_left_its_past(
     open_ranks: Callable[..., Ranks], new_job: Callable
 ) -> None:

@@ -61,7 +61,7 @@ def test_the_header_tells_how_the_run_is_doing(new_job: Callable, open_pages: Ca
     told = open_pages(job.path).told
 
     assert plain(told.header).startswith("rankscope gpt-small in ")
-    assert plain(told.chips).startswith("live attempt 0 ▲ late: step 4 , 1 min ago")
+    assert plain(told.chips).startswith("live ▲ late: step 4 , 1 min ago")
     assert "▲ 2 of 4 ranks; missing: 1, 3" in plain(told.chips)
 
 
@@ -73,7 +73,7 @@ def test_the_header_tells_of_ranks_that_were_lost(new_job: Callable, open_pages:
 
     pages = open_pages(job.path, page="triage")
 
-    assert plain(pages.told.chips).startswith("▲ ranks lost: 1 (last seen in step 4) attempt 0")
+    assert plain(pages.told.chips).startswith("▲ ranks lost: 1 (last seen in step 4) step 4 ")
     state = plain(pages.page.told.state)
     assert "The job did not end well: ranks lost: 1 (last seen in step 4); no rule found" in state
 

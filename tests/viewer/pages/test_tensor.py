@@ -29,7 +29,7 @@ def test_the_slider_has_a_place_for_each_recorded_step(
     job.commit(range(45))
     page = open_page(job.path, page="tensor", kind="activation", site=ORIGIN, step=20)
     assert (page.told.last, page.told.at) == (4, 2)
-    assert plain(page.told.place) == "step 20 · 3 of 5 steps"
+    assert plain(page.told.place) == "step 20 · 3 of 5"
 
     page.go_to(3)
 
@@ -163,6 +163,15 @@ def test_without_alerts_there_is_nothing_to_go_to(broken_job: Path, open_page: C
     assert "no alert at this tensor" in page.told.alerts
 
 
+def test_names_of_edges_are_legible_above_bars_and_hatches(
+    broken_job: Path, open_page: Callable
+) -> None:
+    page = open_page(broken_job, page="tensor", site=ORIGIN, step=20, theme="dark")
+
+    assert {name.background_fill_color for name in page.beside.exponents.names} == {"#161c23"}
+    assert all(name.background_fill_alpha >= 0.8 for name in page.beside.exponents.names)
+
+
 def test_a_histogram_can_be_a_line_and_count_elements(
     broken_job: Path, open_page: Callable
 ) -> None:
@@ -186,6 +195,7 @@ def test_without_a_tensor_it_says_how_to_choose_one(new_job: Callable, open_page
     page = open_page(job.path, page="tensor")
 
     assert "No tensor is chosen. Open the Map" in plain(page.selection.told.cell)
+    assert plain(page.told.place) == "no step"
     assert page.shown is None
 
 
@@ -331,6 +341,18 @@ def test_a_site_that_there_is_not_draws_nothing(broken_job: Path, open_pages: Ca
     assert not pages.page.selection.told.there
     pages.session.choice.site = ORIGIN
     assert pages.page.selection.told.there
+
+
+@pytest.mark.parametrize("asked", [{"format": "bogus"}, {"statistic": "bogus"}])
+def test_what_cannot_be_shown_is_told_once_whatever_size_the_page_gets(
+    broken_job: Path, open_pages: Callable, asked: dict[str, str]
+) -> None:
+    pages = open_pages(broken_job, page="tensor", site=ORIGIN, step=20, **asked)
+    assert "'bogus'" in pages.told.problem
+
+    pages.page.life.figure.trigger("inner_width", 600, 500)
+
+    assert "'bogus'" in pages.told.problem
 
 
 def test_where_a_site_was_not_observed_the_nearest_step_is_named(
