@@ -150,13 +150,13 @@ class Names:
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The user's module inside DistributedDataParallel, DataParallel, DeepSpeed, torch.compile."""
     deepspeed: Any = sys.modules.get("deepspeed.runtime.engine")
-    parallel = (
+    parallel: tuple[Any, ...] = (
         *(torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel),
         *([] if deepspeed is None else [deepspeed.DeepSpeedEngine]),
     )
     while True:
         if isinstance(model, parallel):
-            model = model.module
+            model = model.module  # pyright: ignore[reportAssignmentType]  # it is one
         elif hasattr(model, "_orig_mod"):
             model = model._orig_mod  # pyright: ignore[reportAssignmentType]  # a compiled module
         else:

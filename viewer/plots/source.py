@@ -28,8 +28,10 @@ Data = Run | pd.DataFrame
 class TrainingStats(Protocol):
     """Training statistics as Track & Visualize has them; `val_loss` may be there, too."""
 
-    steps: Sequence[int]
-    train_loss: Sequence[float]
+    @property
+    def steps(self) -> Sequence[int]: ...
+    @property
+    def train_loss(self) -> Sequence[float | None]: ...
 
 
 Training = str | pd.Series | pd.DataFrame | TrainingStats
