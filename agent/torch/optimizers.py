@@ -18,6 +18,7 @@ import torch
 
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
+from .eager import eager
 from .groups import Group, Member
 from .ledger import Ledger
 from .local import gradient_of, placement_of, slot_of
@@ -144,6 +145,7 @@ class ParameterHooks:
             self._keep(self._parameters)
             self._recorder.barrier()
 
+    @eager
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
@@ -168,6 +170,7 @@ class ParameterHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("Gradients could not be read before the update", error)
 
+    @eager
     def _after_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
