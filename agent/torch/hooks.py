@@ -104,9 +104,11 @@ class ModuleHooks:
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
         self._print_token = compiled.watched_by(_CompiledPrint(self, recorder, "prints", ""))
         self._tokens += [self._root_token, self._print_token]
-        self._chosen = [
-            (name, module) for name, module in names.modules() if _is_chosen(module, modules)
-        ]
+        chosen = [pair for pair in names.modules() if _is_chosen(pair[1], modules)]
+        scripted = {module for _, module in chosen if isinstance(module, torch.jit.ScriptModule)}
+        self._chosen = [(name, module) for name, module in chosen if module not in scripted]
+        self._without = [name for name, module in chosen if module in scripted]
+        """Those that take no hooks."""
 
     def attach(self) -> None:
         """Put the hooks on the model."""
@@ -117,6 +119,10 @@ class ModuleHooks:
             self._attach(name, module)
         for root in self._roots:
             self._handles.append(root.register_forward_hook(ends))
+        if self._without:
+            first, *others = self._without
+            more = f" (and {len(others)} more)" if others else ""
+            self._recorder.report(f"What {first}{more} returns is not seen: torch.jit compiled it")
 
     def remove(self) -> None:
         """Take all hooks off the model."""

@@ -63,6 +63,16 @@ def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [(name, getattr(wrapper, name)) for name in flatten()[0]]
 
 
+def weight_of(module: torch.nn.Module) -> torch.Tensor | None:
+    """What a module keeps as its `weight`; None where it keeps none, or computes it.
+
+    To ask a parametrised module for it would compute it once more: spectral norms go on by that.
+    """
+    own = dict(module.named_parameters(recurse=False)).get("weight")
+    kept = vars(module).get("weight") if own is None else own
+    return kept if isinstance(kept, torch.Tensor) else None
+
+
 def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """A parameter's gradient; Megatron's, which adds up in buffers of its own, too."""
     return parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)

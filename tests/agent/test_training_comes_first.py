@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,27 @@ def test_losses_are_the_same_to_the_last_bit(observed: Observed, train: Train) -
             for_nobody = type("Nobody", (), {"step": lambda *_, **__: None})()
             losses.append(train(for_nobody, model, optimizer, batches))
     assert losses[0] == losses[1]
+
+
+def test_a_weight_that_is_computed_is_not_computed_for_us(observed: Observed) -> None:
+    """Spectral norms go on with their power iteration whenever somebody asks for the weight."""
+    losses: list[list[float]] = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+        nn.utils.parametrizations.spectral_norm(model[1])
+        nn.utils.parametrizations.weight_norm(model[2])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        observing = observed.observe(model, optimizer) if watched else nullcontext()
+        with observing as scope:
+            for _ in range(4):
+                loss = model(torch.randn(6, 4)).square().mean()
+                loss.backward()
+                optimizer.step()
+                if scope is not None:
+                    scope.step()
+                losses.append([loss.item()])
+    assert losses[:4] == losses[4:]
 
 
 class Reads(TorchDispatchMode):
