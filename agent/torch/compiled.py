@@ -95,10 +95,11 @@ def _note(
 
 @torch.library.impl("rankscope::note_gradient", "default")
 @eager
-def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
+def _note_gradient(gradient: torch.Tensor | None, ticket: torch.Tensor, slot: str) -> None:
     number, occurrence = ticket.tolist()
     watcher = _watchers.get(number)
-    if watcher is not None and occurrence != NOT_RECORDED:
+    # The compiler hands over None where a function of the user's gives no gradient.
+    if gradient is not None and watcher is not None and occurrence != NOT_RECORDED:
         try:
             watcher.gradient_arrives(slot, occurrence, gradient)
         except Exception as error:  # never into the training loop: told in the run

@@ -58,9 +58,8 @@ def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     flatten = getattr(wrapper, "__tensor_flatten__", None)
     if type(wrapper) in PLAIN or flatten is None or type(wrapper).__name__ in ON_THEIR_WAY:
         return []
-    if wrapper.is_nested:  # the others say how long its parts are
-        return [("_values", wrapper._values)]
-    return [(name, getattr(wrapper, name)) for name in flatten()[0]]
+    names = ["_values"] if wrapper.is_nested else flatten()[0]  # its others hold no numbers
+    return [(name, getattr(wrapper, name)) for name in names]
 
 
 def weight_of(module: torch.nn.Module) -> torch.Tensor | None:

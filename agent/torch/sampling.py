@@ -45,7 +45,7 @@ def sample_of(tensor: torch.Tensor, stride: int, seed: int) -> torch.Tensor:
 def _clusters_of(tensor: torch.Tensor, count: int, size: int) -> NDArray[np.signedinteger[Any]]:
     """The memory of a contiguous tensor; not by `numpy()`, after which nobody could resize it."""
     held = (ctypes.c_byte * (count * size * tensor.itemsize)).from_address(tensor.data_ptr())
-    return np.frombuffer(held, f"i{tensor.itemsize}").reshape(count, size)
+    return np.ctypeslib.as_array(held).view(f"i{tensor.itemsize}").reshape(count, size)
 
 
 def _clusters(count: int, stride: int, seed: int, device: torch.device) -> torch.Tensor:

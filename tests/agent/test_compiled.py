@@ -24,6 +24,7 @@ pytestmark = [  # of the compiler itself
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
 
@@ -303,6 +304,38 @@ def test_an_output_that_the_loss_does_not_need_has_no_gradient(observed: Observe
     assert "activation:(root)[1]" in observed.labels()
     assert "activation_gradient:(root)[1]" not in observed.labels()
     assert observed.means("activation_gradient", "(root)", "0") == {0: 1.0}
+
+
+class Gate(torch.autograd.Function):
+    """Gives its first argument no gradient, as functions of users' own may."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.detach() * y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+def test_a_compiled_function_that_gives_no_gradient_has_none(observed: Observed) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = Gate.apply(self.gate(x), self.value(x))  # pyright: ignore
+            return out
+
+    model = Gated()
+    with observed.observe(model) as scope:
+        whole(model)
+        model(torch.ones(5, 8)).sum().backward()
+        scope.step()
+    assert scope.health()["tensors_unsupported"] == 0
+    assert "activation_gradient:value" in observed.labels()
+    assert "activation_gradient:gate" not in observed.labels()
 
 
 class WholeStep:

@@ -77,6 +77,24 @@ def test_a_weight_that_is_computed_is_not_computed_for_us(observed: Observed) ->
     assert losses[:4] == losses[4:]
 
 
+def test_where_numba_fails_torch_reads_tensors_and_the_log_says_so(
+    observed: Observed,
+    train: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails() -> None:
+        raise ImportError("Numba needs NumPy 2.4 or less")
+
+    monkeypatch.setattr("rankscope.agent.torch.meters.warm", fails)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(2, 4)])
+    assert "numba cannot be used, tensors are read some 20 times slower: Numba" in caplog.text
+    assert derive(observed.sketches(0)["activation:0"], "count") == 2 * 8
+
+
 class Reads(TorchDispatchMode):
     """Counts `.item()` and its like."""
 
