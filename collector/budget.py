@@ -110,9 +110,9 @@ class Budget:
             return Change(
                 rank=rank,
                 step=from_step,
-                text=f"Rank {rank} spends {share:.1%} of its time in the agent, above the budget "
-                f"of {self.share:.1%}, and stretching schedules further is of no use: observe "
-                "fewer modules or kinds.",
+                text=f"The agent adds {share:.1%} to the step time of rank {rank}, above the "
+                f"budget of {self.share:.1%}, and stretching schedules further is of no use: "
+                "observe fewer modules or kinds.",
             )
         wanted = math.ceil(min(stretch * share / (CALM * self.share), MAX_STRETCH))
         self._before = (stretch, share)
@@ -138,7 +138,7 @@ class Budget:
         return Change(
             rank=rank,
             step=from_step,
-            text=f"Rank {rank} spent {share:.2%} of its time in the agent; the budget is "
+            text=f"The agent added {share:.2%} to the step time of rank {rank}; the budget is "
             f"{self.share:.2%}. From step {from_step} on each site is sketched {often}.",
         )
 

@@ -17,7 +17,7 @@ import ctypes
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ...sketch.elements import BLOCK
 from ...sketch.reference import sketch_array
 from ...sketch.table import BINS, COUNTS, MOMENTS, SketchTable
-from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange
+from ..kernel.compiling import SOURCES, address_of, call_at, compiled, exchange, kept
 from ..kernel.dtypes import DTYPES, SIZES
 from ..kernel.items import (
     COLUMNS,
@@ -210,7 +210,7 @@ def _register() -> object:
     llvmlite.binding.add_symbol(_ADDRESSES, addresses.ctypes.data)
     signature = types.int64(types.CPointer(types.int64))
     with told_if_long(lambda: COMPILES):
-        handler = cfunc(signature, nopython=True, cache=True)(_handler_from(SOURCES))
+        handler = kept(partial(cfunc, signature, nopython=True), _handler_from(SOURCES))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler.ctypes), platform="cpu")
     return handler, owner, arrays, environment, addresses
 

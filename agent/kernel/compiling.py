@@ -31,6 +31,20 @@ def _sources() -> int:
 
 SOURCES = _sources()
 
+
+def kept(decorate, function):
+    """What a decorator of numba's makes of a function, on disk where a folder can be written.
+
+    Where none can, as in a read-only image, numba refuses; it is compiled at each start then.
+    """
+    try:
+        return decorate(cache=True)(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return decorate()(function)
+
+
 compiled = njit(nogil=True)
 """A function that others of ours call: it runs without the interpreter's lock."""
 reordered = njit(nogil=True, fastmath={"reassoc", "nsz", "contract"})

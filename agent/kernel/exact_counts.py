@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numba
 import numpy as np
@@ -30,7 +31,7 @@ from ...sketch.exact_counts import (
     FineExponents,
 )
 from ...sketch.table import FIRST_EXPONENT, Ints
-from .compiling import SOURCES, address_of, compiled
+from .compiling import SOURCES, address_of, compiled, kept
 from .dtypes import FLOAT32, FLOAT64, SIZES, WIDENED
 from .passes import INFINITY, MAGNITUDE, load_words, top_bit, widen
 
@@ -201,7 +202,7 @@ def _count_from(sources):
     return count
 
 
-_count = njit(nogil=True, cache=True)(_count_from(SOURCES))
+_count = kept(partial(njit, nogil=True), _count_from(SOURCES))
 _NO_THRESHOLDS = np.zeros(len(LOST), np.uint64)
 
 

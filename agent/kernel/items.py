@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numba
@@ -56,7 +56,7 @@ from ...sketch.table import (
 )
 from ..strides import CONTIGUOUS, Runs
 from ..turns import Doing, made_once
-from .compiling import LINE, SOURCES, address_of, compiled, take_next
+from .compiling import LINE, SOURCES, address_of, compiled, kept, take_next
 from .doubles import sketch_doubles
 from .dtypes import FIRST_NORMAL, FLOAT16, FLOAT32, FLOAT64, SIZES, VALUES, WIDENED
 from .exact_counts import count
@@ -250,8 +250,8 @@ def _c_function():
 
     Compiled at its first use, or loaded from disk.
     """
-    kept = cfunc(types.void(types.CPointer(types.int64)), nopython=True, cache=True)
-    function = kept(_sketch_from(SOURCES))
+    signature = types.void(types.CPointer(types.int64))
+    function = kept(partial(cfunc, signature, nopython=True), _sketch_from(SOURCES))
     return function, function.ctypes, function.address
 
 
@@ -292,7 +292,7 @@ def _measured(counts):
     return finite - counts[UNBINNED]
 
 
-_absorb = njit(nogil=True, cache=True)(_absorb_from(SOURCES))
+_absorb = kept(partial(njit, nogil=True), _absorb_from(SOURCES))
 
 _signs = np.where(WITHIN >> np.uint32(31), -1.0, 1.0)
 """Projection signs within a block; the top bit of the block's key turns all of them."""
@@ -389,7 +389,7 @@ def _marker() -> Path:
     machine = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
     wanted = (os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))
     key = repr((SOURCES, stamps, sys.version, numba.__version__, machine, wanted)).encode()
-    return Path(str(_absorb.stats.cache_path)) / f"rankscope-{zlib.crc32(key):08x}"
+    return Path(_absorb.stats.cache_path or os.devnull) / f"rankscope-{zlib.crc32(key):08x}"
 
 
 def _warm() -> None:

@@ -21,11 +21,13 @@ from ..steptable import StepTable
 from ..strides import CONTIGUOUS, Runs, runs_of
 from .counting import ToCount
 from .found import Found
-from .local import UNKNOWN, version_of
+from .local import UNKNOWN, extent_of, has_memory, version_of
 from .sampling import sample_of
 
 FIXED_BYTES = 2048
 """What a tensor counts for at least, since each costs a row."""
+LOW = 1 << 40
+"""An address below it may be the mere distance from one that is 0: there is no memory any more."""
 CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 """What the kernel calls the dtypes that it reads."""
 
@@ -113,7 +115,7 @@ class Batch:
     layout: Layout | None = None
     """Where it is known before."""
     stale: list[int] = field(default_factory=list[int])
-    """Places of the tensors that changed before they were read."""
+    """Places of the tensors that changed before they were read, or whose memory was gone then."""
 
     def add(self, row: int, tensor: torch.Tensor, how: Reading, to_count: ToCount | None) -> None:
         """Note a tensor and the version it has now."""
@@ -170,26 +172,45 @@ class Batch:
 
     def sketch(self, threads: Team | None) -> None:
         """Read the tensors, and count what is to be counted beside."""
-        if self.layout is not None:
-            addresses = [tensor.data_ptr() for tensor in self.tensors]
-            leaf = self.layout.sketch(addresses, threads)
-            self.owners, self.leaf = self.layout.owners, leaf
-            return
-        ways, step = self.readings, self.step.step
-        pairs = zip(self.tensors, ways, strict=True)
+        addresses = [tensor.data_ptr() for tensor in self.tensors]
+        there = [
+            address >= LOW or has_memory(tensor, extent_of(tensor))
+            for address, tensor in zip(addresses, self.tensors, strict=True)
+        ]
+        places = np.flatnonzero(there).tolist()
+        if len(places) < len(there):
+            self.stale = np.flatnonzero(np.logical_not(there)).tolist()
+        if not places:
+            self.give_up()
+        elif self.layout is None:
+            owners, leaf = self._sketch_apart(places, threads)
+            self.count()
+            self.owners, self.leaf = owners, leaf
+        else:
+            layout = self.layout.of_those(there) if self.stale else self.layout
+            leaf = layout.sketch([addresses[place] for place in places], threads)
+            self.owners, self.leaf = np.array(places, np.int64)[layout.owners], leaf
+
+    def _sketch_apart(
+        self, places: Sequence[int], threads: Team | None
+    ) -> tuple[Ints, SketchTable]:
+        """Read the tensors at those places, of which nothing was known before."""
+        ways, step = [self.readings[place] for place in places], self.step.step
+        pairs = zip(places, ways, strict=True)
         # They stay alive here.
-        tensors, runs = zip(*(_elements(tensor, how, step) for tensor, how in pairs), strict=True)
+        tensors, runs = zip(
+            *(_elements(self.tensors[place], how, step) for place, how in pairs), strict=True
+        )
         sizes = [tensor.numel() for tensor in tensors]
         dtypes = [tensor.dtype for tensor in tensors]
         layout = Layout.of(zip(runs, sizes, dtypes, ways, strict=True))
         leaf = layout.sketch([tensor.data_ptr() for tensor in tensors], threads)
-        for place, how in enumerate(ways):
+        for number, (place, how) in enumerate(zip(places, ways, strict=True)):
             if how.stride > 1:
-                first = int(np.searchsorted(layout.owners, place))
-                unseen = self.tensors[place].numel() - sizes[place]
+                first = int(np.searchsorted(layout.owners, number))
+                unseen = self.tensors[place].numel() - sizes[number]
                 leaf.counts[first, UNSEEN] = unseen * how.copies
-        self.count()
-        self.owners, self.leaf = layout.owners, leaf
+        return np.array(places, np.int64)[layout.owners], leaf
 
     def give_up(self) -> None:
         """It holds nothing."""
@@ -203,7 +224,8 @@ class Batch:
         now = [version_of(tensor) for tensor in self.tensors]
         if now != self.versions:
             pairs = enumerate(zip(now, self.versions, strict=True))
-            self.stale = [place for place, (new, old) in pairs if new != old]
+            changed = (place for place, (new, old) in pairs if new != old)
+            self.stale = sorted({*self.stale, *changed})
         self.tensors, self.to_count = [], {}
 
     def merge(self) -> None:
@@ -225,12 +247,15 @@ class Batch:
     def count(self) -> None:
         """Count what is to be counted beside, on one thread."""
         for place, asked in self.to_count.items():
+            for index, _ in asked.what:
+                self.counted[index].append(place)
+            if place in self.stale:
+                continue
             tensor = asked.tensor.contiguous()
             for index, exact_count in asked.what:
                 counts = count(exact_count, tensor.data_ptr(), tensor.shape, CODES[tensor.dtype])
                 counts *= asked.copies
                 self.counts[index] = counts + self.counts.get(index, 0)
-                self.counted[index].append(place)
 
     def stale_rows(self) -> list[int]:
         """The rows of the tensors that changed."""

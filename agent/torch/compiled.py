@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx.node import has_side_effect
 
+from .eager import eager
 from .local import PLAIN
 from .nested import tensors_in
 
@@ -78,6 +79,7 @@ torch.library.define(
 
 # Not `torch.library.custom_op`, whose checks take some 25 us at each call.
 @torch.library.impl("rankscope::note", "default")
+@eager
 def _note(
     tensor: torch.Tensor, token: torch.Tensor, kind: str, slot: str, calls: str
 ) -> torch.Tensor:
@@ -92,10 +94,12 @@ def _note(
 
 
 @torch.library.impl("rankscope::note_gradient", "default")
-def _note_gradient(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
+@eager
+def _note_gradient(gradient: torch.Tensor | None, ticket: torch.Tensor, slot: str) -> None:
     number, occurrence = ticket.tolist()
     watcher = _watchers.get(number)
-    if watcher is not None and occurrence != NOT_RECORDED:
+    # The compiler hands over None where a function of the user's gives no gradient.
+    if gradient is not None and watcher is not None and occurrence != NOT_RECORDED:
         try:
             watcher.gradient_arrives(slot, occurrence, gradient)
         except Exception as error:  # never into the training loop: told in the run
@@ -155,8 +159,9 @@ def note(
         tensor.register_hook(lambda arrived: _note_gradient_of(arrived, ticket, slot))
 
 
-def _note_gradient_of(gradient: torch.Tensor, ticket: torch.Tensor, slot: str) -> None:
-    piece = _local(gradient)
+def _note_gradient_of(gradient: torch.Tensor | None, ticket: torch.Tensor, slot: str) -> None:
+    # None where nothing that the loss is made of depends on the output.
+    piece = None if gradient is None else _local(gradient)
     if piece is not None:
         torch.ops.rankscope.note_gradient(piece, ticket, slot)
 

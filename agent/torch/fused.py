@@ -18,6 +18,7 @@ import torch
 from ..reading import Reading
 from .arithmetic import Columns, columns_of, keep_for_stream, on_device, row_words
 from .found import Found
+from .local import has_memory
 from .tables import NOT_THERE, Run, Together, chunks_of, numbers_of, rounds_of, together
 
 TABLES = 1024
@@ -93,7 +94,7 @@ class Fused:
         """
         first, (size, number) = self._used, self._chunks(tensor)
         if number:
-            if not _has_memory(tensor, tensor.numel()):  # to read it would end the process
+            if not has_memory(tensor, tensor.numel()):  # to read it would end the process
                 raise RuntimeError(TAKEN_AWAY)
             self._kernels.read(Chunks(number, tensor, how, None, size, first), self._leaves)
         # Only now: leaves that no kernel writes hold what an earlier step left there.
@@ -138,7 +139,7 @@ class Fused:
         addresses = np.array([NOT_THERE if one is None else one.data_ptr() for one in tensors])
         for place in launch.moved(addresses):
             tensor = tensors[place]
-            if tensor is not None and not _has_memory(tensor, launch.elements[place]):
+            if tensor is not None and not has_memory(tensor, launch.elements[place]):
                 raise RuntimeError(TAKEN_AWAY)
         if self._used + launch.leaves > self._most:
             self.absorb(into)
@@ -174,10 +175,3 @@ def byte_values(dtype: torch.dtype) -> torch.Tensor:
     if dtype.itemsize > 1:
         return torch.zeros(1, dtype=torch.float64)
     return torch.arange(256).to(torch.uint8).view(dtype).double()
-
-
-def _has_memory(tensor: torch.Tensor, elements: int) -> bool:
-    """Whether that of its elements is there: FSDP takes it away, and autograd's zeros have none."""
-    needed = (tensor.storage_offset() + elements) * tensor.itemsize
-    there = tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= needed
-    return there or not elements

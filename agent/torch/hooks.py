@@ -18,6 +18,7 @@ from torch.jit._trace import is_tracing
 
 from ...wire.messages import Placement
 from . import compiled
+from .eager import eager
 from .local import is_addend
 from .names import Names
 from .nested import tensors_in
@@ -103,9 +104,11 @@ class ModuleHooks:
         self._root_token = compiled.watched_by(_CompiledRoot(self, recorder, "taps", ""))
         self._print_token = compiled.watched_by(_CompiledPrint(self, recorder, "prints", ""))
         self._tokens += [self._root_token, self._print_token]
-        self._chosen = [
-            (name, module) for name, module in names.modules() if _is_chosen(module, modules)
-        ]
+        chosen = [pair for pair in names.modules() if _is_chosen(pair[1], modules)]
+        scripted = {module for _, module in chosen if isinstance(module, torch.jit.ScriptModule)}
+        self._chosen = [(name, module) for name, module in chosen if module not in scripted]
+        self._without = [name for name, module in chosen if module in scripted]
+        """Those that take no hooks."""
 
     def attach(self) -> None:
         """Put the hooks on the model."""
@@ -116,6 +119,10 @@ class ModuleHooks:
             self._attach(name, module)
         for root in self._roots:
             self._handles.append(root.register_forward_hook(ends))
+        if self._without:
+            first, *others = self._without
+            more = f" (and {len(others)} more)" if others else ""
+            self._recorder.report(f"What {first}{more} returns is not seen: torch.jit compiled it")
 
     def remove(self) -> None:
         """Take all hooks off the model."""
@@ -161,17 +168,8 @@ class ModuleHooks:
                     compiled.note_all((*inputs, keywords) if keywords else inputs, token, "input")
                 if with_outputs:
                     compiled.note_all(output, token, "activation", gradients=with_gradients)
-                return
-            if not self.recording():
-                return
-            with self._recorder.stopwatch:
-                try:
-                    self._recorder.arrivals()
-                    arriving = (*inputs, keywords) if keywords else inputs
-                    self._output_arrives(name, module, arriving, output)
-                except Exception as error:  # never into the training loop: told in the run
-                    what = f"The output of {name} could not be walked through"
-                    self._recorder.report(what, error)
+            elif self.recording():
+                self._returns(name, module, (*inputs, keywords) if keywords else inputs, output)
 
         self._handles.append(module.register_forward_hook(Hook(forward), with_kwargs=True))
 
@@ -183,13 +181,7 @@ class ModuleHooks:
         elif torch.compiler.is_compiling():
             compiled.note(tensor, self._root_token, "tap", name, str(mode), gradient=True)
         elif self._recorder.wants("tap", name):
-            with self._recorder.stopwatch:
-                occurrence = self.next_call("tap", name, "")
-                self._recorder.calls.take_as("tap", name, occurrence, str(mode))
-                if not recomputing():
-                    self._recorder.measure(("tap", name, "", occurrence), tensor)
-                if torch.is_grad_enabled():
-                    self._recorder.measure_gradient(("tap", name, "gradient", occurrence), tensor)
+            self._measure_called("tap", name, tensor, str(mode), gradient=True)
 
     def begin_forward(self) -> None:
         """Take what modules return from now on for another forward of the root."""
@@ -206,13 +198,7 @@ class ModuleHooks:
         elif torch.compiler.is_compiling():
             compiled.note(tensor, self._print_token, "print", name, words, gradient=gradient)
         elif recorder.wants("tap", name):
-            with recorder.stopwatch:
-                occurrence = self.next_call("print", name, "")
-                self.print_as(name, occurrence, words)
-                if not recomputing():
-                    recorder.measure(("print", name, "", occurrence), tensor)
-                if gradient and torch.is_grad_enabled():
-                    recorder.measure_gradient(("print", name, "gradient", occurrence), tensor)
+            self._measure_called("print", name, tensor, words, gradient=gradient)
 
     def print_as(self, name: str, occurrence: int, words: str) -> None:
         """Say which calls are printed until the step ends, and how."""
@@ -229,6 +215,7 @@ class ModuleHooks:
         trains = not self._training_only or (self._roots[0].training and self._trains)
         return trains and not is_tracing()  # sizes are tensors then, and nobody trains
 
+    @eager
     def weights_are_used(self) -> None:
         """A forward of the root begins, or has just ended."""
         with self._recorder.stopwatch:
@@ -236,6 +223,36 @@ class ModuleHooks:
                 self._recorder.forward_runs()
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("The weights could not be read", error)
+
+    @eager
+    def _measure_called(
+        self, kind: str, name: str, tensor: torch.Tensor, mode: str, *, gradient: bool
+    ) -> None:
+        """Measure what the user taps or prints."""
+        recorder = self._recorder
+        with recorder.stopwatch:
+            try:
+                occurrence = self.next_call(kind, name, "")
+                if kind == "print":
+                    self.print_as(name, occurrence, mode)
+                else:
+                    recorder.calls.take_as(kind, name, occurrence, mode)
+                if not recomputing():
+                    recorder.measure((kind, name, "", occurrence), tensor)
+                if gradient and torch.is_grad_enabled():
+                    recorder.measure_gradient((kind, name, "gradient", occurrence), tensor)
+            except Exception as error:  # never into the training loop: told in the run
+                recorder.report(f"The {kind} {name} could not be read", error)
+
+    @eager
+    def _returns(self, name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """A module returns in a step that is recorded."""
+        with self._recorder.stopwatch:
+            try:
+                self._recorder.arrivals()
+                self._output_arrives(name, module, inputs, output)
+            except Exception as error:  # never into the training loop: told in the run
+                self._recorder.report(f"The output of {name} could not be walked through", error)
 
     def _root_begins(self, root: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():

@@ -24,7 +24,7 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
 
     A DTensor gives its local piece; complex numbers their parts; integers, booleans, meta tensors
     and other subclasses of Tensor give None. Never a collective; a copy only where torch has put
-    off a conjugation or a change of sign.
+    off a conjugation or a change of sign. Of nested tensors that are no subclass, all values.
     """
     piece: Any = tensor
     if type(piece) not in PLAIN:
@@ -41,6 +41,8 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
         piece = torch.view_as_real(piece.resolve_conj())
     if piece.is_neg():
         piece = piece.resolve_neg()
+    if piece.is_nested:
+        piece = piece.values()
     return piece if piece.dtype in READABLE and piece.layout == torch.strided else None
 
 
@@ -56,7 +58,18 @@ def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     flatten = getattr(wrapper, "__tensor_flatten__", None)
     if type(wrapper) in PLAIN or flatten is None or type(wrapper).__name__ in ON_THEIR_WAY:
         return []
-    return [(name, getattr(wrapper, name)) for name in flatten()[0]]
+    names = ["_values"] if wrapper.is_nested else flatten()[0]  # its others hold no numbers
+    return [(name, getattr(wrapper, name)) for name in names]
+
+
+def weight_of(module: torch.nn.Module) -> torch.Tensor | None:
+    """What a module keeps as its `weight`; None where it keeps none, or computes it.
+
+    To ask a parametrised module for it would compute it once more: spectral norms go on by that.
+    """
+    own = dict(module.named_parameters(recurse=False)).get("weight")
+    kept = vars(module).get("weight") if own is None else own
+    return kept if isinstance(kept, torch.Tensor) else None
 
 
 def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
@@ -89,6 +102,27 @@ UNKNOWN = -1
 def version_of(tensor: torch.Tensor) -> int:
     """How often the tensor was changed in place, as far as torch counts."""
     return UNKNOWN if tensor.is_inference() else tensor._version
+
+
+def has_memory(tensor: torch.Tensor, elements: int) -> bool:
+    """Whether there is that of so many elements: who saves memory may take it away meanwhile.
+
+    So do FSDP with what it gathered, and invertible networks with what they can compute again; and
+    zeros of autograd's have none.
+    """
+    needed = (tensor.storage_offset() + elements) * tensor.itemsize
+    there = tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= needed
+    return there or not elements
+
+
+def extent_of(tensor: torch.Tensor) -> int:
+    """How many elements lie from its first to its last in memory."""
+    if tensor.is_contiguous():
+        return tensor.numel()
+    if not tensor.numel():
+        return 0
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs)
 
 
 def in_memory_order(piece: torch.Tensor) -> tuple[torch.Tensor, int]:

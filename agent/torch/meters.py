@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import torch
 
+from ..interruption import error_of_a_signal
 from ..sitebook import SiteBook
 from ..warming import warm
 from .arithmetic import Plain
@@ -34,9 +35,15 @@ def meter_maker(book: SiteBook, submit: Submit) -> Callable[[torch.device], Mete
                 "numba is not installed, tensors are read some 20 times slower: pip install numba"
             )
             return DeviceMeter(device, Plain(device))
-        warm()
-        from .cpu import CpuMeter  # it imports numba
-
+        try:
+            warm()
+            from .cpu import CpuMeter  # it imports numba
+        except Exception as error:  # of another NumPy's, or told to compile nothing
+            meant_for_training = error_of_a_signal(error)
+            if meant_for_training is not None:
+                raise meant_for_training from None
+            logger.warning("numba cannot be used, tensors are read some 20 times slower: %s", error)
+            return DeviceMeter(device, Plain(device))
         return CpuMeter(book, submit)
 
     return make

@@ -19,6 +19,7 @@ import torch
 
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
+from .eager import eager
 from .groups import Group, Member
 from .ledger import Ledger
 from .local import gradient_of, placement_of, slot_of
@@ -79,6 +80,7 @@ class ParameterHooks:
         self._gradients = WeakKeyDictionary[torch.optim.Optimizer, _Gradients]()
         """Of the parameters of an optimizer."""
         self._states = WeakKeyDictionary[torch.optim.Optimizer, _States]()
+        self._model, self._places = names.whole, _places_of(names.whole)
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
         self._rates = WeakKeyDictionary[torch.optim.Optimizer, list[object]]()
@@ -128,6 +130,7 @@ class ParameterHooks:
             self._recorder.barrier()
         for parameter, change in self._updates.take():
             self._note((UPDATE, self._parameters[parameter][0], "", 0), change, parameter)
+        self._look_for_others()
 
     def step_begins(self) -> None:
         """Forget the step before, whose end may have been interrupted."""
@@ -155,6 +158,7 @@ class ParameterHooks:
             self._keep(self._parameters)
             self._recorder.barrier()
 
+    @eager
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
@@ -179,6 +183,7 @@ class ParameterHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("Gradients could not be read before the update", error)
 
+    @eager
     def _after_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
@@ -191,6 +196,27 @@ class ParameterHooks:
                     self._note_states(optimizer)
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report("What an update left could not be read", error)
+
+    def _look_for_others(self) -> None:
+        """Let go of parameters that are the model's no more, and tell of those that have come."""
+        moved = [place for place in self._places if not _is_there(*place)]
+        if not moved:
+            return
+        now = {parameter: name for name, parameter in self._model.named_parameters()}
+        self._places = _places_of(self._model)
+        for parameter in {parameter for _, _, parameter in moved} - now.keys():
+            self._parameters.pop(parameter, None)
+        self._weights = Group("weight", [self._member("weight", one) for one in self._parameters])
+        self._all_gradients = None
+        self._gradients.clear()
+        self._states.clear()
+        strangers = [name for parameter, name in now.items() if parameter not in self._parameters]
+        if strangers:
+            more = f" (and {len(strangers) - 1} more)" if strangers[1:] else ""
+            self._recorder.report(
+                f"The model has another parameter {strangers[0]}{more} than when it was observed, "
+                "which is not seen: leave the block, and observe it anew"
+            )
 
     def _member(self, kind: str, parameter: torch.nn.Parameter, slot: str = "") -> Member:
         name, aliases = self._parameters[parameter]
@@ -299,6 +325,25 @@ class ParameterHooks:
         if [type(one).__name__ for one in self._optimizers].count(kind) == 1:
             return kind
         return f"{kind}.{[one is optimizer for one in self._optimizers].index(True)}"
+
+
+_Place = tuple[torch.nn.Module, str, torch.nn.Parameter]
+"""A module, and as what it holds a parameter."""
+
+
+def _places_of(model: torch.nn.Module) -> list[_Place]:
+    """Where parameters are held. Not of DTensors, which FSDP2 takes out of their modules."""
+    return [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if not placement_of(parameter)
+    ]
+
+
+def _is_there(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> bool:
+    # To get the attribute would compute a weight that is parametrised by now.
+    return module._parameters.get(name) is parameter  # pyright: ignore[reportPrivateUsage]
 
 
 class _Gradients:

@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ...sketch.labels import FOR_BACKWARD
 from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...wire.messages import MeshAxis
+from .eager import eager
 from .groups import Group, Member
 from .hooks import Hook
 from .identity import data_axes
@@ -149,10 +150,11 @@ class ParallelHooks:
             placed[TENSOR_PARALLEL] = "partial"
 
         @unserializable_hook  # else torch warns when the parameter is saved
-        def arrives(gradient: torch.Tensor) -> None:
+        @eager
+        def arrives(gradient: torch.Tensor | None) -> None:
             # Where Megatron's kernel has added it up already, this is memory that nobody wrote.
             is_there = not getattr(kept, "grad_added_to_main_grad", False)
-            if is_there and recorder.timetable.due(LOCAL_GRADIENT):
+            if gradient is not None and is_there and recorder.timetable.due(LOCAL_GRADIENT):
                 with recorder.stopwatch:
                     try:
                         earlier = (parameter.grad, gradient_of(kept))
@@ -179,17 +181,19 @@ class ParallelHooks:
                 self._are_gathered(unit, held, "", gradient_comes)
 
         @unserializable_hook  # else torch warns when the parameter is saved
-        def gradient_comes(_: torch.Tensor) -> None:
+        @eager
+        def gradient_comes(_: torch.Tensor | None) -> None:
             self._are_gathered(unit, held, FOR_BACKWARD, gradient_comes)
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
+    @eager
     def _are_gathered(
         self,
         unit: torch.nn.Module,
         held: Sequence[_Held],
         slot: str,
-        gradient_comes: Callable[[torch.Tensor], None],
+        gradient_comes: Callable[[torch.Tensor | None], None],
     ) -> None:
         """Read the unsharded weights of a unit, if this is the first time in a step.
 
@@ -230,7 +234,7 @@ class ParallelHooks:
         unit: torch.nn.Module,
         held: _Held,
         parameter: torch.Tensor,
-        gradient_comes: Callable[[torch.Tensor], None],
+        gradient_comes: Callable[[torch.Tensor | None], None],
     ) -> None:
         """Put hooks on an unsharded parameter that is seen for the first time."""
         self._hooked[parameter] = True

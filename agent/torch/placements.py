@@ -19,7 +19,7 @@ from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...wire.messages import MeshAxis, Placement
 from .axes import names_in_job
 from .identity import data_axes
-from .local import placement_of
+from .local import placement_of, weight_of
 from .megatron import (
     adds_up_gradient,
     cut_along,
@@ -114,9 +114,9 @@ class ModulePlacements:
 
 def _cuts(module: torch.nn.Module, data_axes: Collection[str]) -> Iterator[_Cut]:
     """Along which axes the weight of a module, a DTensor, is cut."""
-    weight = getattr(module, "weight", None)
+    weight = weight_of(module)
     mesh, placements = getattr(weight, "device_mesh", None), getattr(weight, "placements", None)
-    if not isinstance(weight, torch.Tensor) or mesh is None or placements is None:
+    if weight is None or mesh is None or placements is None:
         return
     if weight.dim() != 2 or mesh.get_coordinate() is None:
         return
@@ -133,10 +133,10 @@ def _cuts(module: torch.nn.Module, data_axes: Collection[str]) -> Iterator[_Cut]
 
 def _megatron_cuts(module: torch.nn.Module, axis: MeshAxis | None) -> Iterator[_Cut]:
     """Whether the weight of a layer of Megatron's is cut, or one that it is called with."""
-    weight = getattr(module, "weight", None)
+    weight = weight_of(module)
     if axis is None:
         return
-    if isinstance(weight, torch.Tensor):
+    if weight is not None:
         along, features = cut_along(weight), 1 if _is_embedding(module) else 0
         if along is not None and weight.dim() == 2:
             mine = weight.shape[features]

@@ -16,8 +16,6 @@ from typing import Protocol
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils.hooks import unserializable_hook
-from torch.utils.weak import TensorWeakRef
 
 from ...wire.messages import Gap, Placement
 from ..reading import Reading
@@ -30,7 +28,9 @@ from .arrivals import Arrivals, Awaited, is_on_its_way
 from .calls import Calls
 from .counting import ToCount
 from .device import DeviceMeter, is_capturing
+from .eager import eager
 from .found import Found, plain_piece
+from .gradients import GradientHook
 from .groups import Group, Preparing, Tensors, Way
 from .local import (
     PLAIN,
@@ -197,11 +197,13 @@ class Recorder(Telling):
                 return
             self.lose(Gap(first_step=awaited, last_step=awaited, frames=1, cause=INTERRUPTED))
 
+    @eager
     def forward_runs(self) -> None:
         """A forward of the observed root begins, or has just ended: the weights are those used."""
         for listener in self.forward_listeners:
             listener()
 
+    @eager
     def measure(
         self,
         key: Key,
@@ -252,6 +254,7 @@ class Recorder(Telling):
             return range(len(group.members))
         return group.in_turn(turns, self._open.step)
 
+    @eager
     def measure_group(self, group: Group, tensors: Tensors) -> None:
         """`measure` the tensors of a group: together where they lie as they did before."""
         step = self._open
@@ -268,6 +271,7 @@ class Recorder(Telling):
                     if not group.is_apart:
                         self._learn(way, place, key, tensor, how, part)
 
+    @eager
     def measure_gradient(
         self,
         key: Key,
@@ -277,18 +281,12 @@ class Recorder(Telling):
     ) -> None:
         """Summarise the gradient of `tensor` under `key` when backward reaches it."""
         if tensor.requires_grad and self.book.row(key) != UNMEASURED:
-            seen: TensorWeakRef | None = None
             awaited = self._arrivals.of(tensor)
 
-            @unserializable_hook  # else torch warns when the tensor is saved
             def arrives(gradient: torch.Tensor) -> None:
-                nonlocal seen
-                # Zero-bubble pipelines send the same tensor through once more, for the weights.
-                if seen is None or seen() is not gradient:
-                    seen = TensorWeakRef(gradient)
-                    self._gradient_arrives(key, gradient, module, placed, awaited())
+                self._gradient_arrives(key, gradient, module, placed, awaited())
 
-            tensor.register_hook(arrives)
+            tensor.register_hook(GradientHook(arrives))
 
     def refuse(self, key: Key, value: object) -> None:
         """Say once, in the run and in the log, that something to be measured is no tensor."""
@@ -299,21 +297,25 @@ class Recorder(Telling):
             self.report(sentence)
             logger.warning("%s.", sentence)
 
+    @eager
     def arrivals(self) -> None:
         """Measure what was on its way from other ranks, and has arrived."""
         for one in self._arrivals.arrived():
             self.measure(one.key, one.tensor, one.module, one.aliases, placed=one.placed)
 
+    @eager
     def read_briefs(self) -> None:
         """Return when what was noted of kinds that stay briefly is read."""
         for meter in self._meters.values():
             meter.read_briefs()
 
+    @eager
     def barrier(self) -> None:
         """Return when all that was noted is read."""
         for meter in self._meters.values():
             meter.barrier()
 
+    @eager
     def end(self) -> StepTable | None:
         """Close the open step and return it."""
         self.arrivals()
@@ -378,10 +380,13 @@ class Recorder(Telling):
     ) -> None:
         if self.timetable.due(SCHEDULED_AS.get(key[0], key[0])):
             with self.stopwatch:
-                if awaited is not None:
-                    self._arrivals.used(awaited)
-                self.arrivals()
-                self.measure(key, gradient, module, placed=placed)
+                try:
+                    if awaited is not None:
+                        self._arrivals.used(awaited)
+                    self.arrivals()
+                    self.measure(key, gradient, module, placed=placed)
+                except Exception as error:  # never into the training loop: told in the run
+                    self.report(f"The gradient {key[0]}:{key[1]} could not be read", error)
 
     def _meter(self, device: torch.device) -> Meter:
         meter = self._meters.get(device)

@@ -7,7 +7,12 @@ number and the step, so that all ranks take the same, and another in each step.
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...sketch.elements import SEED_STEP, sampled_clusters
 from .arithmetic import block_key
@@ -27,13 +32,20 @@ def sample_of(tensor: torch.Tensor, stride: int, seed: int) -> torch.Tensor:
     """
     size = max(LINE_BYTES // tensor.itemsize, CLUSTER)
     count = tensor.numel() // size
-    words = tensor.detach().view(-1).view(WORDS[tensor.itemsize])[: count * size].view(count, size)
     if tensor.is_cpu:  # NumPy, for torch would start threads of its own
         chosen = sampled_clusters(count, stride, seed)
-        rows = torch.from_numpy(words.numpy().take(chosen, axis=0, mode="clip"))
+        rows = torch.from_numpy(_clusters_of(tensor, count, size).take(chosen, 0, mode="clip"))
     else:
+        flat = tensor.detach().view(-1).view(WORDS[tensor.itemsize])
+        words = flat[: count * size].view(count, size)
         rows = words.index_select(0, _clusters(count, stride, seed, tensor.device))
     return rows.view(-1).view(tensor.dtype)
+
+
+def _clusters_of(tensor: torch.Tensor, count: int, size: int) -> NDArray[np.signedinteger[Any]]:
+    """The memory of a contiguous tensor; not by `numpy()`, after which nobody could resize it."""
+    held = (ctypes.c_byte * (count * size * tensor.itemsize)).from_address(tensor.data_ptr())
+    return np.ctypeslib.as_array(held).view(f"i{tensor.itemsize}").reshape(count, size)
 
 
 def _clusters(count: int, stride: int, seed: int, device: torch.device) -> torch.Tensor:

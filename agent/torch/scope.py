@@ -28,6 +28,7 @@ from ..timetable import Timetable
 from ..worker import Worker
 from .axes import check_axes, enter_job, leave_job
 from .delivery import Delivery
+from .eager import eager
 from .hooks import ModuleHooks
 from .identity import (
     Rendezvous,
@@ -107,6 +108,7 @@ class Scope(Block):
         self._hooked = ExitStack()
         """Takes all hooks off."""
 
+    @eager
     def step(self, **training: float | torch.Tensor | None) -> None:
         """Close the step that is open and begin the next; to be called after `optimizer.step()`.
 
@@ -120,6 +122,7 @@ class Scope(Block):
         """
         self._end_step_by(lambda: self._end_step(numbers_given(training)))
 
+    @eager
     def begin_forward(self) -> None:
         """Say that another forward begins, where the loop calls parts of the model, never itself.
 
@@ -131,6 +134,7 @@ class Scope(Block):
         self._check_entered("begin_forward")
         self._hooks.begin_forward()
 
+    @eager
     def end_update(self) -> None:
         """Say that the update is over, where gradients are set to zero before `step` is called.
 

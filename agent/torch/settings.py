@@ -152,7 +152,8 @@ def check_model(model: torch.nn.Module, start: int) -> None:
     """Refuse what cannot be observed, and warn of what will not be seen.
 
     Raises:
-        SettingError: it is no module, has no parameters, or hides them; or `start` is negative.
+        SettingError: it is no module, has no parameters, or hides them, or takes no hooks; or
+            `start` is negative.
     """
     # Users without a type checker may pass anything.
     if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -160,6 +161,11 @@ def check_model(model: torch.nn.Module, start: int) -> None:
     if not any(True for _ in model.parameters()):
         raise SettingError(
             f"`model` ({type(model).__name__}) has no parameters; pass the module that is trained."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise SettingError(
+            "A model that torch.jit has compiled takes no hooks. Observe the one that it was made "
+            "of; modules of it may be compiled."
         )
     for module in model.modules():
         # By name: to import FSDP1 takes long, and warns.

@@ -14,6 +14,7 @@ import torch
 
 from ...wire.messages import Placement
 from .axes import placements_in_job
+from .eager import eager
 from .local import is_addend
 from .recorder import Recorder
 
@@ -39,6 +40,7 @@ def watch_input(
 def _hook(
     recorder: Recorder, key: tuple[str, str, int], module: str
 ) -> Callable[[Sequence[Any], Sequence[Any]], None]:
+    @eager
     def has_run(made: Sequence[Any], given: Sequence[Any]) -> None:
         whole, own = made[0], given[0]
         if not is_addend(own) or whole is None or is_addend(whole):

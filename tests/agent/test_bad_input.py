@@ -67,6 +67,12 @@ def test_wrappers_that_hide_parameters_are_refused(monkeypatch: pytest.MonkeyPat
         observe(replicated, run="x")
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_that_takes_no_hooks_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"that torch\.jit has compiled takes no hooks"):
+        observe(torch.jit.script(nn.Linear(2, 2)), run="x")
+
+
 def test_a_model_without_parameters_is_told() -> None:
     with pytest.raises(SettingError, match=r"`model` \(ReLU\) has no parameters; pass the module"):
         observe(nn.ReLU(), run="x")

@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-from rankscope.agent.torch import tap
+from rankscope.agent.torch import Scope, tap
 from rankscope.sketch import derive
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ pytestmark = [  # of the compiler itself
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
 
@@ -283,3 +284,98 @@ def test_the_compiled_model_goes_on_after_the_block(observed: Observed, train: T
         train(scope, model, optimizer, [torch.randn(5, 8)] * 2)
     model(torch.randn(5, 8)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_an_output_that_the_loss_does_not_need_has_no_gradient(observed: Observed) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.linear(x)
+            return y, y * 2
+
+    model = Both()
+    with observed.observe(model) as scope:
+        whole(model)
+        model(torch.ones(5, 8))[0].sum().backward()
+        scope.step()
+    assert "activation:(root)[1]" in observed.labels()
+    assert "activation_gradient:(root)[1]" not in observed.labels()
+    assert observed.means("activation_gradient", "(root)", "0") == {0: 1.0}
+
+
+class Gate(torch.autograd.Function):
+    """Gives its first argument no gradient, as functions of users' own may."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.detach() * y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+def test_a_compiled_function_that_gives_no_gradient_has_none(observed: Observed) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = Gate.apply(self.gate(x), self.value(x))  # pyright: ignore
+            return out
+
+    model = Gated()
+    with observed.observe(model) as scope:
+        whole(model)
+        model(torch.ones(5, 8)).sum().backward()
+        scope.step()
+    assert scope.health()["tensors_unsupported"] == 0
+    assert "activation_gradient:value" in observed.labels()
+    assert "activation_gradient:gate" not in observed.labels()
+
+
+class WholeStep:
+    """A training step that is compiled as one function: it has breaks, and torch calls our hooks
+    while the compiler looks into whatever runs."""
+
+    def __init__(self, scope: Scope, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.scope, self.model, self.optimizer = scope, model, optimizer
+
+    def __call__(self, batch: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.scope.tap("loss", self.model(batch).square().mean()).backward()
+        self.optimizer.step()
+        self.scope.step()
+
+
+@pytest.mark.parametrize("compiles", ["all", "update"])
+def test_a_training_step_that_is_compiled_as_a_whole_is_recorded_as_an_eager_one(
+    new_observed: Callable[[], Observed], compiles: str
+) -> None:
+    found: list[dict[str, Any]] = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = Mlp(nn.GELU())
+        optimizer = torch.optim.AdamW(model.parameters())
+        observed = new_observed()
+        with observed.observe(model, optimizer) as scope:
+            step = WholeStep(scope, model, optimizer)
+            train_step = step.__call__
+            if compiled and compiles == "all":
+                train_step = torch.compile(train_step)
+            elif compiled:
+                optimizer.step = torch.compile(optimizer.step)
+            for _ in range(3):
+                train_step(torch.randn(5, 8))
+        assert scope.health()["hook_errors"] == 0
+        found.append(observed.sketches(2))
+    eager, other = found
+    assert set(other) == set(eager)
+    for label, sketch in eager.items():
+        assert other[label].counts[0, 0] == sketch.counts[0, 0], label
+        expected = pytest.approx(derive(sketch, "rms"), rel=1e-3, abs=1e-6)
+        assert derive(other[label], "rms") == expected, label

@@ -20,9 +20,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numba import njit  # pyright: ignore[reportPrivateImportUsage, reportUnknownVariableType]
+from numba.core.caching import CacheImpl
 from numpy.typing import NDArray
 
 from rankscope.agent.kernel import DTYPES, absorb, cut, sketch_items
+from rankscope.agent.kernel.compiling import kept
 from rankscope.agent.reading import Reading
 from rankscope.agent.sitebook import SiteBook
 from rankscope.agent.steptable import StepRing, StepTable
@@ -759,6 +762,20 @@ def test_threads_of_torch_share_a_call_to_the_same_bits() -> None:
                 assert np.array_equal(one, other)
     finally:
         torch.set_num_threads(before)
+
+
+def test_where_no_folder_can_be_written_kernels_are_compiled_at_each_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As numba finds it in a read-only image: with `cache=True` it refuses."""
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator available"):
+        njit(cache=True)(double_of)
+    assert kept(njit, double_of)(21) == 42
+
+
+def double_of(x: int) -> int:
+    return 2 * x
 
 
 def test_a_core_left_free_is_for_the_agents_own_thread() -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankscope.agent import RankscopeWarning
-from rankscope.agent.torch import observe
+from rankscope.agent.torch import FineExponents, observe
 from rankscope.agent.torch.delivery import NO_BUFFER
 from rankscope.agent.torch.recorder import NO_TABLE
+from rankscope.agent.torch.tensors import Activations
 from rankscope.agent.torch.threads import team
 from rankscope.sketch import derive
 from rankscope.store import open_run
@@ -53,6 +54,45 @@ def test_losses_are_the_same_to_the_last_bit(observed: Observed, train: Train) -
             for_nobody = type("Nobody", (), {"step": lambda *_, **__: None})()
             losses.append(train(for_nobody, model, optimizer, batches))
     assert losses[0] == losses[1]
+
+
+def test_a_weight_that_is_computed_is_not_computed_for_us(observed: Observed) -> None:
+    """Spectral norms go on with their power iteration whenever somebody asks for the weight."""
+    losses: list[list[float]] = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+        nn.utils.parametrizations.spectral_norm(model[1])
+        nn.utils.parametrizations.weight_norm(model[2])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        observing = observed.observe(model, optimizer) if watched else nullcontext()
+        with observing as scope:
+            for _ in range(4):
+                loss = model(torch.randn(6, 4)).square().mean()
+                loss.backward()
+                optimizer.step()
+                if scope is not None:
+                    scope.step()
+                losses.append([loss.item()])
+    assert losses[:4] == losses[4:]
+
+
+def test_where_numba_fails_torch_reads_tensors_and_the_log_says_so(
+    observed: Observed,
+    train: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails() -> None:
+        raise ImportError("Numba needs NumPy 2.4 or less")
+
+    monkeypatch.setattr("rankscope.agent.torch.meters.warm", fails)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(2, 4)])
+    assert "numba cannot be used, tensors are read some 20 times slower: Numba" in caplog.text
+    assert derive(observed.sketches(0)["activation:0"], "count") == 2 * 8
 
 
 class Reads(TorchDispatchMode):
@@ -227,6 +267,111 @@ def test_odd_outputs_never_raise(
         train(scope, model, optimizer, [torch.ones(3, 2)] * 2)
         assert scope.health()["hook_errors"] == 0
     assert observed.sketches(1)["activation:layer"].counts[0, 0] == 6
+
+
+class Gate(torch.autograd.Function):
+    """Gives its first argument no gradient, as functions of users' own may."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.detach() * y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = Gate.apply(self.gate(x), self.value(x))  # pyright: ignore
+        return out
+
+
+def test_a_backward_that_gives_no_gradient_goes_on(observed: Observed) -> None:
+    model = Gated()
+    quantities = dict.fromkeys(("gate", "value"), "output_grad_cov_trace")
+    with observed.observe(model, quantities=quantities) as scope:
+        for _ in range(2):
+            model(torch.ones(3, 4)).sum().backward()
+            scope.step()
+    assert model.value.weight.grad is not None
+    assert "activation_gradient:gate" not in observed.labels()
+    assert observed.means("activation_gradient", "value") == {0: 1.0, 1: 1.0}
+    assert scope.health()["hook_errors"] == 0
+    with Activations(model) as taken:
+        model(torch.ones(3, 4)).sum().backward()
+    assert "value" in taken.gradients
+    assert "gate" not in taken.gradients
+
+
+def test_a_tensor_that_refuses_everything_does_not_stop_its_tap(observed: Observed) -> None:
+    class Refusing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_: Any) -> Any:
+            raise RuntimeError("not with me")
+
+    refusing = torch.ones(3).as_subclass(Refusing)
+    with observed.observe(mlp()) as scope:
+        assert scope.tap("odd", refusing) is refusing
+        scope.step()
+    assert "The tap odd could not be read: RuntimeError: not with me" in observed.reports()
+
+
+class Reversible(nn.Module):
+    """Takes the memory of its input away, which it can compute again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        x.untyped_storage().resize_(0)
+        return y
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sample": 1 / 8},
+        {"sentinel": True, "every": 100},
+        {"exact_counts": {"activation": FineExponents()}},
+    ],
+    ids=["sketches", "sample", "sentinel", "exact_counts"],
+)
+def test_memory_that_is_taken_away_before_it_is_read_is_counted(
+    observed: Observed, options: dict[str, Any]
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 1 << 15), Reversible(), nn.Linear(1 << 15, 1))
+    with observed.observe(model, kinds=["activation"], start=1, **options) as scope:
+        for _ in range(2):
+            with torch.no_grad():
+                model(torch.ones(4, 4))
+            scope.step()
+    assert scope.health()["tensors_stale"] == 1
+    assert scope.health()["hook_errors"] == 0
+    first, second = (observed.sketches(step) for step in (1, 2))
+    assert "activation:0" not in first
+    assert "activation:0" in second  # it is read at once from then on
+    assert "activation:1" in first
+
+
+def test_weights_whose_memory_is_taken_away_leave_the_others_right(observed: Observed) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(6)))
+    with observed.observe(model, kinds=["weight"]) as scope:
+        for step in range(3):
+            for number, parameter in enumerate(model.parameters()):
+                parameter.data = torch.full((4, 4), float(number))
+            if step == 2:
+                model[2].get_parameter("weight").untyped_storage().resize_(0)
+            scope.begin_forward()
+            scope.step()
+        model[2].get_parameter("weight").data = torch.zeros(4, 4)
+    found = observed.sketches(2)
+    assert {name: derive(one, "mean") for name, one in found.items()} == {
+        f"weight:{number}.weight": float(number) for number in range(6) if number != 2
+    }
 
 
 def test_fp8_and_transposed_outputs_are_summarised(observed: Observed, train: Train) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +285,40 @@ def test_tied_weights_are_recorded_once_with_their_aliases(
     weights = open_run(observed.path).sites(kind="weight")
     assert weights["name"].tolist() == ["embed.weight"]
     assert list(weights["aliases"].iloc[0]) == ["head.weight"]
+
+
+def test_a_parameter_that_is_replaced_is_told_and_not_read_any_more(observed: Observed) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(5)))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        for step in range(4):
+            if step == 2:
+                new = nn.Parameter(torch.full((2, 2), 7.0))
+                model[0].register_parameter("weight", new)
+                optimizer.param_groups[0]["params"][0] = new
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    for kind in ("weight", "weight_gradient"):
+        assert list(observed.means(kind, "0.weight"))[-1] < 3
+        assert 3 in observed.means(kind, "1.weight")
+    assert "The model has another parameter 0.weight than when it was" in observed.reports()
+    assert observed.reports().count("another parameter") == 1
+
+
+def test_a_module_that_torch_jit_has_compiled_is_left_out_and_told(
+    observed: Observed, train: Train
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        model = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(1, 2)])
+    assert "What 1 returns is not seen: torch.jit compiled it" in observed.reports()
+    assert "activation:0" in observed.labels()
+    assert "weight:1.weight" in observed.labels()
 
 
 def test_frozen_and_unused_parameters_have_no_gradient_rather_than_zero(

@@ -61,7 +61,8 @@ def test_schedules_are_stretched_until_the_share_fits_and_then_stay() -> None:
     assert job.share() <= 0.01
     assert 2 <= settled <= 4
     assert all(change.rank == 1 for change in job.changes)
-    assert "Rank 1 spent 8.3" in job.changes[0].text
+    assert "The agent added 8.3" in job.changes[0].text
+    assert "to the step time of rank 1; the budget" in job.changes[0].text
     assert f"sketched {job.stretch} times as rarely as asked for" in job.changes[-1].text
     job.train(600)
     assert len(job.changes) == settled

@@ -396,7 +396,7 @@ def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None
         assert late.hear(Control) == told
     events = open_run(tmp_path / "demo").events()
     assert events["kind"].tolist() == ["budget", "rank-lost"], "it has not said goodbye"
-    assert "Rank 0 spent 33.33% of its time in the agent" in events["text"].iloc[0]
+    assert "The agent added 33.33% to the step time of rank 0" in events["text"].iloc[0]
 
 
 def test_all_ranks_are_told_of_an_alert(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arrivals import is_on_its_way
-from ..local import local_tensor
+from ..local import local_tensor, weight_of
 from ..nested import tensors_in
 from .attention import logits_of
 from .quantity import BY_CHANNEL
@@ -40,7 +40,7 @@ class Passing:
             ValueError: the tensor that there is cannot be read.
         """
         if need == "weight":
-            return readable(getattr(self.module, "weight", None))
+            return readable(weight_of(self.module))
         if need == "output_channel_axis":
             return None if self.output is None else channel_axis(self.module, self.output, channels)
         if need in ("logits", "probabilities"):

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch.jit._trace import is_tracing
-from torch.utils.hooks import unserializable_hook
-from torch.utils.weak import TensorWeakRef
 
 from ...stopwatch import Stopwatch
+from ..eager import eager
+from ..gradients import GradientHook
 from ..hooks import Hook, recomputing
 from ..local import in_transform
 from .passing import Passing, laid_out, readable, real
@@ -95,6 +95,7 @@ class Watch:
         if not torch.compiler.is_compiling() and not recomputing():
             self._calls.clear()
 
+    @eager
     def _passes(self, tasks: Sequence[Task], passing: Passing) -> None:
         again = recomputing()
         key = passing.module, again
@@ -159,14 +160,11 @@ class Watch:
         """Have a function called with a tensor's gradient, while this step is open."""
         if tensor is None or not tensor.requires_grad or not tensor.numel():
             return
-        handles, seen = self._handles, list[TensorWeakRef]()
+        handles = self._handles
 
-        @unserializable_hook  # else torch warns when the tensor is saved
         def arrived(gradient: torch.Tensor) -> None:
-            # Zero-bubble pipelines send the same tensor through once more, for the weights.
-            if task.is_off or handles is not self._handles or (seen and seen[-1]() is gradient):
+            if task.is_off or handles is not self._handles:
                 return
-            seen[:] = [TensorWeakRef(gradient)]
             with self._stopwatch:
                 try:
                     with undisturbed(gradient.device.type):
@@ -174,7 +172,7 @@ class Watch:
                 except Exception as error:  # never into the training loop: told in the run
                     task.fail(error)
 
-        tensor.register_hook(arrived)
+        tensor.register_hook(GradientHook(arrived))
 
     def _axes_of(self, task: Task, passing: Passing) -> Axes:
         first, channels = task.quantity.needs[0], task.quantity.channels

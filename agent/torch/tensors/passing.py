@@ -124,9 +124,13 @@ class Activations:
 
         return returns
 
-    def _receiver(self, label: str, placed: dict[str, Placement]) -> Callable[[torch.Tensor], None]:
+    def _receiver(
+        self, label: str, placed: dict[str, Placement]
+    ) -> Callable[[torch.Tensor | None], None]:
         @unserializable_hook  # else torch warns when the tensor is saved
-        def arrives(gradient: torch.Tensor) -> None:
+        def arrives(gradient: torch.Tensor | None) -> None:
+            if gradient is None:  # a function of the user's gave none
+                return
             for name, tensor, place in self._copies(label, gradient, placed):
                 before = self._arrived.get(name)
                 total = tensor if before is None else tensor + before[1]
