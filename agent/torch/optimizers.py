@@ -66,16 +66,8 @@ class ParameterHooks:
         self._optimizers = optimizers
         self._recorder = recorder
         self._updates = Updates()
-        self._weights = Group(
-            "weight",
-            [
-                replace(
-                    self._member("weight", one),
-                    placed=weight_placement(one, self._placed[one], mesh),
-                )
-                for one in self._parameters
-            ],
-        )
+        self._mesh = mesh
+        self._weights = self._all_weights()
         self._all_gradients: _Gradients | None = None
         self._gradients = WeakKeyDictionary[torch.optim.Optimizer, _Gradients]()
         """Of the parameters of an optimizer."""
@@ -206,7 +198,7 @@ class ParameterHooks:
         self._places = _places_of(self._model)
         for parameter in {parameter for _, _, parameter in moved} - now.keys():
             self._parameters.pop(parameter, None)
-        self._weights = Group("weight", [self._member("weight", one) for one in self._parameters])
+        self._weights = self._all_weights()
         self._all_gradients = None
         self._gradients.clear()
         self._states.clear()
@@ -217,6 +209,18 @@ class ParameterHooks:
                 f"The model has another parameter {strangers[0]}{more} than when it was observed, "
                 "which is not seen: leave the block, and observe it anew"
             )
+
+    def _all_weights(self) -> Group:
+        return Group(
+            "weight",
+            [
+                replace(
+                    self._member("weight", one),
+                    placed=weight_placement(one, self._placed[one], self._mesh),
+                )
+                for one in self._parameters
+            ],
+        )
 
     def _member(self, kind: str, parameter: torch.nn.Parameter, slot: str = "") -> Member:
         name, aliases = self._parameters[parameter]
