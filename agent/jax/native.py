@@ -17,7 +17,7 @@ import ctypes
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -210,7 +210,7 @@ def _register() -> object:
     llvmlite.binding.add_symbol(_ADDRESSES, addresses.ctypes.data)
     signature = types.int64(types.CPointer(types.int64))
     with told_if_long(lambda: COMPILES):
-        handler = kept(partial(cfunc, signature, nopython=True), _handler_from(SOURCES))
+        handler = kept(lambda **how: cfunc(signature, nopython=True, **how), _handler_from(SOURCES))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler.ctypes), platform="cpu")
     return handler, owner, arrays, environment, addresses
 

@@ -12,7 +12,9 @@ changes. Ours lie in several files, so only the functions that Python calls are 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from llvmlite import binding
 from numba import njit
@@ -32,7 +34,7 @@ def _sources() -> int:
 SOURCES = _sources()
 
 
-def kept(decorate, function):
+def kept(decorate: Callable[..., Any], function: Callable[..., Any]) -> Any:
     """What a decorator of numba's makes of a function, on disk where a folder can be written.
 
     Where none can, as in a read-only image, numba refuses; it is compiled at each start then.

@@ -251,7 +251,7 @@ def _c_function():
     Compiled at its first use, or loaded from disk.
     """
     signature = types.void(types.CPointer(types.int64))
-    function = kept(partial(cfunc, signature, nopython=True), _sketch_from(SOURCES))
+    function = kept(lambda **how: cfunc(signature, nopython=True, **how), _sketch_from(SOURCES))
     return function, function.ctypes, function.address
 
 
