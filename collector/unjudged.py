@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..merge.merging import Merged
 from ..sketch.conservation import LEAST
+from ..sketch.labels import more_words
 from ..sketch.table import COUNT, UNSEEN
 from ..store.record import SiteInfo
 from .sums import Pairs
@@ -70,5 +71,5 @@ class Unjudged:
         if not which.any():
             return
         first, *others = pairs.of[pairs.reduced[which]].tolist()
-        more = f" (and {len(others)} more)" if others else ""
-        self.say(why, f"The sum of {self.site(first).label}{more} is not judged: {why}.")
+        what = f"{self.site(first).label}{more_words(others)}"
+        self.say(why, f"The sum of {what} is not judged: {why}.")

@@ -77,6 +77,8 @@ class Finder:
         """How many optimizers there have ever been."""
         self._untrained = WeakKeyDictionary[nn.Module, int]()
         """By module that no optimizer updated: how many there had been then."""
+        self._unlike = WeakKeyDictionary[nn.Module, int]()
+        """By module that has not as many elements as are updated: how many had updated then."""
         self._known = WeakSet[nn.Module]()
         """Modules of models that are observed, or cannot be."""
         self._trainings: list[Training] = []
@@ -170,7 +172,7 @@ class Finder:
         try:
             if self._untrained.get(module) != self._made:
                 self._consider(module)
-            elif has_looked and not self._found:
+            elif has_looked and not self._found and self._unlike.get(module) != len(self._met):
                 self._consider_main_weights(module)
         except Exception as error:  # never into the training loop
             self._known.update(module.modules())
@@ -256,6 +258,7 @@ class Finder:
         homeless = [one for one in self._met if not any(t.is_held_by(one) for t in self._trainings)]
         elements = sum(self._elements[one] for one in homeless)
         if not homeless or not may_be_copies(module, elements):
+            self._unlike[module] = len(self._met)
             return
         root = max(modules_around(module), key=size_of, default=module)
         root = root if may_be_copies(root, elements) else module

@@ -6,7 +6,6 @@ Only torch is imported here, as in `finder`.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Container, Iterator
 
 import torch.distributed as dist
@@ -36,16 +35,15 @@ def scaler_of_job(past: Container[GradScaler] = ()) -> GradScaler | None:
 
 def pipeline_of(module: nn.Module) -> nn.Module | None:
     """The stages of a pipeline that this rank holds, where the module is one, or a part of one."""
-    if "torch.distributed.pipelining.stage" not in sys.modules:
-        return None
     from ..agent.torch.stages import stages_around, stages_made  # loads NumPy
 
-    own = stages_around([module])
+    made = stages_made()
+    own = stages_around(made, [module])
     if not own:
         return None
     pipeline = own[0].group, own[0].num_stages
-    made = [one for one in stages_made() if (one.group, one.num_stages) == pipeline]
-    return made[0].submod if len(made) == 1 else nn.ModuleList([one.submod for one in made])
+    held = [one.submod for one in made if (one.group, one.num_stages) == pipeline]
+    return held[0] if len(held) == 1 else nn.ModuleList(held)
 
 
 def size_of(module: nn.Module) -> int:

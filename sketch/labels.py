@@ -21,3 +21,8 @@ def rank_words(ranks: Sequence[int], most: int = 16) -> str:
     """Some ranks in words, of many the first."""
     numbers = ", ".join(map(str, ranks[:most])) + (", …" if len(ranks) > most else "")
     return f"rank{'s' * (len(ranks) > 1)} {numbers}"
+
+
+def more_words(others: Sequence[object]) -> str:
+    """What follows the first of several where that alone is named; nothing if there is one."""
+    return f" (and {len(others)} more)" if others else ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
@@ -48,12 +49,10 @@ class JobAxes:
         return self._known[mesh]
 
     def _find(self, mesh: DeviceMesh) -> Names | None:
-        own = mesh.get_coordinate()
-        if own is None:
+        if mesh.get_coordinate() is None:
             return None
-        ranks, found = mesh.mesh.numpy(), list[tuple[str, ...]]()
-        for place, name in enumerate(axis_names(mesh)):
-            line = ranks[tuple(slice(None) if at == place else c for at, c in enumerate(own))]
+        found = list[tuple[str, ...]]()
+        for name, line in lines_of(mesh):
             same = self._spanned_by(line)
             if same is None:
                 return None
@@ -91,6 +90,28 @@ def present_job() -> JobAxes | None:
 def axis_names(mesh: DeviceMesh) -> list[str]:
     """What the axes of a torch DeviceMesh are called; those without a name by their number."""
     return list(mesh.mesh_dim_names or [f"axis{i}" for i in range(mesh.ndim)])
+
+
+def lines_of(mesh: DeviceMesh) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Of each axis its name, and the ranks along it among which this one is; none outside of it."""
+    own = mesh.get_coordinate()
+    for place, name in enumerate(axis_names(mesh) if own else ()):
+        through = (slice(None) if at == place else c for at, c in enumerate(own or ()))
+        yield name, mesh.mesh.numpy()[tuple(through)]
+
+
+def axis_of(given: DeviceMesh | Mapping[str, int] | None, name: str) -> MeshAxis | None:
+    """An axis of the mesh that was given, where that is one of all ranks."""
+    if given is None or not dist.is_initialized():
+        return None
+    world_size, job = dist.get_world_size(), None
+    # Another size is refused once ranks meet.
+    if isinstance(given, Mapping):
+        if math.prod(given.values()) == world_size:
+            job = _counted(given, dist.get_rank(), world_size)
+    elif given.size() == world_size:
+        job = _of_mesh(given)
+    return next((axis for axis in job.axes if axis.name == name), None) if job else None
 
 
 def names_in_job(mesh: DeviceMesh) -> Names:
@@ -168,12 +189,15 @@ def meshes_of(model: torch.nn.Module) -> list[DeviceMesh]:
     return list(dict.fromkeys(mesh for mesh in meshes if mesh is not None))
 
 
+def made_by_script(module: str, name: str) -> list[Any]:
+    """All objects of a class that there are, if its module was imported."""
+    found = getattr(sys.modules.get(module), name, None)
+    return [] if found is None else [o for o in gc.get_objects() if issubclass(type(o), found)]
+
+
 def meshes_of_all_ranks(world_size: int) -> list[DeviceMesh]:
     """The meshes of all ranks that the script has made, those of more axes first."""
-    module: Any = sys.modules.get("torch.distributed.device_mesh")
-    if module is None:
-        return []
-    made = [one for one in gc.get_objects() if issubclass(type(one), module.DeviceMesh)]
+    made = made_by_script("torch.distributed.device_mesh", "DeviceMesh")
     return sorted((one for one in made if one.size() == world_size), key=lambda one: -one.ndim)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.jit._trace import is_tracing
 
+from ...sketch.labels import more_words
 from ...wire.messages import Placement
 from . import compiled
 from .eager import eager
@@ -121,8 +122,8 @@ class ModuleHooks:
             self._handles.append(root.register_forward_hook(ends))
         if self._without:
             first, *others = self._without
-            more = f" (and {len(others)} more)" if others else ""
-            self._recorder.report(f"What {first}{more} returns is not seen: torch.jit compiled it")
+            what = f"{first}{more_words(others)}"
+            self._recorder.report(f"What {what} returns is not seen: torch.jit compiled it")
 
     def remove(self) -> None:
         """Take all hooks off the model."""

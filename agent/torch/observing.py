@@ -27,7 +27,7 @@ from .settings import (
     timetable_of,
     warn_of_strangers,
 )
-from .stages import Observable, mesh_along, numbered, stages_around, stages_of
+from .stages import Observable, mesh_along, numbered, stages_around, stages_made, stages_of
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -152,7 +152,7 @@ def observe(
     """
     optimizers = as_list(optimizer)
     stages = stages_of(model)
-    made = stages_around(module for module, _ in stages)
+    made = stages_around(stages_made(), (module for module, _ in stages))
     if mesh is None:
         mesh = mesh_along(made[0]) if made else mesh_of_megatron([module for module, _ in stages])
     stages = numbered(stages, made, mesh)

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ...sketch.labels import more_words
 from ...wire.messages import MeshAxis
 from ..sitebook import Key
 from .eager import eager
@@ -28,7 +29,7 @@ from .names import Names
 from .recorder import Recorder
 from .updates import KIND as UPDATE
 from .updates import Updates
-from .zero import is_in_pieces, weight_of, weight_placement
+from .zero import is_in_pieces, piece_held, weight_placement
 
 WEIGHTS: Key = ("weight", "", "", 0)
 """Stands for all of them among what was noted."""
@@ -111,7 +112,7 @@ class ParameterHooks:
         """Measure all weights as they are now, once a step."""
         if WEIGHTS not in self._noted and self._recorder.timetable.due("weight"):
             self._noted.add(WEIGHTS)
-            self._recorder.measure_group(self._weights, list(map(weight_of, self._parameters)))
+            self._recorder.measure_group(self._weights, list(map(piece_held, self._parameters)))
 
     def step_ends(self) -> None:
         """Measure what no optimizer brought up in this step: it was skipped, or there is none."""
@@ -204,10 +205,10 @@ class ParameterHooks:
         self._states.clear()
         strangers = [name for parameter, name in now.items() if parameter not in self._parameters]
         if strangers:
-            more = f" (and {len(strangers) - 1} more)" if strangers[1:] else ""
+            first, *others = strangers
             self._recorder.report(
-                f"The model has another parameter {strangers[0]}{more} than when it was observed, "
-                "which is not seen: leave the block, and observe it anew"
+                f"The model has another parameter {first}{more_words(others)} than when it was "
+                "observed, which is not seen: leave the block, and observe it anew"
             )
 
     def _all_weights(self) -> Group:

@@ -16,7 +16,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ...sketch.labels import FOR_BACKWARD
+from ...sketch.labels import FOR_BACKWARD, more_words
 from ...sketch.mesh_axes import TENSOR_PARALLEL
 from ...wire.messages import MeshAxis
 from .eager import eager
@@ -117,7 +117,7 @@ class ParallelHooks:
     def _tell_silence(self) -> None:
         """Say of which parameters only the reduced gradients are seen."""
         first, *others = (name for name, records in self._silent.items() if records >= DOUBTS)
-        more = f" (and {len(others)} more)" if others else ""
+        more = more_words(others)
         self._recorder.report(
             f"A rank's own gradients of {first}{more} are not seen, so that no rule judges their "
             "sums. So it is with parameters that were frozen when they were observed, and where an "

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import math
-import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from ...sketch.errors import SettingError
 from ...sketch.mesh_axes import PIPELINE_PARALLEL
 from ..selection import RankscopeWarning
-from .axes import axis_names, meshes_of_all_ranks
+from .axes import axis_names, axis_of, lines_of, made_by_script, meshes_of_all_ranks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -61,16 +57,14 @@ def stages_of(model: Observable) -> list[NumberedStage]:
 
 def stages_made() -> list[Stage]:
     """Those that the script has made, by their number."""
-    pipelining: Any = sys.modules.get("torch.distributed.pipelining.stage")
-    base = getattr(pipelining, "_PipelineStageBase", None)
-    made = [] if base is None else [o for o in gc.get_objects() if issubclass(type(o), base)]
+    made = made_by_script("torch.distributed.pipelining.stage", "_PipelineStageBase")
     return sorted(made, key=lambda one: one.stage_index)
 
 
-def stages_around(modules: Iterable[torch.nn.Module]) -> list[Stage]:
-    """Those that the script has made which have parameters of these modules."""
+def stages_around(made: Sequence[Stage], modules: Iterable[torch.nn.Module]) -> list[Stage]:
+    """Those that have parameters of these modules."""
     asked = frozenset[int]().union(*map(_own, modules))
-    return [one for one in stages_made() if not asked.isdisjoint(_own(one.submod))]
+    return [one for one in made if not asked.isdisjoint(_own(one.submod))]
 
 
 def numbered(
@@ -86,28 +80,15 @@ def numbered(
             do.
     """
     known = {_own(one.submod): one.stage_index for one in made}
-    at, size = _place_in_pipeline(mesh)
-    in_turn = [at + place * size if size > 1 else None for place in range(len(stages))]
+    axis = axis_of(mesh, PIPELINE_PARALLEL)
+    in_turn = [
+        axis.coordinate + place * axis.size if axis is not None and axis.size > 1 else None
+        for place in range(len(stages))
+    ]
     return [
         (module, known.get(_own(module), turn) if number is None else number)
         for (module, number), turn in zip(stages, in_turn, strict=True)
     ]
-
-
-def _place_in_pipeline(mesh: DeviceMesh | Mapping[str, int] | None) -> tuple[int, int]:
-    """Where this rank is along the pipeline, and of how many; of 1 where that is not known."""
-    if mesh is None or not dist.is_initialized():
-        return 0, 1
-    names = list(mesh) if isinstance(mesh, Mapping) else axis_names(mesh)
-    if PIPELINE_PARALLEL not in names:
-        return 0, 1
-    shape = tuple(mesh.values()) if isinstance(mesh, Mapping) else mesh.shape
-    if math.prod(shape) != dist.get_world_size():  # which is refused once ranks meet
-        return 0, 1
-    is_counted = isinstance(mesh, Mapping)
-    own = np.unravel_index(dist.get_rank(), shape) if is_counted else mesh.get_coordinate()
-    place = names.index(PIPELINE_PARALLEL)
-    return (int(own[place]) if own else 0), shape[place]
 
 
 def _own(module: torch.nn.Module) -> frozenset[int]:
@@ -131,7 +112,8 @@ def mesh_along(stage: Stage) -> DeviceMesh | Mapping[str, int] | None:
     size, apart = len(ranks), ranks[1] - ranks[0]
     if ranks == list(range(ranks[0], ranks[0] + size * apart, apart)):
         if apart == 1:
-            return _without_ones({"dp": world_size // size, PIPELINE_PARALLEL: size})
+            copies = world_size // size
+            return {**({"dp": copies} if copies > 1 else {}), PIPELINE_PARALLEL: size}
         if apart * size == world_size:
             return {PIPELINE_PARALLEL: size, "dp": apart}
     warnings.warn(
@@ -148,11 +130,8 @@ def _with_pipeline_along(
     mesh: DeviceMesh, ranks: Sequence[int]
 ) -> DeviceMesh | Mapping[str, int] | None:
     """A mesh of which one axis has these ranks, and is called what it is; None: it has none."""
-    own, names = mesh.get_coordinate(), axis_names(mesh)
-    if own is None:
-        return None
-    for place, name in enumerate(names):
-        line = mesh.mesh[tuple(slice(None) if at == place else c for at, c in enumerate(own))]
+    names = axis_names(mesh)
+    for place, (name, line) in enumerate(lines_of(mesh)):
         if line.tolist() != list(ranks):
             continue
         if name == PIPELINE_PARALLEL:
@@ -161,7 +140,3 @@ def _with_pipeline_along(
             names[place] = PIPELINE_PARALLEL
             return dict(zip(names, mesh.shape, strict=True))
     return None
-
-
-def _without_ones(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {name: size for name, size in sizes.items() if size > 1}

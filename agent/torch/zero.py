@@ -20,7 +20,7 @@ def is_in_pieces(parameter: torch.Tensor) -> bool:
     return hasattr(parameter, "ds_tensor")
 
 
-def weight_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+def piece_held(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """What of a weight this rank holds, without the padding; None where it was moved to a disk."""
     if not is_in_pieces(parameter):
         return parameter

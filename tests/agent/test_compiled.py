@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from rankscope.agent.torch import Scope, tap
 from rankscope.sketch import derive
 
+from .gated import Gated
+
 if TYPE_CHECKING:
     from conftest import Observed
 
@@ -306,29 +308,8 @@ def test_an_output_that_the_loss_does_not_need_has_no_gradient(observed: Observe
     assert observed.means("activation_gradient", "(root)", "0") == {0: 1.0}
 
 
-class Gate(torch.autograd.Function):
-    """Gives its first argument no gradient, as functions of users' own may."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x.detach() * y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, gradients[0]
-
-
 def test_a_compiled_function_that_gives_no_gradient_has_none(observed: Observed) -> None:
-    class Gated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.value = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = Gate.apply(self.gate(x), self.value(x))  # pyright: ignore
-            return out
-
-    model = Gated()
+    model = Gated(8)
     with observed.observe(model) as scope:
         whole(model)
         model(torch.ones(5, 8)).sum().backward()

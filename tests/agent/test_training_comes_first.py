@@ -30,6 +30,8 @@ from rankscope.agent.torch.threads import team
 from rankscope.sketch import derive
 from rankscope.store import open_run
 
+from .gated import Gated
+
 if TYPE_CHECKING:
     from conftest import Observed
 
@@ -269,30 +271,8 @@ def test_odd_outputs_never_raise(
     assert observed.sketches(1)["activation:layer"].counts[0, 0] == 6
 
 
-class Gate(torch.autograd.Function):
-    """Gives its first argument no gradient, as functions of users' own may."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x.detach() * y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, gradients[0]
-
-
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.value = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = Gate.apply(self.gate(x), self.value(x))  # pyright: ignore
-        return out
-
-
 def test_a_backward_that_gives_no_gradient_goes_on(observed: Observed) -> None:
-    model = Gated()
+    model = Gated(4)
     quantities = dict.fromkeys(("gate", "value"), "output_grad_cov_trace")
     with observed.observe(model, quantities=quantities) as scope:
         for _ in range(2):
