@@ -153,7 +153,7 @@ void count_at(Counter first, unsigned int bytes) {
   if (bytes % sizeof(*first)) abort();  // as on a GPU
   first[bytes / sizeof(*first)]++;
 }
-unsigned int value_counters[1 << 14];
+alignas(16) unsigned int value_counters[1 << 14];
 // Of both halves of words.
 template <class Half, class F> unsigned int of_halves(F of, unsigned a, unsigned b, unsigned c) {
   const Half low = of((Half)a, (Half)b, (Half)c);

@@ -101,21 +101,43 @@ struct Sum {
 struct Least {
   template <class T> static __device__ T of(T a, T b) { return b < a ? b : a; }
 };
+struct Most {
+  template <class T> static __device__ T of(T a, T b) { return a < b ? b : a; }
+};
 
-// Unites the N numbers of all threads; every thread has what comes out.
+// Unites the N numbers of all threads; every thread has what comes out. Of two lanes each gives half
+// of its numbers away and takes what the other has of the rest, until each lane has one: that takes
+// a quarter of the exchanges that it takes to unite eight numbers one after the other.
 template <class Op, class T, int N> __device__ void across_block(T (&v)[N]) {
-  __shared__ T parts[WARPS][N];
+  static_assert(N <= 8);
+  constexpr int HELD = N > 4 ? 8 : N > 2 ? 4 : N, LANES = 32 / HELD;
+  __shared__ T parts[HELD][WARPS], whole[N];
+  const int lane = threadIdx.x % 32;
+  T held[HELD];
+#pragma unroll
+  for (int i = 0; i < HELD; i++) held[i] = v[i < N ? i : 0];
+  int distance = 16;
+#pragma unroll
+  for (int n = HELD / 2; n; n /= 2) {
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+      const bool upper = lane & distance;
+      const T given = upper ? held[i] : held[i + n], kept = upper ? held[i + n] : held[i];
+      held[i] = Op::of(kept, __shfl_xor_sync(~0u, given, distance));
+    }
+    distance /= 2;
+  }
+  for (; distance; distance /= 2)
+    held[0] = Op::of(held[0], __shfl_xor_sync(~0u, held[0], distance));
+  if (lane % LANES == 0) parts[lane / LANES][threadIdx.x / 32] = held[0];
   __syncthreads();
-  for (int i = 0; i < N; i++) {
-    for (int distance = 16; distance; distance /= 2)
-      v[i] = Op::of(v[i], __shfl_xor_sync(0xffffffffu, v[i], distance));
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][i] = v[i];
+  if (threadIdx.x < N) {
+    T all = parts[threadIdx.x][0];
+    for (int warp = 1; warp < WARPS; warp++) all = Op::of(all, parts[threadIdx.x][warp]);
+    whole[threadIdx.x] = all;
   }
   __syncthreads();
-  for (int i = 0; i < N; i++) {
-    v[i] = parts[0][i];
-    for (int warp = 1; warp < WARPS; warp++) v[i] = Op::of(v[i], parts[warp][i]);
-  }
+  for (int i = 0; i < N; i++) v[i] = whole[i];
 }
 
 // floor(log2) of a float64 that is not negative; -1200 of zero.
@@ -318,6 +340,7 @@ struct Table {
   u32 tiny[64];
   u32 bins[BINS];
   u32 rare[RARE];
+  u32 ignored[RARE];  // what is rare in the tiles that are surveyed, and counted later
   double eighths[2][THREADS];
 
   __device__ void clear() {
@@ -362,11 +385,18 @@ __device__ u64 finite_of(const Chunk& chunk, const u32 (&rare)[RARE]) {
 // The finite extremes of all threads: least, -most and the smallest magnitude that is not zero.
 template <class K> __device__ void extremes_of(const Extremes<K>& own, double (&found)[3]) {
   using Word = typename K::Word;
+  constexpr Word SIGN = Extremes<K>::SIGN;
+  Word words[4] = {own.top, (Word)~own.bottom, (Word)own.most_signed ^ SIGN, own.smallest};
+  across_block<Most>(words);
+  Extremes<K> all;
+  all.top = words[0];
+  all.bottom = ~words[1];
+  all.most_signed = (typename Extremes<K>::Signed)(words[2] ^ SIGN);
+  all.smallest = words[3];
   found[0] = found[1] = found[2] = INFINITE;
-  if (!own.is_empty()) {
-    found[0] = own.least();
-    found[1] = -own.most();
+  if (!all.is_empty()) {
+    found[0] = all.least();
+    found[1] = -all.most();
   }
-  if (own.smallest) found[2] = K::real((Word)(0 - own.smallest) >> 1);
-  across_block<Least>(found);
+  if (all.smallest) found[2] = K::real((Word)(0 - all.smallest) >> 1);
 }

@@ -16,7 +16,7 @@ from ...reading import Reading
 from ..arithmetic import Columns
 from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
-from ..tables import RUN, WORK
+from ..tables import FAN, RUN, WORK
 
 FILES = ("elements", "numbers", "values", "sketch", "bytes", "glances", "merge", "kernels")
 """Of CUDA C, each after those that it needs."""
@@ -165,7 +165,7 @@ def source() -> str:
     numbers = {f"C_{name.upper()}": i for i, name in enumerate(COUNTS)}
     numbers |= {f"M_{name.upper()}": i for i, name in enumerate(MOMENTS)}
     numbers |= {"N_COUNTS": len(COUNTS), "N_MOMENTS": len(MOMENTS), "BINS": BINS}
-    numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN}
+    numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN, "FAN": FAN}
     numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE, "BINADE": BINADE}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
     texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in FILES]

@@ -44,26 +44,50 @@ __device__ void merge_moments(double na, double (&a)[N_MOMENTS], double nb,
   a[M_ABS_MIN] = fmin(a[M_ABS_MIN], b[M_ABS_MIN]);
 }
 
-// Merges leaves, one after the other, into one row; each counts as many times as there are copies.
+// What each lane of a warp has of the moments of some elements: united two by two, lane by lane.
+struct Share {
+  double n, moments[N_MOMENTS];
+  u64 checksum;
+
+  // Of a leaf, as many times as there are copies.
+  __device__ void read(const i64* counts, const double* from, u64 sum, i64 copies) {
+    n = copies * measured(counts);
+    for (int i = 0; i < N_MOMENTS; i++) moments[i] = from[i] * (i <= M_PROJECTION ? copies : 1);
+    checksum = copies * sum;
+  }
+  __device__ void take(int distance) {
+    double theirs[N_MOMENTS];
+    const double their_n = __shfl_xor_sync(~0u, n, distance);
+    for (int i = 0; i < N_MOMENTS; i++) theirs[i] = __shfl_xor_sync(~0u, moments[i], distance);
+    merge_moments(n, moments, their_n, theirs);
+    n += their_n;
+    checksum += __shfl_xor_sync(~0u, checksum, distance);
+  }
+};
+
+static_assert(FAN < 32, "The leaves of a run, and the row, have a lane each.");
+
+// Merges leaves into one row; each counts as many times as there are copies.
 extern "C" __global__ void __launch_bounds__(THREADS) merge_leaves(const Merge job) {
   const i64* run = job.runs + RUN * (i64)blockIdx.x;
   const i64 row = run[0], first = run[1], end = run[2], stride = run[3], copies = run[4];
   i64* counts = job.into_counts + row * N_COUNTS;
   double* moments = job.into_moments + row * N_MOMENTS;
-  if (threadIdx.x == 0) {  // before the counts are merged, from which it follows how many there are
-    double merged[N_MOMENTS], own[N_MOMENTS], na = measured(counts);
-    u64 checksum = job.into_checksum[row];
-    for (int i = 0; i < N_MOMENTS; i++) merged[i] = moments[i];
-    for (i64 leaf = first; leaf < end; leaf += stride) {
-      const double nb = copies * measured(job.counts + leaf * N_COUNTS);
-      for (int i = 0; i < N_MOMENTS; i++)
-        own[i] = job.moments[leaf * N_MOMENTS + i] * (i <= M_PROJECTION ? copies : 1);
-      merge_moments(na, merged, nb, own);
-      na += nb;
-      checksum += copies * job.checksum[leaf];
+  const int lane = threadIdx.x;
+  if (lane < 32) {  // before the counts are merged, from which it follows how many there are
+    Share share = {};
+    share.moments[M_MIN] = share.moments[M_ABS_MIN] = INFINITE;
+    share.moments[M_MAX] = -INFINITE;
+    const i64 leaf = first + (lane - 1) * stride;  // the row itself is the first of all
+    if (lane == 0) share.read(counts, moments, job.into_checksum[row], 1);
+    if (lane > 0 && leaf < end)
+      share.read(job.counts + leaf * N_COUNTS, job.moments + leaf * N_MOMENTS, job.checksum[leaf],
+                 copies);
+    for (int distance = 1; distance < 32; distance *= 2) share.take(distance);
+    if (lane == 0) {
+      for (int i = 0; i < N_MOMENTS; i++) moments[i] = share.moments[i];
+      job.into_checksum[row] = share.checksum;
     }
-    for (int i = 0; i < N_MOMENTS; i++) moments[i] = merged[i];
-    job.into_checksum[row] = checksum;
   }
   __syncthreads();
   for (int column = threadIdx.x; column < N_COUNTS + BINS; column += THREADS) {

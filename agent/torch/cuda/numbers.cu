@@ -137,16 +137,17 @@ __device__ void add_tile(const Job& job, const Chunk& chunk, i64 tile, const Key
 // first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
 // between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
 // become central moments. Where the mean of those is at most twice their standard deviation, zero is
-// near enough: it costs three bits more.
+// near enough: it costs three bits more. `raw` holds the first tile, and is used up.
 template <class K>
 __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool aligned,
-                       u32 (&rare)[RARE], double& pivot, double& largest) {
-  double totals[3] = {0, 0, 0}, most[1] = {0};
+                       Held<typename K::Bits> (&raw)[PER], u32 present, u32 (&rare)[RARE],
+                       double& pivot, double& largest) {
+  double totals[3] = {0, 0, 0};
+  typename K::Word most[1] = {0};
   for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    Held<typename K::Bits> raw[PER];
-    u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
+    if (tile > chunk.start) present = load(from + tile, chunk.stop - tile, aligned, raw);
     const Extremes<K> found = look<K>(raw, present, rare);
-    most[0] = fmin(most[0], -(double)found.largest());
+    most[0] = larger(most[0], found.largest_twice());
     for (int j = 0; j < PER; j++) {
       if (!(present >> j & 1)) continue;
       const double x = K::real(K::word(raw[j]));
@@ -160,35 +161,38 @@ __device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool al
     }
   }
   if constexpr (WIDE<K>) across_block<Sum>(totals);
-  if constexpr (WIDE<K> || K::IS_COUNTED) across_block<Least>(most);
+  if constexpr (WIDE<K> || K::IS_COUNTED) across_block<Most>(most);
   pivot = totals[1] > 0 ? totals[0] / totals[1] : 0.0;
   if (!WIDE<K> && 5 * pivot * pivot * totals[1] <= 4 * totals[2]) pivot = 0;
-  largest = -most[0];
+  largest = K::real(most[0] >> 1);
 }
 
-// The moments of n elements from sums about a pivot. `extremes` as of `extremes_of`; `eighths` as
-// of `Table`.
+// Brings this thread's eighth powers to the scale in which the largest magnitude has exponent 0.
 template <class K>
+__device__ void scale_eighths(const double (&extremes)[3], const Table& table,
+                              double (&sums)[SUMS]) {
+  if constexpr (WIDE<K>) return;
+  const int exponent = exponent_of(fmax(fmax(-extremes[0], -extremes[1]), 0.0));
+  sums[EIGHTH] = shifted(sums[EIGHTH], -exponent) +
+                 shifted(table.eighths[HUGE_ONES][threadIdx.x], HUGE_SHIFT - exponent) +
+                 shifted(table.eighths[TINY_ONES][threadIdx.x], TINY_SHIFT - exponent);
+}
+
+// The moments of n elements from sums about a pivot. `extremes` as of `extremes_of`.
 __device__ void moments_of(double n, double pivot, const double (&sums)[SUMS],
-                           const double (&eighths)[2], const double (&extremes)[3],
-                           double (&moments)[N_MOMENTS]) {
+                           const double (&extremes)[3], double (&moments)[N_MOMENTS]) {
   const double d1 = fma(-n, pivot, sums[TOTAL]);
   const double shift = n > 0 ? d1 / n : 0.0, square = shift * shift;
   const double m2 = sums[D2] - d1 * shift;
   const double m3 = sums[D3] - 3 * shift * sums[D2] + 2 * n * square * shift;
   const double m4 =
       sums[D4] - 4 * shift * sums[D3] + 6 * square * sums[D2] - 3 * n * square * square;
-  const int exponent = exponent_of(fmax(fmax(-extremes[0], -extremes[1]), 0.0));
   moments[M_SUM] = sums[TOTAL];
   moments[M_L1] = sums[L1];
   moments[M_M2] = m2 < 0 ? 0.0 : m2;  // by rounding
   moments[M_M3] = m3;
   moments[M_M4] = m4 < 0 ? 0.0 : m4;
   moments[M_S8] = sums[EIGHTH];
-  if constexpr (!WIDE<K>)
-    moments[M_S8] = shifted(sums[EIGHTH], -exponent) +
-                    shifted(eighths[HUGE_ONES], HUGE_SHIFT - exponent) +
-                    shifted(eighths[TINY_ONES], TINY_SHIFT - exponent);
   moments[M_PROJECTION] = sums[SIGNED];
   moments[M_MIN] = extremes[0];
   moments[M_MAX] = -extremes[1];
@@ -201,16 +205,16 @@ __device__ void store_histogram(const Job& job, const Chunk& chunk, const Table&
                                 Leaf& leaf) {
   constexpr int TINY_BINS = -126 - FIRST_EXPONENT;
   const int thread = threadIdx.x;
-  u64 negatives_subnormals_tiny[3] = {};
+  u32 negatives_subnormals_tiny[3] = {};
   auto& [negatives, subnormals, tiny] = negatives_subnormals_tiny;
   for (int bin = thread; bin < BINS; bin += THREADS) {
-    u64 found;
+    u32 found;
     if constexpr (WIDE<K>)
       found = table.slots[FIRST_SLOT + bin];
     else if (bin < TINY_BINS)
       found = table.tiny[bin] + table.tiny[32 + bin];
     else
-      found = (u64)table.slots[bin - TINY_BINS + 1] + table.slots[256 + bin - TINY_BINS + 1];
+      found = table.slots[bin - TINY_BINS + 1] + table.slots[256 + bin - TINY_BINS + 1];
     job.histogram[chunk.leaf * BINS + bin] = found;
     if (bin < job.first_normal) subnormals += found;
   }
@@ -221,8 +225,8 @@ __device__ void store_histogram(const Job& job, const Chunk& chunk, const Table&
     if (thread >= 32) negatives += tiny;
   }
   across_block<Sum>(negatives_subnormals_tiny);
-  leaf.negatives = negatives + table.rare[NEGATIVES];
-  leaf.subnormals = subnormals + table.rare[SUBNORMALS];
+  leaf.negatives = (u64)negatives + table.rare[NEGATIVES];
+  leaf.subnormals = (u64)subnormals + table.rare[SUBNORMALS];
   leaf.zeros = (u64)table.slots[ZERO_SLOT] + (WIDE<K> ? 0 : table.slots[256]) - tiny;
   if constexpr (WIDE<K>) {
     leaf.under = table.slots[UNDER_SLOT];

@@ -60,7 +60,7 @@ __device__ __forceinline__ void count_at(Counter first, unsigned int bytes) {
   asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(first + bytes) : "memory");
 }
 // Of a launch that asks for them.
-extern __shared__ unsigned int value_counters[];
+extern __shared__ __align__(16) unsigned int value_counters[];
 """
 
 

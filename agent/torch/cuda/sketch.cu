@@ -6,16 +6,20 @@ template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
   const Chunk chunk = chunk_of(job);
   const Bits* from = (const Bits*)chunk.address;
   const bool aligned = chunk.address % 16 == 0;
-  double pivot, largest;
+  double pivot, largest, found[3], sums[SUMS] = {};
   u64 checksum[1] = {};
-  survey<K>(chunk, from, aligned, table.rare, pivot, largest);
-  table.clear();
+  {
+    Held<Bits> raw[PER];  // on its way while the table is cleared
+    const u32 present = load(from + chunk.start, chunk.stop - chunk.start, aligned, raw);
+    table.clear();
+    Counting<K, IS_PIECE>::clear(job, chunk);
+    survey<K>(chunk, from, aligned, raw, present, table.ignored, pivot, largest);
+  }
   const Counting<K, IS_PIECE> counting(job, chunk, largest, checksum[0]);
-  double sums[SUMS] = {};
   Keys keys;
   Extremes<K> extremes;
   counting.add_to(table, pivot, sums, extremes);
-  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
+  for (i64 tile = counting.first_left(chunk); tile < chunk.stop; tile += TILE) {
     if (counting.is_whole(tile)) continue;
     Held<Bits> raw[PER];
     u32 present = load(from + tile, chunk.stop - tile, aligned, raw);
@@ -28,14 +32,13 @@ template <class K, bool IS_PIECE> __device__ void sketch(const Job& job) {
   }
   __syncthreads();
   Leaf leaf;
-  double found[3], eighths[2] = {table.eighths[0][threadIdx.x], table.eighths[1][threadIdx.x]};
   store_histogram<K>(job, chunk, table, leaf);
   across_block<Sum>(checksum);
-  across_block<Sum>(sums);
-  across_block<Sum>(eighths);
   extremes_of(extremes, found);
-  const double n = (double)finite_of(chunk, table.rare);
-  moments_of<K>(n, pivot, sums, eighths, found, leaf.moments);
+  scale_eighths<K>(found, table, sums);
+  across_block<Sum>(sums);
+  if (threadIdx.x == 0)
+    moments_of((double)finite_of(chunk, table.rare), pivot, sums, found, leaf.moments);
   leaf.checksum = checksum[0];
   leaf.store(job, chunk, table.rare);
 }

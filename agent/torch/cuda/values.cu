@@ -98,42 +98,79 @@ __device__ void all_weights(const Job& job, const Chunk& chunk, i64 tile, const 
   }
 }
 
+// n as float64: half as long as a conversion takes.
+__device__ double exactly(int n) {
+  return __longlong_as_double(0x4330000080000000ll ^ (i64)(u32)n) - (0x1p52 + 0x1p31);
+}
+
 // Elements of one magnitude, by sign and by whether the projection has a minus.
 struct Elements {
   u32 n[4];
 
-  __device__ explicit Elements(int place, int places) {
+  __device__ Elements(int place, int places) {
     for (int i = 0; i < 4; i++) n[i] = value_counters[i * places + place];
   }
   __device__ u32 plus() const { return n[0] + n[2]; }
   __device__ u32 minus() const { return n[1] + n[3]; }
+  __device__ int both() const { return (int)(plus() + minus()); }
+  __device__ int difference() const { return (int)(plus() - minus()); }
+  __device__ int projected() const { return (int)(n[0] - n[2] - (n[1] - n[3])); }
 
-  // Adds what they do, but for the histogram.
-  __device__ void add_to(double (&sums)[SUMS], Extremes<BFloat16>& extremes, u32 magnitude,
-                         double pivot) const {
-    const u32 word = BFloat16::word(magnitude), negative = BFloat16::word(magnitude | 0x8000);
-    if (plus()) extremes.add(word, word);
-    if (minus()) extremes.add(negative, negative);
-    const double x = BFloat16::real(word), a = x - pivot, b = -x - pivot;
-    const double p = plus(), m = minus(), a2 = a * a, b2 = b * b, x4 = x * x * x * x;
-    sums[TOTAL] += (p - m) * x;
-    sums[L1] += (p + m) * x;
-    sums[SIGNED] += (((double)n[0] - n[2]) - ((double)n[1] - n[3])) * x;
+  // Adds powers of x - pivot to the sums of those.
+  __device__ void add_about(double pivot, double x, double (&sums)[SUMS]) const {
+    const double a = x - pivot, b = -x - pivot, a2 = a * a, b2 = b * b;
+    const double p = exactly((int)plus()), m = exactly((int)minus());
     sums[D2] += p * a2 + m * b2;
     sums[D3] += p * a2 * a + m * b2 * b;
     sums[D4] += p * a2 * a2 + m * b2 * b2;
-    sums[EIGHTH] += (p + m) * (x4 * x4);
+  }
+};
+
+// Sums over those magnitudes of a thread that have been added, as multiples of powers of the last. Of
+// two the first is RATIO times the next: a sum is a polynomial, and takes one operation a magnitude.
+struct Polynomials {
+  static constexpr double RATIO = 1 << THREADS / BINADE;
+  double sums[SUMS] = {};
+
+  __device__ void add(const Elements& elements) {
+    constexpr double SQUARE = RATIO * RATIO, FOURTH = SQUARE * SQUARE;
+    const double n = exactly(elements.both()), difference = exactly(elements.difference());
+    sums[TOTAL] = fma(sums[TOTAL], RATIO, difference);
+    sums[L1] = fma(sums[L1], RATIO, n);
+    sums[SIGNED] = fma(sums[SIGNED], RATIO, exactly(elements.projected()));
+    sums[D2] = fma(sums[D2], SQUARE, n);
+    sums[D3] = fma(sums[D3], SQUARE * RATIO, difference);
+    sums[D4] = fma(sums[D4], FOURTH, n);
+    sums[EIGHTH] = fma(sums[EIGHTH], FOURTH * FOURTH, n);
+  }
+  // ABOUT_ZERO: those about a pivot, too. The last magnitude is x.
+  __device__ void add_to(double (&all)[SUMS], double x, bool about_zero) const {
+    const double square = x * x, fourth = square * square;
+    all[TOTAL] += sums[TOTAL] * x;
+    all[L1] += sums[L1] * x;
+    all[SIGNED] += sums[SIGNED] * x;
+    all[EIGHTH] += sums[EIGHTH] * (fourth * fourth);
+    if (!about_zero) return;
+    all[D2] += sums[D2] * square;
+    all[D3] += sums[D3] * (square * x);
+    all[D4] += sums[D4] * fourth;
   }
 };
 
 __device__ u32 across_warp(u32 n) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(~0u, n);
+#else
   for (int distance = 16; distance; distance /= 2) n += __shfl_xor_sync(~0u, n, distance);
   return n;
+#endif
 }
 
 // What was counted of a chunk: of most dtypes nothing.
 template <class K, bool IS_PIECE> struct Counting {
+  static __device__ void clear(const Job&, const Chunk&) {}
   __device__ Counting(const Job&, const Chunk&, double, u64&) {}
+  __device__ i64 first_left(const Chunk& chunk) const { return chunk.start; }
   __device__ bool has(i64) const { return false; }
   __device__ bool is_whole(i64) const { return false; }
   __device__ u32 left_out_of(const Held<typename K::Bits> (&)[PER]) const { return ALL; }
@@ -147,11 +184,19 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   i64 end;
   u64 left_out = 0;  // tiles, by their number modulo 64, of which this thread left elements out
 
+  static __device__ bool is_worth(const Job& job, const Chunk& chunk) {
+    return job.magnitudes && chunk.address % 16 == 0 && chunk.stop - chunk.start >= WORTH;
+  }
+  // Before the others are called.
+  static __device__ void clear(const Job& job, const Chunk& chunk) {
+    if (!is_worth(job, chunk)) return;
+    for (int place = threadIdx.x; place <= job.magnitudes; place += THREADS)
+      ((uint4*)value_counters)[place] = uint4{0, 0, 0, 0};
+  }
   // Adds to the checksum. `largest` is that of `survey`.
   __device__ Counting(const Job& job, const Chunk& chunk, double largest, u64& checksum)
       : window(job, largest), start(chunk.start), end(chunk.start) {
-    if (!window.magnitudes || chunk.address % 16 || chunk.stop - start < WORTH) return;
-    for (int i = threadIdx.x; i < 4 * window.places(); i += THREADS) value_counters[i] = 0;
+    if (!is_worth(job, chunk)) return;
     Words own;
     own.load(vector_at(chunk, start));
     if (__syncthreads_count(!all_inside(window, own.words)) > FEW) return;
@@ -197,6 +242,10 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   __device__ bool is_whole(i64 tile) const {
     return has(tile) && !(left_out & flag_of(tile));
   }
+  // The first tile of which one of this thread's warp may have something to add.
+  __device__ i64 first_left(const Chunk& chunk) const {
+    return __any_sync(~0u, left_out != 0) ? chunk.start : end;
+  }
   // Which of this thread's elements of a tile were not counted.
   __device__ u32 left_out_of(const u32 (&raw)[PER]) const {
     u32 outside = 0;
@@ -209,23 +258,42 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
                          Extremes<BFloat16>& extremes) const {
     if (end == start) return;
     const int thread = threadIdx.x, places = window.places();
-    for (int place = 1 + thread; place < places; place += THREADS) {
-      const Elements elements(place, places);
-      if (!__any_sync(~0u, elements.plus() | elements.minus())) continue;
-      const u32 magnitude = window.first + place - 1;
-      elements.add_to(sums, extremes, magnitude, pivot);
+    Polynomials polynomials;
+    u32 pluses = 0, minuses = 0;  // of which magnitudes there are some, by their turn
+    for (int turn = (window.magnitudes - 1 - thread) / THREADS; turn >= 0; turn--) {
+      const Elements elements(1 + thread + turn * THREADS, places);
+      polynomials.add(elements);
+      if (!__any_sync(~0u, elements.both())) continue;
+      const u32 magnitude = magnitude_of(turn);
+      if (pivot != 0) elements.add_about(pivot, BFloat16::real(magnitude << 16), sums);
+      pluses |= (u32)(elements.plus() != 0) << turn;
+      minuses |= (u32)(elements.minus() != 0) << turn;
       const u32 plus = across_warp(elements.plus()), minus = across_warp(elements.minus());
       if (thread % 32 == 0) {
         atomicAdd(&table.slots[magnitude / BINADE], plus);
         atomicAdd(&table.slots[256 + magnitude / BINADE], minus);
       }
     }
+    polynomials.add_to(sums, BFloat16::real(magnitude_of(0) << 16), pivot == 0);
+    if (pluses) add_extremes(extremes, pluses, 0);
+    if (minuses) add_extremes(extremes, minuses, 0x80000000);
     if (thread == 0) {
       const Elements zeros(0, places);
-      zeros.add_to(sums, extremes, 0, pivot);
+      if (zeros.plus()) extremes.add(0, 0);
+      if (zeros.minus()) extremes.add(0x80000000, 0x80000000);
+      zeros.add_about(pivot, 0, sums);
       table.slots[0] = zeros.plus();
       table.slots[256] = zeros.minus();
     }
     __syncthreads();
+  }
+  // Of those that a thread adds, which are whole blocks of threads apart.
+  __device__ u32 magnitude_of(int turn) const {
+    return window.first + threadIdx.x + (u32)turn * THREADS;
+  }
+  // Of magnitudes by their turn, of which there is one at least.
+  __device__ void add_extremes(Extremes<BFloat16>& extremes, u32 turns, u32 sign) const {
+    extremes.add(magnitude_of(31 - __clz(turns)) << 16 | sign,
+                 magnitude_of(31 - __clz(turns & (0 - turns))) << 16 | sign);
   }
 };
