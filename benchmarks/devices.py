@@ -66,12 +66,13 @@ def a_step(
 
 def alone(kernels: Kernels, device: torch.device) -> Callable[..., None]:
     """The launches of a kernel, each into the same leaves."""
-    most = kernels.leaves_of_tensor
+    most = 1024
     leaves = columns_of(torch.zeros(most * row_words(), dtype=torch.int64, device=device), most)
 
     def run(tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
-            size, number = chunks_of(tensor.numel(), most)
+            chunks = min(kernels.leaves_of(tensor.dtype, Reading()), most)
+            size, number = chunks_of(tensor.numel(), chunks)
             kernels.read(Chunks(number, tensor, Reading(), None, size, 0), leaves)
 
     return run

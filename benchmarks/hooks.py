@@ -29,7 +29,7 @@ from rankscope.store import open_run
 
 SIZE = replace(LARGE, vocabulary=500, context=16, batch=2, width=64, heads=2)
 BLOCKS_AT_ONCE = 396
-"""Of a sketch, that an H100 or H200 works at together."""
+"""Of most sketches, that an H100 or H200 works at together."""
 WARM = 4
 """Steps before those that count."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def meter_maker(*_: object) -> Callable[[torch.device], DeviceMeter]:
     """As `meters.meter_maker` on a GPU."""
 
     def kernels(device: torch.device) -> CudaKernels:
-        return CudaKernels(device, Nothing(), leaves_of_tensor=BLOCKS_AT_ONCE)
+        return CudaKernels(device, Nothing(), at_once=lambda _: BLOCKS_AT_ONCE)
 
     return lambda device: DeviceMeter(device, Fused(device, kernels))
 

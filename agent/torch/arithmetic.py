@@ -169,7 +169,7 @@ class Plain:
         self._arithmetic = Arithmetic(device)
         self._leaves: list[tuple[int, Columns]] = []
 
-    def has_room(self, tensor: torch.Tensor) -> bool:
+    def has_room(self, tensor: torch.Tensor, _how: Reading) -> bool:
         """Whether few enough sketches wait to be merged."""
         return len(self._leaves) < MOST_LEAVES
 
@@ -187,7 +187,7 @@ class Plain:
         def read(tensors: Sequence[torch.Tensor | None], into: Columns) -> None:
             for one, tensor in zip(found, tensors, strict=True):
                 if tensor is not None:
-                    if not self.has_room(tensor):
+                    if not self.has_room(tensor, one.how):
                         self.absorb(into)
                     self.add(one.row, in_memory_order(tensor.detach())[0], one.how)
 

@@ -37,7 +37,7 @@ class Engine(Protocol):
     Those that are prepared are so in the order in which they lie in memory.
     """
 
-    def has_room(self, tensor: torch.Tensor) -> bool: ...
+    def has_room(self, tensor: torch.Tensor, how: Reading, /) -> bool: ...
     def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None: ...
     def prepare(
         self, found: Sequence[Found]
@@ -176,7 +176,7 @@ class DeviceMeter:
                 self._unseen[row] += (tensor.numel() - sample.numel()) * how.copies
                 tensor = sample
             self._reserve(row + 1)
-            if not self._engine.has_room(tensor):
+            if not self._engine.has_room(tensor, how):
                 self._engine.absorb(self._columns())
             self._engine.add(row, tensor, how)
             self._touched.add(row)

@@ -51,8 +51,7 @@ class Chunks:
 class Kernels(Protocol):
     """Kernels of one device."""
 
-    @property
-    def leaves_of_tensor(self) -> int: ...
+    def leaves_of(self, dtype: torch.dtype, how: Reading, /) -> int: ...
     def read(self, chunks: Chunks, leaves: Columns) -> None: ...
     def merge(self, runs: torch.Tensor, leaves: Columns, into: Columns) -> None: ...
 
@@ -82,9 +81,9 @@ class Fused:
         self._used = 0
         self._tables: dict[tuple[tuple[int, ...], ...], torch.Tensor] = {}
 
-    def has_room(self, tensor: torch.Tensor) -> bool:
+    def has_room(self, tensor: torch.Tensor, how: Reading) -> bool:
         """Whether the leaves of a tensor fit beside those that wait."""
-        return self._used + self._chunks(tensor)[1] <= self._most
+        return self._used + self._chunks(tensor, how)[1] <= self._most
 
     def add(self, row: int, tensor: torch.Tensor, how: Reading) -> None:
         """Queue the sketch of a contiguous tensor.
@@ -92,7 +91,7 @@ class Fused:
         Raises:
             RuntimeError: its memory was taken away.
         """
-        first, (size, number) = self._used, self._chunks(tensor)
+        first, (size, number) = self._used, self._chunks(tensor, how)
         if number:
             if not has_memory(tensor, tensor.numel()):  # to read it would end the process
                 raise RuntimeError(TAKEN_AWAY)
@@ -109,9 +108,7 @@ class Fused:
         In the order in which they lie in memory they are contiguous. It raises RuntimeError where
         memory of one was taken away.
         """
-        launches = list(
-            together(found, leaves_of_tensor=self._kernels.leaves_of_tensor, most=self._most)
-        )
+        launches = list(together(found, leaves_of=self._kernels.leaves_of, most=self._most))
 
         def read(tensors: Sequence[torch.Tensor | None], into: Columns) -> None:
             for launch in launches:
@@ -150,8 +147,8 @@ class Fused:
             self._kernels.merge(among_leaves, self._leaves, self._leaves)
         self._kernels.merge(runs, self._leaves, into)
 
-    def _chunks(self, tensor: torch.Tensor) -> tuple[int, int]:
-        return chunks_of(tensor.numel(), self._kernels.leaves_of_tensor)
+    def _chunks(self, tensor: torch.Tensor, how: Reading) -> tuple[int, int]:
+        return chunks_of(tensor.numel(), self._kernels.leaves_of(tensor.dtype, how))
 
     def _merge(self, runs: Sequence[Run], into: Columns) -> None:
         if runs:

@@ -7,7 +7,7 @@ tables kept, on the device, too, for as long as the tensors stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -64,7 +64,7 @@ class Together:
 
     Args:
         found: the tensors, with their places in the group; not all need be there in each step.
-        leaves_of_tensor: that one may have.
+        leaves_of_tensor: that one of them may have.
         most: leaves; they take the last of them.
     """
 
@@ -115,10 +115,12 @@ class Together:
         return tables
 
 
-def together(found: Sequence[Found], *, leaves_of_tensor: int, most: int) -> Iterator[Together]:
+def together(
+    found: Sequence[Found], *, leaves_of: Callable[[torch.dtype, Reading], int], most: int
+) -> Iterator[Together]:
     """Few launches that read tensors, each of one dtype, read alike, of no more leaves than `most`.
 
-    `leaves_of_tensor` is not above `most`.
+    `leaves_of` says how many one may have of a dtype that is read so: not above `most`.
     """
     alike: dict[object, list[tuple[int, Found]]] = {}
     for place, one in enumerate(found):
@@ -127,6 +129,7 @@ def together(found: Sequence[Found], *, leaves_of_tensor: int, most: int) -> Ite
         alike.setdefault(key, []).append((place, one))
     for ones in alike.values():
         mine, leaves = list[tuple[int, Found]](), 0
+        leaves_of_tensor = leaves_of(ones[0][1].dtype, ones[0][1].how)
         for place, one in ones:
             chunks = chunks_of(one.elements, leaves_of_tensor)[1]
             if mine and leaves + chunks > most:

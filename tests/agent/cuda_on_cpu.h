@@ -32,16 +32,18 @@ Index threadIdx, blockIdx;
 
 namespace block {
 constexpr size_t STACK = 1 << 16;
+constexpr int MOST = 512;
+int size;  // threads of a block
 constexpr int LANES = 32;
 enum State { READY, AT_SHUFFLE, AT_BARRIER, ENDED };
-ucontext_t scheduler, threads[THREADS];
-State states[THREADS];
-std::vector<char> stacks(THREADS* STACK);
+ucontext_t scheduler, threads[MOST];
+State states[MOST];
+std::vector<char> stacks(MOST* STACK);
 std::function<void()> work;
 std::minstd_rand random_order;
 // By the parity of a thread's shuffles, for one lane may write for the next while another reads.
-unsigned long long exchanged[2][THREADS];
-bool odd[THREADS];
+unsigned long long exchanged[2][MOST];
+bool odd[MOST];
 
 void run_thread() {
   work();
@@ -66,8 +68,8 @@ bool run_those_ready() {
   bool any = false;
   // Each number below a power of two comes once: the factor is odd.
   const unsigned int factor = random_order() | 1, first = random_order();
-  for (int turn = 0; turn < THREADS; turn++) {
-    const int i = (turn * factor + first) % THREADS;
+  for (int turn = 0; turn < size; turn++) {
+    const int i = (turn * factor + first) % size;
     if (states[i] != READY) continue;
     threadIdx.x = i;
     swapcontext(&scheduler, &threads[i]);
@@ -77,7 +79,7 @@ bool run_those_ready() {
 }
 
 void run() {
-  for (int i = 0; i < THREADS; i++) {
+  for (int i = 0; i < size; i++) {
     getcontext(&threads[i]);
     threads[i].uc_stack.ss_sp = &stacks[i * STACK];
     threads[i].uc_stack.ss_size = STACK;
@@ -87,10 +89,10 @@ void run() {
     odd[i] = false;
   }
   while (run_those_ready()) {
-    for (int warp = 0; warp < THREADS; warp += LANES) release(warp, warp + LANES, AT_SHUFFLE);
-    release(0, THREADS, AT_BARRIER);
+    for (int warp = 0; warp < size; warp += LANES) release(warp, warp + LANES, AT_SHUFFLE);
+    release(0, size, AT_BARRIER);
   }
-  for (int i = 0; i < THREADS; i++)
+  for (int i = 0; i < size; i++)
     if (states[i] != ENDED) {
       fprintf(stderr, "Thread %d of block %u waits for others for good\n", i, blockIdx.x);
       abort();
@@ -101,11 +103,11 @@ void run() {
 void __syncthreads() { block::wait(block::AT_BARRIER); }
 
 int __syncthreads_count(int predicate) {
-  static bool holds[THREADS];
+  static bool holds[block::MOST];
   int number = 0;
   holds[threadIdx.x] = predicate;
   __syncthreads();
-  for (bool one : holds) number += one;
+  for (int i = 0; i < block::size; i++) number += holds[i];
   __syncthreads();
   return number;
 }
@@ -149,11 +151,7 @@ float half_to_float(unsigned short bits) { return same_bits<_Float16>(bits); }
 using Counter = unsigned int*;
 Counter counter_at(unsigned int* counter) { return counter; }
 void count(Counter first, unsigned int place) { first[place]++; }
-void count_at(Counter first, unsigned int bytes) {
-  if (bytes % sizeof(*first)) abort();  // as on a GPU
-  first[bytes / sizeof(*first)]++;
-}
-alignas(16) unsigned int value_counters[1 << 14];
+alignas(16) unsigned int value_counters[1 << 16];
 // Of both halves of words.
 template <class Half, class F> unsigned int of_halves(F of, unsigned a, unsigned b, unsigned c) {
   const Half low = of((Half)a, (Half)b, (Half)c);
@@ -192,7 +190,8 @@ unsigned int atomicAdd(unsigned int* to, unsigned int n) {
 }
 
 template <class Arguments>
-void launch(void (*kernel)(const Arguments), int blocks, const Arguments* arguments) {
+void launch(void (*kernel)(const Arguments), int blocks, int threads, const Arguments* arguments) {
+  block::size = threads;
   for (int i = 0; i < blocks; i++) {
     blockIdx.x = i;
     block::work = [=] { kernel(*arguments); };

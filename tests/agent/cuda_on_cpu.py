@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from rankscope.agent.torch.cuda import Job, source
-from rankscope.agent.torch.cuda.launch import MOST_MAGNITUDES
+from rankscope.agent.torch.cuda.launch import MOST_MAGNITUDES, shape_of
 
 LAUNCHERS = """
-extern "C" void launch_job(void (*kernel)(const Job), int blocks, const Job* job) {
-  launch(kernel, blocks, job);
+using threads_256::Job, threads_256::Merge;
+extern "C" void launch_job(void (*kernel)(const Job), int blocks, int threads, const Job* job) {
+  launch(kernel, blocks, threads, job);
 }
-extern "C" void launch_merge(void (*kernel)(const Merge), int blocks, const Merge* job) {
-  launch(kernel, blocks, job);
+extern "C" void launch_merge(void (*kernel)(const Merge), int blocks, int threads,
+                             const Merge* job) {
+  launch(kernel, blocks, threads, job);
 }
 """
 OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++", "-")
@@ -39,7 +41,7 @@ class OnCpu:
         library = self._library
         launch = library.launch_job if isinstance(arguments, Job) else library.launch_merge
         kernel = ctypes.cast(getattr(library, name), ctypes.c_void_p)
-        launch(kernel, blocks, ctypes.byref(arguments))
+        launch(kernel, blocks, shape_of(name).threads, ctypes.byref(arguments))
 
 
 @cache
@@ -47,7 +49,7 @@ def module() -> OnCpu:
     """The kernels, compiled once a process; without g++ the test is skipped."""
     if shutil.which("g++") is None and "CI" not in os.environ:
         pytest.skip("there is no g++ here")
-    constants, newline, kernels = source().partition("\n\n//")
+    constants, newline, kernels = source().partition("\nnamespace")
     header = f'#include "{Path(__file__).with_name("cuda_on_cpu.h")}"\n'
     code = constants + "\n" + header + newline + kernels + LAUNCHERS
     with tempfile.TemporaryDirectory() as folder:

@@ -22,9 +22,9 @@ def in_cuda(device: torch.device, *, leaves: int = 4096, leaves_of_tensor: int =
     if device.type == "cuda":
         from rankscope.agent.torch.cuda.nvrtc import Module
 
-        kernels = CudaKernels(device, Module(device), leaves_of_tensor=leaves_of_tensor)
+        kernels = CudaKernels(device, Module(device), at_once=lambda _: leaves_of_tensor)
     else:
-        kernels = CudaKernels(device, module(), leaves_of_tensor=leaves_of_tensor)
+        kernels = CudaKernels(device, module(), at_once=lambda _: leaves_of_tensor)
     return Fused(device, lambda _: kernels, leaves=leaves)
 
 

@@ -1,7 +1,7 @@
 // Sketches in CUDA C: one block of threads reads one chunk of a tensor, another merges chunks.
 //
-// NVRTC compiles these files as one, in the order of `launch.FILES`, where they are used; ahead of
-// them stand the constants of `launch.source`.
+// NVRTC compiles these files as one, where they are used: those of each `launch.Shape` in their order,
+// in a namespace of its own. Ahead of them stand the constants of `launch.source`.
 // The histogram is counted in shared memory, where lanes that add 1 to the same counter do not wait
 // for each other: its speed does not depend on the data. Sums are float64 and use no atomics: the
 // same tensors give the same bits again.
@@ -22,6 +22,11 @@ constexpr u32 ALL = (1u << PER) - 1;
 constexpr int SLOTS = 512;
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
 static_assert(BLOCK % TILE == 0 && BINS + 3 <= SLOTS, "A tile lies in a block, and bins have slots.");
+
+#define KERNEL(name, ...) \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) name(const Job job) { \
+    __VA_ARGS__(job);                                                                        \
+  }
 
 // What to read, and where to: see `launch.Job`.
 struct Job {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,25 +20,37 @@ from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
 from ..tables import FAN, RUN, WORK
 
-FILES = ("elements", "numbers", "values", "sketch", "bytes", "glances", "merge", "kernels")
-"""Of CUDA C, each after those that it needs."""
 
-THREADS = 256
-"""Of a block: one for each value of a byte."""
-BLOCKS_AT_ONCE = 3
-"""Blocks that a multiprocessor is to hold: each has so many registers fewer."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How kernels share a multiprocessor, and the files of CUDA C that they are made of."""
+
+    threads: int
+    """Of a block."""
+    blocks: int
+    """That a multiprocessor is to hold: each thread has so many registers fewer."""
+    files: tuple[str, ...]
+    """Each after those that it needs."""
+
+
+OF_ALL = ("elements", "numbers", "values", "sketch")
+PLAIN = Shape(256, 3, (*OF_ALL, "bytes", "glances", "merge", "kernels"))
+"""Of most kernels: a thread for each value of a byte."""
+COUNTING = Shape(512, 1, (*OF_ALL, "counting"))
+"""Of those that count magnitudes: one block has all of a multiprocessor's shared memory."""
 
 OF_THEIR_OWN = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that have kernels of their own; others are read as bytes."""
 
 BINADE = 128
 """Magnitudes of bfloat16 from one power of two to the next."""
-MOST_MAGNITUDES = 31 * BINADE
-"""That a block counts apart: the place of a counter, in bytes, has 16 bits."""
+MOST_MAGNITUDES = 64 * BINADE
+"""That a block counts apart: more would take longer to clear and to add up, and few tensors have
+elements outside. The place of a counter has 16 bits."""
 FEWEST_MAGNITUDES = 16 * BINADE
 """With fewer too many elements lie outside."""
 COUNTERS = 16
-"""Bytes of the counters of a magnitude."""
+"""Bytes of the counters of a magnitude, four of them."""
 COUNTED = ("sketch_bfloat16", "sketch_piece_bfloat16")
 """The kernels that count magnitudes."""
 
@@ -92,6 +106,11 @@ def magnitudes_in(shared: int) -> int:
     return min(whole, MOST_MAGNITUDES) if whole >= FEWEST_MAGNITUDES else 0
 
 
+def shape_of(name: str) -> Shape:
+    """That of a kernel."""
+    return COUNTING if name in COUNTED else PLAIN
+
+
 def shared_of(name: str, magnitudes: int) -> int:
     """Bytes of shared memory that a block of a kernel has for those counters, and for zeros."""
     is_counted = name in COUNTED and magnitudes > 0
@@ -104,18 +123,25 @@ class CudaKernels:
     Args:
         device: where the tensors are.
         module: the kernels, compiled from `source` for that device.
-        leaves_of_tensor: as many as the device works at together: then all end at the same time.
+        at_once: blocks of a kernel that the device works at together. A tensor has as many leaves:
+            then all end at the same time.
     """
 
-    def __init__(self, device: torch.device, module: Module, *, leaves_of_tensor: int) -> None:
+    def __init__(
+        self, device: torch.device, module: Module, *, at_once: Callable[[str], int]
+    ) -> None:
         self._module = module
-        self.leaves_of_tensor = leaves_of_tensor
+        self._at_once = at_once
         within = torch.from_numpy((WITHIN | np.uint32(1)).view("i4"))
         self._within = within.to(device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
         self._leaves: Columns | None = None
         self._jobs: dict[tuple[torch.dtype, bool, bool, bool], tuple[str, Job, int]] = {}
         """What is the same for all tensors of a dtype that are read alike."""
+
+    def leaves_of(self, dtype: torch.dtype, how: Reading) -> int:
+        """How many chunks a tensor of a dtype may have that is read so."""
+        return self._at_once(kernel_of(dtype, how))
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
@@ -135,15 +161,12 @@ class CudaKernels:
 
     def _job(self, dtype: torch.dtype, how: Reading, leaves: Columns) -> tuple[str, Job, int]:
         """The kernel that reads tensors of a dtype, what it is told of all, and shared memory."""
-        way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
-        piece = "_piece" if how.region is not None and way != "glance" else ""
-        name, magnitudes = dtype_name(dtype), self._module.magnitudes
-        kernel = f"{way}{piece}_{name if name in OF_THEIR_OWN else 'bytes'}"
+        kernel, magnitudes = kernel_of(dtype, how), self._module.magnitudes
         job = Job(
             within=self._within.data_ptr(),
             values=self._values[dtype].data_ptr(),
             leaves=_addresses(leaves),
-            first_normal=normal_bin(name),
+            first_normal=normal_bin(dtype_name(dtype)),
             magnitudes=magnitudes,
         )
         return kernel, job, shared_of(kernel, magnitudes)
@@ -154,6 +177,14 @@ class CudaKernels:
         self._module.launch("merge_leaves", len(runs), job)
 
 
+def kernel_of(dtype: torch.dtype, how: Reading) -> str:
+    """The kernel that reads tensors of a dtype so."""
+    way = "sketch" if not how.sentinel else "compare" if how.compared else "glance"
+    piece = "_piece" if how.region is not None and way != "glance" else ""
+    name = dtype_name(dtype)
+    return f"{way}{piece}_{name if name in OF_THEIR_OWN else 'bytes'}"
+
+
 def names() -> list[str]:
     """The names of all kernels."""
     ways = ("sketch", "sketch_piece", "glance", "compare", "compare_piece")
@@ -161,15 +192,26 @@ def names() -> list[str]:
 
 
 def source() -> str:
-    """The CUDA C of all kernels, with the constants that they share with Python ahead of it."""
+    """The CUDA C of all kernels, with the constants that they share with Python ahead of it.
+
+    The kernels of each shape are in a namespace of their own, `threads_256` for one.
+    """
     numbers = {f"C_{name.upper()}": i for i, name in enumerate(COUNTS)}
     numbers |= {f"M_{name.upper()}": i for i, name in enumerate(MOMENTS)}
     numbers |= {"N_COUNTS": len(COUNTS), "N_MOMENTS": len(MOMENTS), "BINS": BINS}
-    numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "WORK": WORK, "RUN": RUN, "FAN": FAN}
-    numbers |= {"THREADS": THREADS, "BLOCKS_AT_ONCE": BLOCKS_AT_ONCE, "BINADE": BINADE}
+    numbers |= {"FIRST_EXPONENT": FIRST_EXPONENT, "BLOCK": BLOCK, "BINADE": BINADE}
+    numbers |= {"WORK": WORK, "RUN": RUN, "FAN": FAN}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
-    texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in FILES]
-    return "\n".join([constants, *texts])
+    return "\n".join([constants, *map(_source_of, (PLAIN, COUNTING))])
+
+
+def _source_of(shape: Shape) -> str:
+    texts = [Path(__file__).with_name(f"{name}.cu").read_text() for name in shape.files]
+    begin = (
+        f"namespace threads_{shape.threads} {{\n"
+        f"constexpr int THREADS = {shape.threads}, BLOCKS_AT_ONCE = {shape.blocks};\n"
+    )
+    return "\n".join([begin, *texts, "}"])
 
 
 def _addresses(columns: Columns) -> ctypes.Array[ctypes.c_uint64]:

@@ -133,40 +133,6 @@ __device__ void add_tile(const Job& job, const Chunk& chunk, i64 tile, const Key
     if (own.has_subnormals()) count_tiny<K>(raw, present, table);
 }
 
-// A number near the mean, and the largest magnitude: of float64 of the whole chunk, else of its
-// first tile that has finite elements. Σ (x - mean)² is at least n₁ times the square of the distance
-// between the mean and that of n₁ of the elements: so few bits are lost when sums about the one
-// become central moments. Where the mean of those is at most twice their standard deviation, zero is
-// near enough: it costs three bits more. `raw` holds the first tile, and is used up.
-template <class K>
-__device__ void survey(const Chunk& chunk, const typename K::Bits* from, bool aligned,
-                       Held<typename K::Bits> (&raw)[PER], u32 present, u32 (&rare)[RARE],
-                       double& pivot, double& largest) {
-  double totals[3] = {0, 0, 0};
-  typename K::Word most[1] = {0};
-  for (i64 tile = chunk.start; tile < chunk.stop; tile += TILE) {
-    if (tile > chunk.start) present = load(from + tile, chunk.stop - tile, aligned, raw);
-    const Extremes<K> found = look<K>(raw, present, rare);
-    most[0] = larger(most[0], found.largest_twice());
-    for (int j = 0; j < PER; j++) {
-      if (!(present >> j & 1)) continue;
-      const double x = K::real(K::word(raw[j]));
-      totals[0] += x;
-      totals[2] = fma(x, x, totals[2]);
-    }
-    totals[1] += __popc(present);
-    if constexpr (!WIDE<K>) {
-      across_block<Sum>(totals);
-      if (totals[1] > 0) break;
-    }
-  }
-  if constexpr (WIDE<K>) across_block<Sum>(totals);
-  if constexpr (WIDE<K> || K::IS_COUNTED) across_block<Most>(most);
-  pivot = totals[1] > 0 ? totals[0] / totals[1] : 0.0;
-  if (!WIDE<K> && 5 * pivot * pivot * totals[1] <= 4 * totals[2]) pivot = 0;
-  largest = K::real(most[0] >> 1);
-}
-
 // Brings this thread's eighth powers to the scale in which the largest magnitude has exponent 0.
 template <class K>
 __device__ void scale_eighths(const double (&extremes)[3], const Table& table,
@@ -233,3 +199,11 @@ __device__ void store_histogram(const Job& job, const Chunk& chunk, const Table&
     leaf.over = table.slots[OVER_SLOT];
   }
 }
+
+// What is known of a chunk before it is read: of float64 about the whole, else about its first tile
+// that has finite elements.
+struct Survey {
+  double pivot;     // a number near the mean
+  double largest;   // magnitude
+  double smallest;  // magnitude that is not zero; 0 if there is none
+};

@@ -21,16 +21,7 @@ import torch
 from cuda.bindings import driver, nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
 from ..device import numbered, raw_stream
-from .launch import (
-    BLOCKS_AT_ONCE,
-    COUNTED,
-    THREADS,
-    CudaKernels,
-    magnitudes_in,
-    names,
-    shared_of,
-    source,
-)
+from .launch import COUNTED, CudaKernels, magnitudes_in, names, shape_of, shared_of, source
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +45,6 @@ __device__ __forceinline__ Counter counter_at(unsigned int* counter) {
 __device__ __forceinline__ void count(Counter first, unsigned int place) {
   asm volatile("{.reg .u32 at; mad.lo.u32 at, %1, 4, %0; red.shared.add.u32 [at], 1;}"
                :: "r"(first), "r"(place) : "memory");
-}
-// Adds 1 to the one so many bytes from the first.
-__device__ __forceinline__ void count_at(Counter first, unsigned int bytes) {
-  asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(first + bytes) : "memory");
 }
 // Of a launch that asks for them.
 extern __shared__ __align__(16) unsigned int value_counters[];
@@ -83,25 +70,28 @@ class Module:
                 name: _checked(driver.cuModuleGetFunction(self._module, name.encode()))
                 for name in names()
             }
-            one = self._functions["sketch_float32"]
-            at_once = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(one, THREADS, 0)
             self.magnitudes = self._allow_counting(number)
-        processors = torch.cuda.get_device_properties(self._device).multi_processor_count
-        self.blocks_at_once: int = _checked(at_once) * processors
-        """Blocks of a sketch that the GPU works at together."""
+            self._at_once = {name: self._of_multiprocessor(name) for name in self._functions}
+        self._processors = torch.cuda.get_device_properties(self._device).multi_processor_count
+
+    def blocks_at_once(self, name: str) -> int:
+        """Blocks of a kernel that the GPU works at together."""
+        return self._at_once[name] * self._processors
+
+    def _of_multiprocessor(self, name: str) -> int:
+        shared, threads = shared_of(name, self.magnitudes), shape_of(name).threads
+        occupancy = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor
+        return _checked(occupancy(self._functions[name], threads, shared))
 
     def _allow_counting(self, device: Any) -> int:
         """Let kernels have shared memory for as many counters as there is room for; the number."""
-        attributes, functions = driver.CUdevice_attribute, driver.CUfunction_attribute
-        room = attributes.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        room_of_block = _checked(driver.cuDeviceGetAttribute(room, device)) // BLOCKS_AT_ONCE
-        of_the_driver = attributes.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK
-        taken = _checked(driver.cuDeviceGetAttribute(of_the_driver, device))
+        functions = driver.CUfunction_attribute
+        room = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         own = functions.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        taken += max(
+        taken = max(
             _checked(driver.cuFuncGetAttribute(own, self._functions[name])) for name in COUNTED
         )
-        magnitudes = magnitudes_in(room_of_block - taken)
+        magnitudes = magnitudes_in(_checked(driver.cuDeviceGetAttribute(room, device)) - taken)
         for name in COUNTED:
             allowed = functions.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             asked = shared_of(name, magnitudes)
@@ -124,7 +114,7 @@ class Module:
             driver.cuLaunchKernel(
                 self._functions[name],
                 *(blocks, 1, 1),
-                *(THREADS, 1, 1),
+                *(shape_of(name).threads, 1, 1),
                 shared,
                 stream or driver.CU_STREAM_LEGACY,
                 ctypes.addressof(addresses),
@@ -149,7 +139,7 @@ def cuda_kernels(device: torch.device) -> CudaKernels:
         RuntimeError: they do not compile, or cannot be loaded.
     """
     module = Module(device)
-    return CudaKernels(device, module, leaves_of_tensor=module.blocks_at_once)
+    return CudaKernels(device, module, at_once=module.blocks_at_once)
 
 
 def compiled(target: str) -> bytes:

@@ -5,26 +5,29 @@
 // largest of the chunk's first tile; the others, few as a rule, are added as those of other dtypes
 // are. Two elements, those of a word, are worked on at a time.
 
-constexpr int HEADROOM = 2;  // binades of a window that are above the largest element seen so far
-constexpr i64 WORTH = 4 * TILE;  // elements of a chunk for which a window is worth its while
+constexpr int BELOW_FIRST_TILE = 24;  // binades of a window that are below its smallest magnitude
+constexpr i64 WORTH = 2 * BLOCK;  // elements of a chunk for which a window is worth its while
 constexpr int FEW = THREADS / 128;  // threads of a tile whose elements may lie outside, as a rule
 
-// A magnitude of zero has place 0, the first of a window place 1. Four counters belong to a place:
-// by sign, and by whether the projection has a minus.
+// A magnitude of zero has place 0, the first of a window place 1. Four counters belong to a place,
+// side by side: by sign, and by whether the projection has a minus.
 struct Window {
-  u32 first, magnitudes, of_combination;  // bytes of counters of one combination
+  u32 first, magnitudes;
 
-  __device__ Window(const Job& job, double largest) {
-    magnitudes = (u32)job.magnitudes;
-    of_combination = 4 * places();
-    const int binades = magnitudes / BINADE;
-    int binade = 127 + HEADROOM + 1 - binades;
-    if (largest > 0) binade += exponent_of(largest);
+  // About what lies between two magnitudes, with as many binades below as there is room for.
+  __device__ Window(const Job& job, const Survey& known) {
+    const int room = (int)job.magnitudes / BINADE, above = room / 12;
+    int binades = room, binade = 127 + above + 1 - room;
+    if (known.largest > 0) {
+      const int top = exponent_of(known.largest), bottom = exponent_of(known.smallest);
+      binades = smaller(top - bottom + 1 + above + BELOW_FIRST_TILE, room);
+      binade = 127 + top + above + 1 - binades;
+    }
     // Eighth powers of what lies between 2^-100 and 2^100 need no scale.
     binade = larger(binade, 127 - 100);
     first = BINADE * (u32)smaller(binade, 127 + 100 - binades);
+    magnitudes = BINADE * binades;
   }
-  __device__ int places() const { return magnitudes + 1; }
   __device__ bool holds(u32 bits) const {
     const u32 magnitude = bits & 0x7fff;
     return magnitude == 0 || magnitude - first < magnitudes;
@@ -61,9 +64,9 @@ __device__ void count_words(const Window& window, const u32 (&words)[PER / 2],
     const u32 places = __viaddmax_s16x2(kept & 0x7fff7fffu, before_first, 0);
     const u32 minuses = __byte_perm(weights[2 * i], weights[2 * i + 1], 0x7632);
     const u32 combinations = (kept >> 15 & 0x10001u) | (minuses >> 14 & 0x20002u);
-    const u32 bytes = 4 * places + window.of_combination * combinations;
-    if (ALL_INSIDE || window.holds(low)) count_at(counters, bytes & 0xffff);
-    if (ALL_INSIDE || window.holds(high)) count_at(counters, bytes >> 16);
+    const u32 both = 4 * places + combinations;
+    if (ALL_INSIDE || window.holds(low)) count(counters, both & 0xffff);
+    if (ALL_INSIDE || window.holds(high)) count(counters, both >> 16);
   }
   checksum += of_high;
 }
@@ -105,16 +108,14 @@ __device__ double exactly(int n) {
 
 // Elements of one magnitude, by sign and by whether the projection has a minus.
 struct Elements {
-  u32 n[4];
+  uint4 n;
 
-  __device__ Elements(int place, int places) {
-    for (int i = 0; i < 4; i++) n[i] = value_counters[i * places + place];
-  }
-  __device__ u32 plus() const { return n[0] + n[2]; }
-  __device__ u32 minus() const { return n[1] + n[3]; }
+  __device__ explicit Elements(int place) : n(((const uint4*)value_counters)[place]) {}
+  __device__ u32 plus() const { return n.x + n.z; }
+  __device__ u32 minus() const { return n.y + n.w; }
   __device__ int both() const { return (int)(plus() + minus()); }
   __device__ int difference() const { return (int)(plus() - minus()); }
-  __device__ int projected() const { return (int)(n[0] - n[2] - (n[1] - n[3])); }
+  __device__ int projected() const { return (int)(n.x - n.z - (n.y - n.w)); }
 
   // Adds powers of x - pivot to the sums of those.
   __device__ void add_about(double pivot, double x, double (&sums)[SUMS]) const {
@@ -126,24 +127,24 @@ struct Elements {
   }
 };
 
-// Sums over those magnitudes of a thread that have been added, as multiples of powers of the last. Of
-// two the first is RATIO times the next: a sum is a polynomial, and takes one operation a magnitude.
+// Sums over those magnitudes of a thread that have been added, as multiples of powers of the last. Each
+// is RATIO times the one before: a sum is a polynomial, and takes one operation a magnitude.
 struct Polynomials {
   static constexpr double RATIO = 1 << THREADS / BINADE;
   double sums[SUMS] = {};
 
   __device__ void add(const Elements& elements) {
-    constexpr double SQUARE = RATIO * RATIO, FOURTH = SQUARE * SQUARE;
+    constexpr double LESS = 1 / RATIO, SQUARE = LESS * LESS, FOURTH = SQUARE * SQUARE;
     const double n = exactly(elements.both()), difference = exactly(elements.difference());
-    sums[TOTAL] = fma(sums[TOTAL], RATIO, difference);
-    sums[L1] = fma(sums[L1], RATIO, n);
-    sums[SIGNED] = fma(sums[SIGNED], RATIO, exactly(elements.projected()));
+    sums[TOTAL] = fma(sums[TOTAL], LESS, difference);
+    sums[L1] = fma(sums[L1], LESS, n);
+    sums[SIGNED] = fma(sums[SIGNED], LESS, exactly(elements.projected()));
     sums[D2] = fma(sums[D2], SQUARE, n);
-    sums[D3] = fma(sums[D3], SQUARE * RATIO, difference);
+    sums[D3] = fma(sums[D3], SQUARE * LESS, difference);
     sums[D4] = fma(sums[D4], FOURTH, n);
     sums[EIGHTH] = fma(sums[EIGHTH], FOURTH * FOURTH, n);
   }
-  // ABOUT_ZERO: those about a pivot, too. The last magnitude is x.
+  // The last magnitude is x. `about_zero`: those about a pivot, too.
   __device__ void add_to(double (&all)[SUMS], double x, bool about_zero) const {
     const double square = x * x, fourth = square * square;
     all[TOTAL] += sums[TOTAL] * x;
@@ -169,7 +170,7 @@ __device__ u32 across_warp(u32 n) {
 // What was counted of a chunk: of most dtypes nothing.
 template <class K, bool IS_PIECE> struct Counting {
   static __device__ void clear(const Job&, const Chunk&) {}
-  __device__ Counting(const Job&, const Chunk&, double, u64&) {}
+  __device__ Counting(const Job&, const Chunk&, const Survey&, u64&) {}
   __device__ i64 first_left(const Chunk& chunk) const { return chunk.start; }
   __device__ bool has(i64) const { return false; }
   __device__ bool is_whole(i64) const { return false; }
@@ -193,9 +194,9 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
     for (int place = threadIdx.x; place <= job.magnitudes; place += THREADS)
       ((uint4*)value_counters)[place] = uint4{0, 0, 0, 0};
   }
-  // Adds to the checksum. `largest` is that of `survey`.
-  __device__ Counting(const Job& job, const Chunk& chunk, double largest, u64& checksum)
-      : window(job, largest), start(chunk.start), end(chunk.start) {
+  // Adds to the checksum.
+  __device__ Counting(const Job& job, const Chunk& chunk, const Survey& known, u64& checksum)
+      : window(job, known), start(chunk.start), end(chunk.start) {
     if (!is_worth(job, chunk)) return;
     Words own;
     own.load(vector_at(chunk, start));
@@ -207,6 +208,7 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   // Counts the tiles that begin so many elements behind the beginning of a block: what is kept of
   // keys within a block is the same for all, and of 32 blocks each lane knows the key of one.
   __device__ void count_tiles(const Job& job, const Chunk& chunk, int first, u64& checksum) {
+    constexpr int AHEAD = 3, VECTORS = BLOCK / VECTOR<u16>;  // tiles on their way; vectors of a block
     const int tiles = (int)((end - start - first + BLOCK - 1) / BLOCK), lanes = 32;
     const uint4* from = vector_at(chunk, start + first);
     Keys keys;
@@ -214,14 +216,16 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
     keys.within = job.within + first + place_of<u16>(0);
     u32 within[PER];
     if constexpr (!IS_PIECE) all_weights<false>(job, chunk, 0, keys, within);
-    Words own, next;
-    if (tiles > 0) next.load(from);
+    Words own, waiting[AHEAD];
+    for (int i = 0; i < AHEAD; i++)
+      if (i < tiles) waiting[i].load(from + i * VECTORS);
     for (int some = 0; some < tiles; some += lanes) {
       const u32 of_lane = block_key((u64)(start / BLOCK + some) + threadIdx.x % lanes) & ~1u;
       for (int n = some; n < smaller(some + lanes, tiles); n++) {
-        own = next;
-        from += BLOCK / VECTOR<u16>;
-        if (n + 1 < tiles) next.load(from);
+        own = waiting[0];
+        for (int i = 1; i < AHEAD; i++) waiting[i - 1] = waiting[i];
+        if (n + AHEAD < tiles) waiting[AHEAD - 1].load(from + AHEAD * VECTORS);
+        from += VECTORS;
         u32 weights[PER];
         const u32 of_block = __shfl_sync(~0u, of_lane, n % lanes);
         if constexpr (IS_PIECE)
@@ -257,28 +261,27 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
   __device__ void add_to(Table& table, double pivot, double (&sums)[SUMS],
                          Extremes<BFloat16>& extremes) const {
     if (end == start) return;
-    const int thread = threadIdx.x, places = window.places();
+    const int turns = (window.magnitudes - threadIdx.x + THREADS - 1) / THREADS;  // of a warp alike
     Polynomials polynomials;
     u32 pluses = 0, minuses = 0;  // of which magnitudes there are some, by their turn
-    for (int turn = (window.magnitudes - 1 - thread) / THREADS; turn >= 0; turn--) {
-      const Elements elements(1 + thread + turn * THREADS, places);
-      polynomials.add(elements);
-      if (!__any_sync(~0u, elements.both())) continue;
-      const u32 magnitude = magnitude_of(turn);
-      if (pivot != 0) elements.add_about(pivot, BFloat16::real(magnitude << 16), sums);
-      pluses |= (u32)(elements.plus() != 0) << turn;
-      minuses |= (u32)(elements.minus() != 0) << turn;
-      const u32 plus = across_warp(elements.plus()), minus = across_warp(elements.minus());
-      if (thread % 32 == 0) {
-        atomicAdd(&table.slots[magnitude / BINADE], plus);
-        atomicAdd(&table.slots[256 + magnitude / BINADE], minus);
+    bool is_begun = false;  // few elements are tiny, and of those before the first all sums are zero
+    for (int turn = 0; turn < turns; turn++) {
+      const Elements elements(1 + threadIdx.x + turn * THREADS);
+      const bool any = __any_sync(~0u, elements.both());
+      is_begun |= any;
+      if (is_begun) polynomials.add(elements);
+      if (any) {
+        pluses |= (u32)(elements.plus() != 0) << turn;
+        minuses |= (u32)(elements.minus() != 0) << turn;
+        if (pivot != 0) elements.add_about(pivot, BFloat16::real(magnitude_of(turn) << 16), sums);
+        count_binade(table, magnitude_of(turn) / BINADE, elements);
       }
     }
-    polynomials.add_to(sums, BFloat16::real(magnitude_of(0) << 16), pivot == 0);
+    polynomials.add_to(sums, BFloat16::real(magnitude_of(turns - 1) << 16), pivot == 0);
     if (pluses) add_extremes(extremes, pluses, 0);
     if (minuses) add_extremes(extremes, minuses, 0x80000000);
-    if (thread == 0) {
-      const Elements zeros(0, places);
+    if (threadIdx.x == 0) {
+      const Elements zeros(0);
       if (zeros.plus()) extremes.add(0, 0);
       if (zeros.minus()) extremes.add(0x80000000, 0x80000000);
       zeros.add_about(pivot, 0, sums);
@@ -286,6 +289,13 @@ template <bool IS_PIECE> struct Counting<BFloat16, IS_PIECE> {
       table.slots[256] = zeros.minus();
     }
     __syncthreads();
+  }
+  // Of all magnitudes of a warp, which are of one binade.
+  __device__ void count_binade(Table& table, u32 binade, const Elements& elements) const {
+    const u32 plus = across_warp(elements.plus()), minus = across_warp(elements.minus());
+    if (threadIdx.x % 32) return;
+    atomicAdd(&table.slots[binade], plus);
+    atomicAdd(&table.slots[256 + binade], minus);
   }
   // Of those that a thread adds, which are whole blocks of threads apart.
   __device__ u32 magnitude_of(int turn) const {

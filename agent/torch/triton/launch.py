@@ -9,6 +9,7 @@ import torch
 
 from ....sketch.elements import WITHIN
 from ....sketch.formats import normal_bin
+from ...reading import Reading
 from ..arithmetic import Columns
 from ..fused import Chunks, byte_values
 from ..local import READABLE, dtype_name
@@ -32,10 +33,14 @@ class TritonKernels:
 
     def __init__(self, device: torch.device, *, leaves_of_tensor: int = 512) -> None:
         self._device = device
-        self.leaves_of_tensor = leaves_of_tensor
+        self._leaves_of_tensor = leaves_of_tensor
         self._within = torch.as_tensor(WITHIN.astype("i8"), device=device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
         self._normal_bins = {dtype: normal_bin(dtype_name(dtype)) for dtype in READABLE}
+
+    def leaves_of(self, _dtype: torch.dtype, _how: Reading) -> int:
+        """How many chunks a tensor of a dtype may have that is read so."""
+        return self._leaves_of_tensor
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
