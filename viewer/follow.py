@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rules.explain import why
-from . import series
+from . import grid, series
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
     from ..rules import Why
     from ..store import Ending, Run
@@ -95,6 +96,12 @@ class Follower:
         """int64 [steps]: all that have a record, ascending."""
         return self._once("steps", lambda: np.unique(np.asarray(self.records()["step"], np.int64)))
 
+    def steps_with(self, statistic: str) -> NDArray[np.int64]:
+        """`grid.recorded_steps`."""
+        return self._once(
+            f"steps with {statistic}", lambda: grid.recorded_steps(self.records(), statistic)
+        )
+
     def attempts(self) -> pd.DataFrame:
         """`Run.attempts`."""
         return self._once("attempts", lambda: self.run.attempts)
@@ -103,17 +110,26 @@ class Follower:
         """`Run.alerts`."""
         return self._once("alerts", self.run.alerts)
 
+    def alert_steps(self, site: str) -> NDArray[np.int64]:
+        """int64 [steps]: those in which an alert at a site began or ended, ascending."""
+        return self._once(f"alert steps of {site}", lambda: _alert_steps(self.alerts(), site))
+
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)
 
     def training_names(self) -> list[str]:
         """`series.training_names`."""
-        return self._once("training names", lambda: series.training_names(self.run))
+        return series.training_names(self._training())
 
     def training(self, name: str) -> series.Lines:
         """`series.load_training`."""
-        return self._once(f"training {name}", lambda: series.load_training(self.run, name))
+        return self._once(
+            f"training {name}", lambda: series.load_training(self.run, name, self._training())
+        )
+
+    def _training(self) -> xr.DataArray:
+        return self._once("training", self.run.training)
 
     def _once(self, name: str, ask: Callable[[], Answer]) -> Answer:
         """What was answered already for this version of the run, for all pages."""
@@ -164,3 +180,9 @@ class Follower:
                 if not failing:
                     logger.exception("Cannot look at run %s; trying again.", self.run.name)
                 failing = True
+
+
+def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
+    own = alerts[alerts["site"] == site]
+    ends = [*own["first_step"].tolist(), *own["last_step"].dropna().tolist()]
+    return np.unique(np.array(ends, np.int64))

@@ -196,7 +196,7 @@ class Session:
 
     def drawn(self) -> NDArray[np.int64]:
         """int64 [steps]: those that may have the chosen statistic, ascending."""
-        return grid.recorded_steps(self.follower.records(), self.choice.statistic)
+        return self.follower.steps_with(self.choice.statistic)
 
     def choosing(self) -> Choosing:
         """What finds sites."""
@@ -345,12 +345,7 @@ class Session:
 
     def alert_steps(self) -> NDArray[np.int64]:
         """int64 [steps]: those in which an alert at the selected site began or ended, ascending."""
-        alerts = self.follower.alerts()
-        ended = alerts.dropna(subset=["last_step"])
-        ends = list[int]()
-        for table, column in ((alerts, "first_step"), (ended, "last_step")):
-            ends += table.loc[table["site"] == self.choice.site, column].tolist()
-        return np.unique(np.array(ends, np.int64))
+        return self.follower.alert_steps(self.choice.site)
 
     def to_alert(self, which: Move) -> None:
         """Select a step in which an alert at the selected site began or ended."""

@@ -231,14 +231,12 @@ class HeatmapFigure:
         chosen = [int(row) for row in self.chosen.data["top"] if row < len(grid.names)]
         ticks = [row + 0.5 for row in named if all(abs(row - one) >= every for one in chosen)]
         ticks = sorted([*ticks, *(row + 0.5 for row in chosen)])
-        names = {
-            row + 0.5: look.literal(words.shorten(name, length))
-            for row, name in enumerate(grid.names)
+        labels = {
+            tick: look.literal(words.shorten(grid.names[int(tick)], length)) for tick in ticks
         }
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
             axis.ticker = FixedTicker(ticks=ticks)
-        labels = {tick: names[tick] for tick in ticks}
         if axis.major_label_overrides != labels:
             axis.major_label_overrides = labels
         if self.figure.y_range.start != rows:

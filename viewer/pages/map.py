@@ -136,6 +136,7 @@ class Map:
         if not choice.kind:
             return None
         width, height = self._frame.size
+        before, known = self.heatmap.grid, self.folds.rows
         rows = self.folds.load()
         shown = grid.load_grid(
             self.session.run,
@@ -148,7 +149,7 @@ class Map:
             width=width,
             height=height,
         )
-        return modules.named(shown, rows)
+        return modules.named(shown, rows, before if rows is known else None)
 
     def _stick(self, shown: grid.Grid) -> colours.Limits:
         """Limits that stay for each kind and statistic, whatever is looked at in between."""
