@@ -15,7 +15,6 @@ from ..sketch.shared_scales import number_formats_named
 from ..sketch.table import ZERO, Ints, SketchTable
 from ..sketch.tally import Tally
 
-
 ENDS = ("max", "smallest_normal", "smallest_subnormal")
 """Where a format ends."""
 
@@ -41,7 +40,9 @@ def fit_formats(
         asked = {question: share(each, targets) for question, share in QUESTIONS.items()}
         seen_share = float(derive(table, "seen_share")[0])
         rows = [
-            _row(table, counts, target, {question: _at(one, row) for question, one in asked.items()})
+            _row(
+                table, counts, target, {question: _at(one, row) for question, one in asked.items()}
+            )
             | {"seen_share": seen_share}
             | {name: getattr(target, name) for name in ENDS}
             for row, target in enumerate(targets)

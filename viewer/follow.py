@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..rules.explain import why
 from . import grid, series
+from .choosing import Choosing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +48,7 @@ class Follower:
         self.interval_s = interval_s
         # `Any`: answers of several types, each behind a typed method.
         self._answers: dict[str, Any] = {}
+        self._choosing: Choosing | None = None
         self._listeners: list[Callable[[], None]] = []
         self._change = Lock()
         self._stop: Event | None = None
@@ -78,6 +80,7 @@ class Follower:
             # A run is a handle on one snapshot; only `refresh` moves it.
             standing = Follower(copy(self.run), interval_s=self.interval_s)
             standing.version, standing._answers = self.version, self._answers
+            standing._choosing = self._choosing
         return standing
 
     def why(self) -> Why:
@@ -117,6 +120,14 @@ class Follower:
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)
+
+    def choosing(self) -> Choosing:
+        """What finds sites, for all pages."""
+        sites = self.sites()
+        # A run's sites grow in number, and never change.
+        if self._choosing is None or len(sites) != len(self._choosing.labels):
+            self._choosing = Choosing(sites)
+        return self._choosing
 
     def training_names(self) -> list[str]:
         """`series.training_names`."""

@@ -92,7 +92,6 @@ class Session:
         self.now, self.later, self.index = now, later, index
         self._gather, self._scrubbed = gather, 0
         self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
-        self._choosing = Choosing(follower.sites())
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
@@ -200,11 +199,7 @@ class Session:
 
     def choosing(self) -> Choosing:
         """What finds sites."""
-        sites = self.follower.sites()
-        # A run's sites grow in number, and never change.
-        if len(sites) != len(self._choosing.labels):
-            self._choosing = Choosing(sites)
-        return self._choosing
+        return self.follower.choosing()
 
     def record_of(self, step: int | None) -> tuple[int | None, ...]:
         """What changes when the record of a step is patched or superseded."""

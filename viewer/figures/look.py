@@ -8,7 +8,11 @@ import numpy as np
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
+    CDSView,
+    ColumnDataSource,
     CustomJSTickFormatter,
+    Glyph,
+    GlyphRenderer,
     PanTool,
     Range,
     ResetTool,
@@ -84,6 +88,18 @@ def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
     fig.xaxis.formatter.use_scientific = False
     fig.add_layout(crosshair)
     fig.add_layout(pinned)
+
+
+# `settings`: of bokeh's GlyphRenderer, of many types.
+def draw(fig: Figure, source: ColumnDataSource, glyph: Glyph, **settings: Any) -> GlyphRenderer:
+    """Draw a glyph of a source, and no more.
+
+    Bokeh's own methods make two glyphs beside each, for what is not selected and what is muted,
+    and a view; here nothing is either, and one view serves all. A page has half as many models so,
+    which its server makes and keeps and each browser makes again.
+    """
+    view = fig.renderers[0].view if fig.renderers else CDSView()
+    return fig.add_glyph(source, glyph, view=view, **settings)
 
 
 def crosshair(theme: Theme = LIGHT) -> Span:
