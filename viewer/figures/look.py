@@ -8,7 +8,6 @@ import numpy as np
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
-    CDSView,
     ColumnDataSource,
     CustomJSTickFormatter,
     Glyph,
@@ -94,12 +93,10 @@ def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
 def draw(fig: Figure, source: ColumnDataSource, glyph: Glyph, **settings: Any) -> GlyphRenderer:
     """Draw a glyph of a source, and no more.
 
-    Bokeh's own methods make two glyphs beside each, for what is not selected and what is muted,
-    and a view; here nothing is either, and one view serves all. A page has half as many models so,
-    which its server makes and keeps and each browser makes again.
+    Bokeh's own methods make two glyphs beside each, for what is not selected and what is muted.
+    Here nothing is either, and each model is made and kept by the server, and made by the browser.
     """
-    view = fig.renderers[0].view if fig.renderers else CDSView()
-    return fig.add_glyph(source, glyph, view=view, **settings)
+    return fig.add_glyph(source, glyph, **settings)
 
 
 def crosshair(theme: Theme = LIGHT) -> Span:
