@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rules.explain import why
+from ..sketch.errors import StoreError
 from . import grid, series
 from .choosing import Choosing
 
@@ -187,6 +188,10 @@ class Follower:
                 self.look()
                 failing = False
             # A store may be away for a moment; the page shows the age of what it has.
+            except StoreError as error:
+                if not failing:
+                    logger.warning("Trying again every %g s: %s", self.interval_s, error)
+                failing = True
             except Exception:
                 if not failing:
                     logger.exception("Cannot look at run %s; trying again.", self.run.name)
