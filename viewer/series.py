@@ -374,6 +374,11 @@ def describe(lines: Lines) -> str:
         text += f"; at step {int(lines.steps[known[-1]])}: {span}"
     if lines.why:
         text += f"; {lines.why}"
+    zero = lines.steps[(lines.low == 0) & (lines.high == 0)]
+    if 0 < zero.size < known.size:
+        count = words.count(zero.size, "step")
+        when = words.span(int(zero[0]), int(zero[-1]), _last(lines))
+        text += f"; zero on all in {count} {when}"
     if lines.bad:
         text += f"; not finite on {_bad(lines)}"
     if lines.lost.size:
