@@ -154,13 +154,21 @@ class Map:
     def _stick(self, shown: grid.Grid) -> colours.Limits:
         """Limits that stay for each kind and statistic, whatever is looked at in between."""
         choice = self.session.choice
-        key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
+        what = choice.kind, self._states(shown), choice.statistic
+        key = (*what, choice.view in grid.RANK_VIEWS, shown.logarithmic)
         new = colours.limits(shown.usual(), diverging=shown.signed, theme=self.session.theme)
         if choice.view in grid.RANK_VIEWS:
             highest = max(1, self.session.world_size - 1)
             new = colours.Limits(low=0, high=highest, ranks=True, theme=self.session.theme)
         self._limits[key] = colours.stick(self._limits.get(key), new)
         return self._limits[key]
+
+    def _states(self, shown: grid.Grid) -> frozenset[str]:
+        """Which states of the optimizer are shown: some are squares of others."""
+        if self.session.choice.kind != "optimizer_state":
+            return frozenset()
+        labels = [label for row in shown.row_sites for label in row]
+        return frozenset(self.session.follower.sites().loc[labels, "slot"].tolist())
 
     def _follow(self) -> None:
         """Show all steps, be they in the heatmap or left to the sentinel, and whole columns."""
