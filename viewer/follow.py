@@ -199,6 +199,7 @@ class Follower:
 
 
 def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
-    own = alerts[alerts["site"] == site]
-    ends = [*own["first_step"].tolist(), *own["last_step"].dropna().tolist()]
+    own = alerts.loc[alerts["site"] == site]
+    ended = own.dropna(subset=["last_step"])
+    ends = [*own["first_step"].tolist(), *ended["last_step"].tolist()]
     return np.unique(np.array(ends, np.int64))

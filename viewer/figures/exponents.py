@@ -110,7 +110,7 @@ class ExponentsFigure:
         fig.xaxis.ticker.min_interval = 1
         fig.xgrid.visible = False
         self._annotate(fig)
-        ink = {"line_color": self.theme.ink, "line_width": 2}
+        ink: look.Properties = {"line_color": self.theme.ink, "line_width": 2}
         bars = Quad(
             left="left", right="right", top="share", bottom=NOTHING, fill_color="colour",
             line_color=self.theme.surface, line_width=0.6,

@@ -49,7 +49,8 @@ class FacetsFigure:
         fig.xgrid.visible = False
         fig.yaxis.ticker.desired_num_ticks = 3
         fig.min_border_left = BORDER
-        at, bad = {"x": "step", "y": "value"}, self.theme.nonfinite
+        at: look.Properties = {"x": "step", "y": "value"}
+        bad = self.theme.nonfinite
         line = look.draw(fig, self.sources[name], Line(**at, line_color=colours.NORMAL))
         dot = Scatter(**at, size=5, line_color=colours.NORMAL, fill_color=colours.NORMAL)
         dots = look.draw(fig, self.alone[name], dot)

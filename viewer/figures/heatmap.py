@@ -134,7 +134,7 @@ class HeatmapFigure:
             hatch_weight=0.8, hatch_scale=7,
         )  # fmt: skip
         fig.add_layout(self.hatch)
-        place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh"}
+        place: look.Properties = {"x": "x", "y": "y", "dw": "dw", "dh": "dh"}
         shades = Image(image="shade", color_mapper=self.mapper, **place)
         look.draw(fig, self.cells, shades)
         palette = state_palette(self.theme)

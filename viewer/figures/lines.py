@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.events import Tap
 from bokeh.models import (
     ColumnDataSource,
@@ -62,7 +63,7 @@ class Turns:
         dotted = VSpan(x="step", line_color=theme.muted, line_dash="dotted", line_width=1.5)
         number = Text(
             x="step", y="y", text="text", x_offset="off", text_align="side", text_baseline="top",
-            text_color=theme.muted, text_font={"value": look.FONT}, text_font_size="11px",
+            text_color=theme.muted, text_font=value(look.FONT), text_font_size="11px",
         )  # fmt: skip
         self.lines = look.draw(fig, self.source, dotted)
         self.names = look.draw(fig, self.source, number, y_range_name="foot")

@@ -10,7 +10,6 @@ from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
     CustomJSTickFormatter,
-    Glyph,
     GlyphRenderer,
     PanTool,
     Range,
@@ -18,6 +17,7 @@ from bokeh.models import (
     Span,
     WheelZoomTool,
 )
+from bokeh.models.glyph import Glyph
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
@@ -31,6 +31,9 @@ Figure = Any
 kinds of its ranges and tickers, nor the events that its callbacks take."""
 Data = dict[str, Any]
 """Columns of a ColumnDataSource. `Any`: a column is a list or an array of any dtype."""
+
+Properties = dict[str, Any]
+"""Of a glyph. `Any`: they are of many types."""
 
 POWERS = """
 const digits = {"-": "⁻", ".": "·", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷",

@@ -60,7 +60,8 @@ class VectorFigure:
         self.figure = fig
         self.plain, self.powers = fig.yaxis[0].formatter, look.powers()
         self.source = ColumnDataSource({"index": [], "height": [], "value": []})
-        at, colour = {"x": "index", "y": "height"}, colours.NORMAL
+        at: look.Properties = {"x": "index", "y": "height"}
+        colour = colours.NORMAL
         look.draw(fig, self.source, Line(**at, line_color=colour, line_width=1.8))
         dot = Scatter(**at, size=4, line_color=colour, fill_color=colour)
         dots = look.draw(fig, self.source, dot)

@@ -35,7 +35,7 @@ class RankMapFigure(HeatmapFigure):
         self.marks = ColumnDataSource({"first": [], "last": [], "row": [], "text": []})
         # Ink on a rim of the ground, so that they are seen on any shade.
         for width, colour in ((5, theme.surface), (2, theme.ink)):
-            rim = {"line_color": colour, "line_width": width}
+            rim: look.Properties = {"line_color": colour, "line_width": width}
             span = Segment(x0="first", y0="row", x1="last", y1="row", **rim)
             cross = Scatter(x="first", y="row", marker="x", size=9, fill_color=colour, **rim)
             look.draw(self.figure, self.marks, span)
