@@ -212,5 +212,5 @@ def verdict(found: Divergence) -> str:
     """Who differs, as far as it can be known."""
     if not found.odd:
         return f"{rank_words(found.ranks)} hold them, and none has a majority"
-    odd = rank_words(found.odd).partition(" ")[2]
-    return f"of {rank_words(found.ranks)} the odd ones are {odd}"
+    which = "one is" if len(found.odd) == 1 else "ones are"
+    return f"of {rank_words(found.ranks)} the odd {which} {rank_words(found.odd).partition(' ')[2]}"

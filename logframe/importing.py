@@ -20,10 +20,11 @@ from ..store.logframe import (
     COUNTED,
     KINDS,
     MORE_SCALARS,
-    OF_PARAMETERS,
     OPTIMIZER_STATE,
     ORIGIN,
     SCALARS,
+    modules_in,
+    parameter_named,
     parted,
 )
 from ..store.naming import holds_repository
@@ -37,7 +38,6 @@ from .sketches import Sketches, sketches
 
 OUR_KINDS: tuple[str, ...] = get_args(Kind)
 """Those that tandv has no name for are called so in a LogFrame of rankscope."""
-OF_A_MODULE = ("Activation", "Gradient")
 CLASS = re.compile(r"^<class '(?:.*\.)?([^'.]+)'>$")
 AT_ONCE = 64
 """Records that are committed at a time."""
@@ -126,9 +126,7 @@ def sites_of(frame: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
     is_ours = "mixed" not in frame.attrs[ORIGIN]
     names = [parted(name) if is_ours else (name, "", 0) for name in about["name"]]
     types = about["tensor_type"].tolist()
-    modules = {name.rpartition(".")[0] for name, *_ in names} | {
-        name for (name, *_), of in zip(names, types, strict=True) if of in OF_A_MODULE
-    }
+    modules = modules_in((name for name, *_ in names), types)
     calls = Counter[tuple[int, Key]]()
     index, infos = dict[Key, int](), list[SiteInfo]()
     of_rows = np.empty(len(names), np.intp)
@@ -137,8 +135,7 @@ def sites_of(frame: pd.DataFrame) -> tuple[list[SiteInfo], NDArray[np.intp]]:
     ):
         name, slot, call = names[row]
         kind, key = kind_of(types[row], row)
-        if kind in OF_PARAMETERS and name and name in modules:
-            name = f"{name}.weight"
+        name = parameter_named(name, kind, modules)
         first = kind, name, key or slot, call
         again, calls[step, first] = calls[step, first], calls[step, first] + 1
         if again and is_ours:

@@ -6,6 +6,8 @@ Finer counts, where there are some of a tensor, narrow them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from .errors import SettingError
@@ -33,6 +35,8 @@ from .table import (
 from .tally import Bounded, Tally
 
 Numbers = Ints | Floats
+Targets = NumberFormat | Sequence[NumberFormat]
+"""One format, or one for each row of a table."""
 
 EDGES: Floats = np.ldexp(1.0, np.arange(FIRST_EXPONENT, LAST_EXPONENT + 2))
 """float64 [BINS + 1]: the lower edge of each bin, and the upper edge of the last."""
@@ -73,41 +77,44 @@ def quantile(table: SketchTable, share: float) -> Bounded:
     return Bounded(*(np.where(nothing, np.nan, number) for number in (value, low, high)))
 
 
-def overflow(table: SketchTable | Tally, target: NumberFormat, *, shift: Ints | int = 0) -> Bounded:
+def overflow(table: SketchTable | Tally, target: Targets, *, shift: Ints | int = 0) -> Bounded:
     """Share of finite non-zero elements whose |x|·2^shift rounds past the largest of `target`.
 
     For formats that saturate this is the share that is clipped. 0 where there is no such element.
 
     Args:
         table: the elements.
-        target: the format.
+        target: the format, or one for each row.
         shift: one, or one a row.
     """
-    return _tally(table).share_from(_shifted(target.overflow_threshold, shift))
+    threshold = _of_each(target, lambda one: one.overflow_threshold)
+    return _tally(table).share_from(_shifted(threshold, shift))
 
 
-def underflow(
-    table: SketchTable | Tally, target: NumberFormat, *, shift: Ints | int = 0
-) -> Bounded:
+def underflow(table: SketchTable | Tally, target: Targets, *, shift: Ints | int = 0) -> Bounded:
     """Share of finite non-zero elements whose x·2^shift becomes 0 in `target`, to nearest even."""
     return _tally(table).share_below(kept_from(target, shift))
 
 
-def subnormal(
-    table: SketchTable | Tally, target: NumberFormat, *, shift: Ints | int = 0
-) -> Bounded:
+def subnormal(table: SketchTable | Tally, target: Targets, *, shift: Ints | int = 0) -> Bounded:
     """Share of the finite non-zero elements that `target` can hold only as a subnormal, or as 0."""
     return _tally(table).share_below(normal_from(target, shift))
 
 
-def kept_from(target: NumberFormat, shift: Ints | int = 0) -> Floats:
+def kept_from(target: Targets, shift: Ints | int = 0) -> Floats:
     """The smallest |x| whose x·2^shift does not become 0 in `target`."""
-    return np.nextafter(_shifted(target.flush_threshold, shift), np.inf)
+    return np.nextafter(_shifted(_of_each(target, lambda one: one.flush_threshold), shift), np.inf)
 
 
-def normal_from(target: NumberFormat, shift: Ints | int = 0) -> Floats:
+def normal_from(target: Targets, shift: Ints | int = 0) -> Floats:
     """The smallest |x| whose x·2^shift `target` holds in full precision."""
-    return _shifted(target.smallest_normal, shift)
+    return _shifted(_of_each(target, lambda one: one.smallest_normal), shift)
+
+
+def _of_each(target: Targets, number: Callable[[NumberFormat], float]) -> Floats | float:
+    if isinstance(target, NumberFormat):
+        return number(target)
+    return np.array([number(one) for one in target])
 
 
 QUESTIONS = {"overflow": overflow, "underflow": underflow, "subnormal": subnormal}
@@ -156,7 +163,7 @@ def _tally(table: SketchTable | Tally) -> Tally:
     return table if isinstance(table, Tally) else Tally.of(table)
 
 
-def _shifted(threshold: float, shift: Ints | int) -> Floats:
+def _shifted(threshold: Floats | float, shift: Ints | int) -> Floats:
     """Of |x| what the threshold is of |x|·2^shift; beyond float64 it is infinite, or 0."""
     with np.errstate(over="ignore", under="ignore"):
         return np.ldexp(threshold, -np.asarray(shift))

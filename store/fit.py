@@ -15,6 +15,9 @@ from ..sketch.shared_scales import number_formats_named
 from ..sketch.table import ZERO, Ints, SketchTable
 from ..sketch.tally import Tally
 
+ENDS = ("max", "smallest_normal", "smallest_subnormal")
+"""Where a format ends."""
+
 
 def fit_formats(
     table: SketchTable, counts: Mapping[ExactCount, Ints], formats: str | Sequence[str]
@@ -31,7 +34,19 @@ def fit_formats(
     """
     tally = Tally.of(table)
     targets = number_formats_named(formats)
-    rows = [_row(table, tally, counts, target) for target in targets]
+    # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
+    with np.errstate(all="ignore"):
+        each = tally.take(np.zeros(len(targets), np.intp))
+        asked = {question: share(each, targets) for question, share in QUESTIONS.items()}
+        seen_share = float(derive(table, "seen_share")[0])
+        rows = [
+            _row(
+                table, counts, target, {question: _at(one, row) for question, one in asked.items()}
+            )
+            | {"seen_share": seen_share}
+            | {name: getattr(target, name) for name in ENDS}
+            for row, target in enumerate(targets)
+        ]
     names = [target.name for target in targets]
     return pd.DataFrame(rows, index=pd.Index(names, name="format", dtype=object))
 
@@ -47,25 +62,27 @@ def fit_row(shares: Mapping[str, Bounded]) -> dict[str, float]:
 
 
 def _row(
-    table: SketchTable, tally: Tally, counts: Mapping[ExactCount, Ints], target: NumberFormat
+    table: SketchTable,
+    counts: Mapping[ExactCount, Ints],
+    target: NumberFormat,
+    guaranteed: Mapping[str, Bounded],
 ) -> dict[str, float]:
-    # The largest float64 rounds to infinity: NumPy warns of numbers that are then not used.
-    with np.errstate(all="ignore"):
-        best = {question: share(tally, target) for question, share in QUESTIONS.items()}
-        for exact_count, found in counts.items():
-            if isinstance(exact_count, BlockExponents):  # which tells of a tensor that is scaled
-                continue
-            if counted_of(exact_count, found) != nonzero(table):  # not all ranks, or parts, did
-                continue
-            for question, answer in fit(exact_count, found, target).items():
-                if _width(answer) < _width(best[question]):
-                    best[question] = answer
-    return fit_row(best) | {
-        "seen_share": float(derive(table, "seen_share")[0]),
-        "max": target.max,
-        "smallest_normal": target.smallest_normal,
-        "smallest_subnormal": target.smallest_subnormal,
-    }
+    """Of each share what the histogram guarantees, or what was counted where that is narrower."""
+    best = dict(guaranteed)
+    for exact_count, found in counts.items():
+        if isinstance(exact_count, BlockExponents):  # which tells of a tensor that is scaled
+            continue
+        if counted_of(exact_count, found) != nonzero(table):  # not all ranks, or parts, did
+            continue
+        for question, answer in fit(exact_count, found, target).items():
+            if _width(answer) < _width(best[question]):
+                best[question] = answer
+    return fit_row(best)
+
+
+def _at(found: Bounded, row: int) -> Bounded:
+    one = slice(row, row + 1)
+    return Bounded(found.value[one], found.low[one], found.high[one])
 
 
 def counted_of(exact_count: ExactCount, counts: Ints) -> Ints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,9 @@ KINDS = {theirs: ours for ours, theirs in TENSOR_TYPES.items()} | {"Weight": "we
 
 OPTIMIZER_STATE = "Optimiser_State"
 """What its tensor type begins with of an optimizer's state; a dot and the key follow."""
+
+OF_A_MODULE = ("Activation", "Gradient")
+"""Its kinds that are named after the module alone."""
 
 OF_PARAMETERS = ("weight", "weight_gradient", "optimizer_state", "update")
 
@@ -156,6 +159,19 @@ def parted(name: str) -> tuple[str, str, int]:
     """Name, slot and occurrence, which `metadata` puts into one name."""
     found = PLACE.fullmatch(name)
     return (name, "", 0) if found is None else (found[1], found[2] or "", int(found[3] or 0))
+
+
+def modules_in(names: Iterable[str], tensor_types: Iterable[str]) -> set[str]:
+    """The modules of a log: those with outputs, and those in which something is named."""
+    rows = list(zip(names, tensor_types, strict=True))
+    inside = {name.rpartition(".")[0] for name, _ in rows}
+    return inside | {name for name, theirs in rows if theirs in OF_A_MODULE}
+
+
+def parameter_named(name: str, kind: str, modules: Collection[str]) -> str:
+    """A name with the `.weight` that `metadata` leaves out; as it is, where it is of no module."""
+    is_weight = kind in OF_PARAMETERS and name and name in modules
+    return f"{name}.weight" if is_weight else name
 
 
 def tensor_type(site: SiteInfo) -> str:

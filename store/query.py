@@ -8,7 +8,7 @@ are NaN.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -164,7 +164,10 @@ class Run:
         `left` has the ranks that said goodbye and have not come back, as far as it is stored.
         """
         reader = self._reader
-        return attempts_frame(reader.facts(), reader.meta.attempts)
+        if "attempts" not in reader.kept:
+            reader.kept["attempts"] = attempts_frame(reader.facts(), reader.meta.attempts)
+        frame: pd.DataFrame = reader.kept["attempts"]
+        return frame.copy()
 
     def hosts(self, attempt: int | None = None) -> pd.DataFrame:
         """By rank of an attempt, by default the last: host, process, device, place on the mesh.
@@ -805,7 +808,7 @@ class Run:
 
     def events(self) -> pd.DataFrame:
         """What happened to the pipeline: kind, attempt, rank, step, text, time (UTC)."""
-        return events_frame(self._events())
+        return self._told("events", lambda: events_frame(self._events()))
 
     def gaps(self) -> pd.DataFrame:
         """What was measured, or was to be, and is not here: attempt, rank, first_step, last_step.
@@ -814,7 +817,12 @@ class Run:
         why, as its agent told. They were not observed: no number of them is stored, and the
         records of these steps lack the rank (`missing` in `records`) or are not there.
         """
-        return gaps_frame(self._events())
+        return self._told("gaps", lambda: gaps_frame(self._events()))
+
+    def _told(self, what: str, ask: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A table of logs, which a viewer asks for with every snapshot."""
+        reader = self._reader
+        return reader.told(f"{what} of {reader.attempt}", ask).copy()
 
     def _events(self) -> list[Mapping[str, Any]]:
         only = self._reader.attempt
@@ -1087,7 +1095,7 @@ class Run:
         name), `undetermined` (whether only some of `ranks` are to blame, and nobody can know
         which), time (UTC).
         """
-        return alerts_frame(self.alert_log())
+        return self._told("alerts", lambda: alerts_frame(self.alert_log()))
 
     def incidents(self, attempt: int | None = None) -> list[Incident]:
         """Alerts that have one cause, as one: what is wrong now and worst first.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import icechunk
 import numpy as np
@@ -53,6 +53,8 @@ from .state import IMPORTED, Attempt, Meta, State
 
 CACHED_BYTES = 64 << 20
 """Chunks, as they are stored, that a reader keeps: they never change, and a viewer asks again."""
+
+Answer = TypeVar("Answer")
 
 Asked = tuple[str, Indices, tuple[Index | Indices, ...]]
 """Name of an array, records, and along later axes what is asked for; see `Reader.read`.
@@ -389,19 +391,26 @@ class Reader:
                 self._logs[name] = self.arrays.entries(name, self.state.logs[name])
         return self._logs[name]
 
+    def told(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        """What logs say, which is asked anew only once one of them says more.
+
+        Args:
+            name: of the question, and of the attempt where the answer depends on it.
+            ask: what answers it.
+        """
+        if name not in self._known:
+            self._known[name] = ask()
+        return self._known[name]
+
     @property
     def rank_frames(self) -> dict[int, KeptAt]:
         """By record where the frames of single ranks lie, where some are kept."""
-        if INDEX not in self._known:
-            self._known[INDEX] = read_index(self.log(INDEX))
-        return self._known[INDEX]
+        return self.told(INDEX, lambda: read_index(self.log(INDEX)))
 
     @property
     def schemas(self) -> dict[bytes, Schema]:
         """By hash those of the frames that are kept."""
-        if SCHEMAS not in self._known:
-            self._known[SCHEMAS] = read_schemas(self.log(SCHEMAS))
-        return self._known[SCHEMAS]
+        return self.told(SCHEMAS, lambda: read_schemas(self.log(SCHEMAS)))
 
     def read_bytes(self, spans: Iterable[tuple[slice, NDArray[np.uint8]]]) -> None:
         """Fill blocks with spans of the array `rank_frames`."""

@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rules.explain import why
-from . import series
+from ..sketch.errors import StoreError
+from . import grid, series
+from .choosing import Choosing
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
     from ..rules import Why
     from ..store import Ending, Run
@@ -46,6 +49,7 @@ class Follower:
         self.interval_s = interval_s
         # `Any`: answers of several types, each behind a typed method.
         self._answers: dict[str, Any] = {}
+        self._choosing: Choosing | None = None
         self._listeners: list[Callable[[], None]] = []
         self._change = Lock()
         self._stop: Event | None = None
@@ -77,6 +81,7 @@ class Follower:
             # A run is a handle on one snapshot; only `refresh` moves it.
             standing = Follower(copy(self.run), interval_s=self.interval_s)
             standing.version, standing._answers = self.version, self._answers
+            standing._choosing = self._choosing
         return standing
 
     def why(self) -> Why:
@@ -95,6 +100,12 @@ class Follower:
         """int64 [steps]: all that have a record, ascending."""
         return self._once("steps", lambda: np.unique(np.asarray(self.records()["step"], np.int64)))
 
+    def steps_with(self, statistic: str) -> NDArray[np.int64]:
+        """`grid.recorded_steps`."""
+        return self._once(
+            f"steps with {statistic}", lambda: grid.recorded_steps(self.records(), statistic)
+        )
+
     def attempts(self) -> pd.DataFrame:
         """`Run.attempts`."""
         return self._once("attempts", lambda: self.run.attempts)
@@ -103,17 +114,34 @@ class Follower:
         """`Run.alerts`."""
         return self._once("alerts", self.run.alerts)
 
+    def alert_steps(self, site: str) -> NDArray[np.int64]:
+        """int64 [steps]: those in which an alert at a site began or ended, ascending."""
+        return self._once(f"alert steps of {site}", lambda: _alert_steps(self.alerts(), site))
+
     def sites(self) -> pd.DataFrame:
         """`Run.sites`, all of them."""
         return self._once("sites", self.run.sites)
 
+    def choosing(self) -> Choosing:
+        """What finds sites, for all pages."""
+        sites = self.sites()
+        # A run's sites grow in number, and never change.
+        if self._choosing is None or len(sites) != len(self._choosing.labels):
+            self._choosing = Choosing(sites)
+        return self._choosing
+
     def training_names(self) -> list[str]:
         """`series.training_names`."""
-        return self._once("training names", lambda: series.training_names(self.run))
+        return series.training_names(self._training())
 
     def training(self, name: str) -> series.Lines:
         """`series.load_training`."""
-        return self._once(f"training {name}", lambda: series.load_training(self.run, name))
+        return self._once(
+            f"training {name}", lambda: series.load_training(self.run, name, self._training())
+        )
+
+    def _training(self) -> xr.DataArray:
+        return self._once("training", self.run.training)
 
     def _once(self, name: str, ask: Callable[[], Answer]) -> Answer:
         """What was answered already for this version of the run, for all pages."""
@@ -160,7 +188,18 @@ class Follower:
                 self.look()
                 failing = False
             # A store may be away for a moment; the page shows the age of what it has.
+            except StoreError as error:
+                if not failing:
+                    logger.warning("Trying again every %g s: %s", self.interval_s, error)
+                failing = True
             except Exception:
                 if not failing:
                     logger.exception("Cannot look at run %s; trying again.", self.run.name)
                 failing = True
+
+
+def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
+    own = alerts.loc[alerts["site"] == site]
+    ended = own.dropna(subset=["last_step"])
+    ends = [*own["first_step"].tolist(), *ended["last_step"].tolist()]
+    return np.unique(np.array(ends, np.int64))

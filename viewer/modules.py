@@ -198,8 +198,16 @@ def fitting(levels: Iterable[Level]) -> int:
     return min(levels, key=lambda level: abs(log(max(level.rows, 1) / GOOD_ROWS))).depth
 
 
-def named(grid: Grid, rows: Sequence[Row]) -> Grid:
-    """The grid with the names of these rows; the store may have taken neighbours together."""
+def named(grid: Grid, rows: Sequence[Row], before: Grid | None = None) -> Grid:
+    """The grid with the names of these rows; the store may have taken neighbours together.
+
+    Args:
+        grid: what the store answered.
+        rows: what it was asked for.
+        before: what it answered before, of the same rows; None where they are others.
+    """
+    if before is not None and before.row_sites == grid.row_sites:
+        return replace(grid, names=before.names, said=before.said)
     first = {row.sites[0]: row for row in rows}
     held = [[first[label] for label in sites if label in first] for sites in grid.row_sites]
     return replace(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..sketch.distribution import RANKED
 from ..sketch.errors import SettingError
 from ..store.peers import OF_SAMPLES
+from ..store.selection import execution_order
 from . import words
 from .columns import (
     MISSING,
@@ -307,12 +308,20 @@ def _none_stands_out(usual: pd.DataFrame, once: pd.DataFrame) -> str:
 
 
 def load_divergences(run: Run) -> list[Alert]:
-    """What rules found of copies that differ and of sums that do not add up; what goes on first."""
+    """What rules found of copies that differ and of sums that do not add up; what goes on first.
+
+    Of one step in the order of execution, as the first of them made the others.
+    """
+    sites = run.site_infos
+    order = {sites[place].label: number for number, place in enumerate(execution_order(sites))}
     latest = dict[tuple[int, str, str, int], "Alert"]()
     for one in run.alert_log():
         if one.rule in DIVERGENCES:
             latest[one.attempt, one.rule, one.site, one.first_step] = one
-    return sorted(latest.values(), key=lambda one: (one.last_step is not None, one.first_step))
+    return sorted(
+        latest.values(),
+        key=lambda one: (one.last_step is not None, one.first_step, order.get(one.site, -1)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from . import words
 from .grid import is_logarithmic, pool_of
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from ..store.query import Run
 
 Floats = NDArray[np.float64]
@@ -115,15 +117,21 @@ def powers(values: Floats) -> Floats:
     return np.log2(magnitude, where=magnitude > 0, out=np.full_like(magnitude, np.nan))
 
 
-def training_names(run: Run) -> list[str]:
-    """The training statistics of a run, the loss first."""
-    names = [str(name) for name in run.training(steps=slice(0, 0))["name"].values]
+def training_names(training: xr.DataArray) -> list[str]:
+    """The names of training statistics, the loss first."""
+    names = [str(name) for name in training["name"].values]
     return sorted(names, key=lambda name: (name != "loss", "loss" not in name, name))
 
 
-def load_training(run: Run, name: str) -> Lines:
-    """One training statistic on each rank that reported it."""
-    found = run.training()
+def load_training(run: Run, name: str, found: xr.DataArray | None = None) -> Lines:
+    """One training statistic on each rank that reported it.
+
+    Args:
+        run: an open run.
+        name: of the statistic.
+        found: all that the run has, if that is known already.
+    """
+    found = run.training() if found is None else found
     empty = np.empty(0)
     if name not in found["name"].values:
         steps = np.empty(0, np.int64)
@@ -366,6 +374,11 @@ def describe(lines: Lines) -> str:
         text += f"; at step {int(lines.steps[known[-1]])}: {span}"
     if lines.why:
         text += f"; {lines.why}"
+    zero = lines.steps[(lines.low == 0) & (lines.high == 0)]
+    if 0 < zero.size < known.size:
+        count = words.count(zero.size, "step")
+        when = words.span(int(zero[0]), int(zero[-1]), _last(lines))
+        text += f"; zero on all in {count} {when}"
     if lines.bad:
         text += f"; not finite on {_bad(lines)}"
     if lines.lost.size:

@@ -92,7 +92,6 @@ class Session:
         self.now, self.later, self.index = now, later, index
         self._gather, self._scrubbed = gather, 0
         self._cards: tuple[tuple[Follower, int], list[Card]] | None = None
-        self._choosing = Choosing(follower.sites())
         self.options = Options()
         self.steps = Range1d(start=0, end=1)
         """The visible steps of every figure that has a step axis."""
@@ -196,15 +195,11 @@ class Session:
 
     def drawn(self) -> NDArray[np.int64]:
         """int64 [steps]: those that may have the chosen statistic, ascending."""
-        return grid.recorded_steps(self.follower.records(), self.choice.statistic)
+        return self.follower.steps_with(self.choice.statistic)
 
     def choosing(self) -> Choosing:
         """What finds sites."""
-        sites = self.follower.sites()
-        # A run's sites grow in number, and never change.
-        if len(sites) != len(self._choosing.labels):
-            self._choosing = Choosing(sites)
-        return self._choosing
+        return self.follower.choosing()
 
     def record_of(self, step: int | None) -> tuple[int | None, ...]:
         """What changes when the record of a step is patched or superseded."""
@@ -345,12 +340,7 @@ class Session:
 
     def alert_steps(self) -> NDArray[np.int64]:
         """int64 [steps]: those in which an alert at the selected site began or ended, ascending."""
-        alerts = self.follower.alerts()
-        ended = alerts.dropna(subset=["last_step"])
-        ends = list[int]()
-        for table, column in ((alerts, "first_step"), (ended, "last_step")):
-            ends += table.loc[table["site"] == self.choice.site, column].tolist()
-        return np.unique(np.array(ends, np.int64))
+        return self.follower.alert_steps(self.choice.site)
 
     def to_alert(self, which: Move) -> None:
         """Select a step in which an alert at the selected site began or ended."""

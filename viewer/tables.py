@@ -117,7 +117,8 @@ def divergences(rows: Sequence[Alert], *, judged: int, most: int) -> str:
     cells = [
         (
             (name_of(one.site, step=one.first_step) if one.site else "the run")
-            + f'<span class="told">{escape(one.text)}</span>',
+            # Without the site, which stands above.
+            + f'<span class="told">{escape(one.text.replace(f" of {one.site}", ""))}</span>',
             words.ranks(one.ranks) if one.ranks else "not known",
             f"from {one.first_step}, goes on"
             if one.last_step is None

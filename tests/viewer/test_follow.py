@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
@@ -57,3 +61,23 @@ def test_why_is_asked_once_a_snapshot_for_all_pages(new_job: Callable) -> None:
     follower.look()
 
     assert (first.last_step, follower.why().last_step) == (1, 2)
+
+
+def test_a_store_that_is_away_is_told_once_in_a_sentence(
+    broken_job: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(broken_job, path)
+    follower, looked = Follower(open_run(path), interval_s=0.01), threading.Event()
+    path.rename(tmp_path / "away")
+
+    with caplog.at_level(logging.WARNING):
+        leave = follower.listen(looked.set)
+        threading.Timer(0.5, (tmp_path / "away").rename, [path]).start()
+        assert looked.wait(30)  # it goes on once the store is there again
+        leave()
+        follower.stop()
+
+    [told] = [one for one in caplog.records if one.name.startswith("rankscope")]
+    assert told.exc_info is None
+    assert told.getMessage().startswith(f"Trying again every 0.01 s: Cannot read {path}: ")

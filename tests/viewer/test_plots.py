@@ -505,10 +505,72 @@ def test_a_logframe_gives_the_same_pictures_as_its_run(
     )
 
 
-def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -> None:
-    [bars] = parts(plots.exponent_histogram(frame, site=ORIGIN, step=45), hv.Rectangles)
+def bars_of(data: Any, site: str, step: int) -> dict[str, int]:
+    [bars] = parts(plots.exponent_histogram(data, site=site, step=step), hv.Rectangles)
+    return bars.dframe().set_index("what")["count"].to_dict()
 
-    assert not {"zero", "NaN", "+∞"} & set(bars.dframe()["what"])
+
+def test_what_is_zero_nan_or_infinite_stands_apart_of_a_logframe_as_of_its_run(
+    broken_job: Path, frame: pd.DataFrame
+) -> None:
+    run = open_run(broken_job)
+
+    for site, step in ((ORIGIN, 45), (OTHER, 10)):
+        drawn = bars_of(run, site, step)
+        assert {"zero", "−∞", "+∞", "NaN"} <= drawn.keys()
+        assert bars_of(frame, site, step) == drawn
+    assert sum(bars_of(frame, ORIGIN, 45)[name] for name in ("−∞", "+∞", "NaN")) > 0
+    mine, theirs = (
+        parts(plots.exponent_heatmap(data, site=ORIGIN), hv.Image) for data in (run, frame)
+    )
+    for own, other in zip(mine, theirs, strict=True):
+        assert np.array_equal(own.dimension_values(2), other.dimension_values(2), equal_nan=True)
+
+
+def test_a_row_whose_zeros_nobody_counted_has_no_bar_of_them(frame: pd.DataFrame) -> None:
+    told = frame.copy()
+    told["scalar_stats", "zero"] = np.nan
+
+    assert "zero" not in bars_of(told, ORIGIN, 45)
+    assert bars_of(told, ORIGIN, 45)["+∞"] == bars_of(frame, ORIGIN, 45)["+∞"]
+
+
+def test_the_weight_of_a_module_is_called_so_though_its_logframe_leaves_it_out(
+    frame: pd.DataFrame,
+) -> None:
+    weights = frame.copy()
+    weights["metadata", "tensor_type"] = "Weights"
+    both = pd.concat([frame, weights], ignore_index=True)
+    both.attrs = frame.attrs
+
+    drawn = plots.scalar_lines(both, kind="weight", name="norm1", facet="")
+
+    named = {part.label for part in parts(drawn, hv.Curve)}
+    assert "weight:blocks.0.norm1.weight" in named
+    # Where the log has no such module it may be a parameter's own name.
+    alone = plots.scalar_lines(weights, kind="weight", name="0.norm1", facet="")
+    assert titles(alone) == ["weight:blocks.0.norm1"]
+
+
+def test_names_are_no_markup_in_either_backend(frame: pd.DataFrame, tmp_path: Path) -> None:
+    odd = frame.copy()
+    odd["metadata", "name"] = odd["metadata", "name"] + r"$\frac$$$x$${a}{0}"
+    name = rf"{OTHER}$\frac$$$x$${{a}}{{0}}"
+
+    for number, plot in enumerate((
+        plots.exponent_histogram(odd, site=name, step=10),
+        plots.exponent_heatmap(odd, site=name),
+        plots.scalar_lines(odd, "rms", site=[name, name.replace("norm1", "norm2")], facet=""),
+        plots.scalar_heatmap(odd),
+    )):  # fmt: skip
+        plots.save(plot, tmp_path / f"{number}.svg")  # Matplotlib raises where it sets a formula
+        plots.save(plot, tmp_path / f"{number}.html")
+        assert (tmp_path / f"{number}.svg").stat().st_size > 0
+
+
+def test_a_logframe_says_nothing_of_what_it_does_not_hold(frame: pd.DataFrame) -> None:
+    counts = [("scalar_stats", name) for name in ("zero", "nan", "pos_inf", "neg_inf")]
+    assert not {"zero", "NaN", "+∞"} & bars_of(frame.drop(columns=counts), ORIGIN, 45).keys()
     with pytest.raises(SettingError, match="knows of no ranks"):
         plots.scalar_lines(frame, site=OTHER, ranks=True)
     with pytest.raises(SettingError, match="knows of no ranks"):
@@ -850,7 +912,7 @@ def test_a_logframe_can_be_explored(frame: pd.DataFrame) -> None:
     seen.select_cell(0, 10)
 
     assert (seen.site, seen.step) == (OTHER, 10)
-    assert len(seen.exponents.aside.data["name"]) == 0
+    assert list(seen.exponents.aside.data["name"]) == ["zero", "−∞", "+∞", "NaN"]
     assert "float8_e4m3fn" in seen.told.object
     assert {"rms", "mean", "abs_max", "skewness"} <= set(seen.statistic.options)
     seen.statistic.value = "abs_max"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.events import Tap
-from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Line, Range1d, Scatter, Span
 
 from .. import words
 from ..curves import Curves
@@ -37,12 +37,16 @@ class ComparedExponents(ExponentsFigure):
         self.others = [ColumnDataSource({"x": [], "y": [], "site": []}) for _ in PLACES]
         self.others_aside = [ColumnDataSource({"x": [], "y": [], "site": []}) for _ in PLACES]
         for place in PLACES:
-            looks = {"color": colour_of(place, theme), "line_dash": colours.DASHES[place]}
-            line = self.figure.line("x", "y", source=self.others[place], line_width=2, **looks)
-            mark = self.beside.scatter(
-                "x", "y", source=self.others_aside[place], marker=colours.MARKERS[place], size=8,
-                color=colour_of(place, theme), line_color=theme.surface,
+            colour = colour_of(place, theme)
+            shape = Line(
+                x="x", y="y", line_color=colour, line_dash=colours.DASHES[place], line_width=2
+            )
+            point = Scatter(
+                x="x", y="y", marker=colours.MARKERS[place], size=8, fill_color=colour,
+                line_color=theme.surface,
             )  # fmt: skip
+            line = look.draw(self.figure, self.others[place], shape)
+            mark = look.draw(self.beside, self.others_aside[place], point)
             for figure, drawn in ((self.figure, line), (self.beside, mark)):
                 figure.add_tools(HoverTool(renderers=[drawn], tooltips="@site"))
 
@@ -141,14 +145,13 @@ class CurvesFigure:
         self.lines, self.bad = ([ColumnDataSource(empty) for _ in looks] for _ in range(2))
         self.drawn: list[Any] = []
         for (colour, dash, width), line, bad in zip(looks, self.lines, self.bad, strict=True):
-            self.drawn.append(
-                fig.line("step", "value", source=line, color=colour, line_dash=dash,
-                         line_width=width)
-            )  # fmt: skip
-            fig.scatter(
-                "step", "value", source=bad, marker="diamond", size=8, color=theme.nonfinite,
+            shape = Line(x="step", y="value", line_color=colour, line_dash=dash, line_width=width)
+            self.drawn.append(look.draw(fig, line, shape))
+            diamond = Scatter(
+                x="step", y="value", marker="diamond", size=8, fill_color=theme.nonfinite,
                 line_color=colour,
             )  # fmt: skip
+            look.draw(fig, bad, diamond)
         fig.add_tools(
             HoverTool(renderers=self.drawn, tooltips="$name · step @step · @value{0.[0000]}")
         )

@@ -16,11 +16,15 @@ from bokeh.models import (
     HoverTool,
     Label,
     LabelSet,
+    Line,
     PanTool,
+    Quad,
     Range1d,
     ResetTool,
     Row,
+    Scatter,
     Span,
+    VBar,
 )
 
 from ...sketch.formats import NumberFormat
@@ -106,19 +110,21 @@ class ExponentsFigure:
         fig.xaxis.ticker.min_interval = 1
         fig.xgrid.visible = False
         self._annotate(fig)
-        bars = fig.quad(
-            "left", "right", "share", bottom=NOTHING, source=self.bars, fill_color="colour",
+        ink: look.Properties = {"line_color": self.theme.ink, "line_width": 2}
+        bars = Quad(
+            left="left", right="right", top="share", bottom=NOTHING, fill_color="colour",
             line_color=self.theme.surface, line_width=0.6,
         )  # fmt: skip
+        line = Line(x="middle", y="share", **ink)
+        dots = Scatter(x="middle", y="share", line_color="colour", fill_color="colour", size=8)
         self.drawn = {
-            "bars": [bars],
-            "line": [fig.line("middle", "share", source=self.bars, color=self.theme.ink, width=2),
-                     fig.scatter("middle", "share", source=self.bars, color="colour", size=8)],
-            "smooth": [fig.line("x", "y", source=self.smooth, color=self.theme.ink, width=2)],
-        }  # fmt: skip
+            "bars": [look.draw(fig, self.bars, bars)],
+            "line": [look.draw(fig, self.bars, line), look.draw(fig, self.bars, dots)],
+            "smooth": [look.draw(fig, self.smooth, Line(x="x", y="y", **ink))],
+        }
         tip = "2^@low ≤ |x| < 2^@high: @count{0,0} elements, @zone"
         fig.add_tools(
-            HoverTool(renderers=[bars, self.drawn["line"][1]], tooltips=tip),
+            HoverTool(renderers=[self.drawn["bars"][0], self.drawn["line"][1]], tooltips=tip),
             PanTool(dimensions="width"),
             ResetTool(),
         )
@@ -175,15 +181,10 @@ class ExponentsFigure:
         fig.yaxis.visible = False
         fig.xgrid.visible = False
         fig.min_border_left = 10
-        bars = fig.vbar(
-            "name",
-            0.62,
-            "share",
-            bottom=NOTHING,
-            source=self.aside,
-            fill_color="colour",
-            line_color=None,
+        bar = VBar(
+            x="name", width=0.62, top="share", bottom=NOTHING, fill_color="colour", line_color=None
         )
+        bars = look.draw(fig, self.aside, bar)
         fig.add_layout(
             LabelSet(
                 x="name", y="share", text="text", source=self.aside, y_offset=2,

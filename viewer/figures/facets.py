@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.events import Tap
-from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Line, Range1d, Scatter, Span
 
 from ..series import Scalar, thin
 from . import colours, look
@@ -49,12 +49,13 @@ class FacetsFigure:
         fig.xgrid.visible = False
         fig.yaxis.ticker.desired_num_ticks = 3
         fig.min_border_left = BORDER
-        line = fig.line("step", "value", source=self.sources[name], color=colours.NORMAL)
-        dots = fig.scatter("step", "value", source=self.alone[name], size=5, color=colours.NORMAL)
-        fig.scatter(
-            "step", "value", source=self.bad[name], marker="diamond", size=7,
-            color=self.theme.nonfinite,
-        )  # fmt: skip
+        at: look.Properties = {"x": "step", "y": "value"}
+        bad = self.theme.nonfinite
+        line = look.draw(fig, self.sources[name], Line(**at, line_color=colours.NORMAL))
+        dot = Scatter(**at, size=5, line_color=colours.NORMAL, fill_color=colours.NORMAL)
+        dots = look.draw(fig, self.alone[name], dot)
+        diamond = Scatter(**at, marker="diamond", size=7, line_color=bad, fill_color=bad)
+        look.draw(fig, self.bad[name], diamond)
         fig.add_tools(HoverTool(renderers=[line, dots], tooltips="step @step: @value{0.[0000]}"))
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         return fig

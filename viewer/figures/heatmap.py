@@ -15,7 +15,9 @@ from bokeh.models import (
     DataRenderer,
     FixedTicker,
     HoverTool,
+    Image,
     LinearColorMapper,
+    Quad,
     Range1d,
     Span,
 )
@@ -132,13 +134,18 @@ class HeatmapFigure:
             hatch_weight=0.8, hatch_scale=7,
         )  # fmt: skip
         fig.add_layout(self.hatch)
-        place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh", "source": self.cells}
-        fig.image("shade", color_mapper=self.mapper, **place)
+        place: look.Properties = {"x": "x", "y": "y", "dw": "dw", "dh": "dh"}
+        shades = Image(image="shade", color_mapper=self.mapper, **place)
+        look.draw(fig, self.cells, shades)
         palette = state_palette(self.theme)
         states = LinearColorMapper(palette=palette, low=-0.5, high=len(palette) - 0.5)
-        top = fig.image("state", color_mapper=states, **place)
+        top = look.draw(fig, self.cells, Image(image="state", color_mapper=states, **place))
         for width, colour in ((4, self.theme.surface), (2, self.theme.ink)):
-            fig.quad(source=self.chosen, fill_color=None, line_color=colour, line_width=width)
+            box = Quad(
+                left="left", right="right", top="top", bottom="bottom", fill_color=None,
+                line_color=colour, line_width=width,
+            )  # fmt: skip
+            look.draw(fig, self.chosen, box)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         # A line of the tool's own, of which the server hears nothing.
         across = CrosshairTool(dimensions="width", visible=False)
@@ -231,14 +238,12 @@ class HeatmapFigure:
         chosen = [int(row) for row in self.chosen.data["top"] if row < len(grid.names)]
         ticks = [row + 0.5 for row in named if all(abs(row - one) >= every for one in chosen)]
         ticks = sorted([*ticks, *(row + 0.5 for row in chosen)])
-        names = {
-            row + 0.5: look.literal(words.shorten(name, length))
-            for row, name in enumerate(grid.names)
+        labels = {
+            tick: look.literal(words.shorten(grid.names[int(tick)], length)) for tick in ticks
         }
         axis = self.figure.yaxis[0]
         if not isinstance(axis.ticker, FixedTicker) or axis.ticker.ticks != ticks:
             axis.ticker = FixedTicker(ticks=ticks)
-        labels = {tick: names[tick] for tick in ticks}
         if axis.major_label_overrides != labels:
             axis.major_label_overrides = labels
         if self.figure.y_range.start != rows:

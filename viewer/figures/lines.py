@@ -6,8 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.events import Tap
-from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Label, Range1d, Span
+from bokeh.models import (
+    ColumnDataSource,
+    DataRange1d,
+    HoverTool,
+    Label,
+    Line,
+    Range1d,
+    Scatter,
+    Span,
+    Text,
+    VArea,
+    VSpan,
+)
 from numpy.typing import NDArray
 
 from ..series import Lines, Mark, level, powers, thin
@@ -22,17 +35,11 @@ class FootMarks:
         # On an axis of their own, so that they stand at the frame's foot whatever the values are.
         fig.extra_y_ranges = {"foot": Range1d(start=0, end=1)}
         self.events = ColumnDataSource({"step": [], "y": [], "text": [], "fill": []})
-        self.began = fig.scatter(
-            "step",
-            "y",
-            source=self.events,
-            y_range_name="foot",
-            marker="triangle",
-            size=11,
-            line_color=theme.ink,
-            fill_color=theme.ink,
-            fill_alpha="fill",
-        )
+        triangle = Scatter(
+            x="step", y="y", marker="triangle", size=11, line_color=theme.ink,
+            fill_color=theme.ink, fill_alpha="fill",
+        )  # fmt: skip
+        self.began = look.draw(fig, self.events, triangle, y_range_name="foot")
         told = HoverTool(renderers=[self.began], tooltips="step @step: @text", mode="mouse")
         fig.add_tools(told)
 
@@ -53,13 +60,13 @@ class Turns:
 
     def __init__(self, fig: look.Figure, theme: colours.Theme) -> None:
         self.source = ColumnDataSource({name: [] for name in ("step", "y", "text", "side", "off")})
-        dotted = {"line_color": theme.muted, "line_dash": "dotted", "line_width": 1.5}
-        self.lines = fig.vspan("step", source=self.source, **dotted)
-        self.names = fig.text(
-            "step", "y", "text", source=self.source, y_range_name="foot", x_offset="off",
-            text_align="side", text_baseline="top", text_color=theme.muted,
-            text_font={"value": look.FONT}, text_font_size="11px",
+        dotted = VSpan(x="step", line_color=theme.muted, line_dash="dotted", line_width=1.5)
+        number = Text(
+            x="step", y="y", text="text", x_offset="off", text_align="side", text_baseline="top",
+            text_color=theme.muted, text_font=value(look.FONT), text_font_size="11px",
         )  # fmt: skip
+        self.lines = look.draw(fig, self.source, dotted)
+        self.names = look.draw(fig, self.source, number, y_range_name="foot")
 
     def show(self, turns: Sequence[tuple[int, int]], steps: NDArray[np.int64]) -> None:
         """Show these, (step, attempt), of a figure over these steps; a name lies in its frame."""
@@ -102,13 +109,7 @@ class LinesFigure:
         self.drawn: dict[int, Any] = {}
         """The renderer of each rank's line."""
         self.logarithmic = False
-        self.band = fig.varea(
-            "step", "low", "high", source=self.source, fill_color=colours.RANK, fill_alpha=0.25
-        )
-        self.marks = fig.scatter(
-            "step", "y", source=self.bad, marker="diamond", size=8, color=theme.nonfinite
-        )
-        self.dots = fig.scatter("step", "y", source=self.alone, size=5, color="colour")
+        self._drawn_always(theme)
         self.foot = FootMarks(fig, theme)
         self.events, self.began = self.foot.events, self.foot.began
         self.turns = Turns(fig, theme)
@@ -124,6 +125,18 @@ class LinesFigure:
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         self.plain = fig.yaxis[0].formatter
         self.powers = look.powers()
+
+    def _drawn_always(self, theme: colours.Theme) -> None:
+        """The band of all ranks, and what is drawn as points."""
+        band = VArea(x="step", y1="low", y2="high", fill_color=colours.RANK, fill_alpha=0.25)
+        diamond = Scatter(
+            x="step", y="y", marker="diamond", size=8, line_color=theme.nonfinite,
+            fill_color=theme.nonfinite,
+        )  # fmt: skip
+        dot = Scatter(x="step", y="y", size=5, line_color="colour", fill_color="colour")
+        self.band = look.draw(self.figure, self.source, band)
+        self.marks = look.draw(self.figure, self.bad, diamond)
+        self.dots = look.draw(self.figure, self.alone, dot)
 
     def mark(self, marks: Sequence[Mark]) -> None:
         """Show where something began: filled where it is severe."""
@@ -168,7 +181,8 @@ class LinesFigure:
             if rank not in self.drawn:
                 column = lines.label(rank)
                 self.source.data.setdefault(column, [np.nan] * len(self.source.data["step"]))
-                self.drawn[rank] = self.figure.line("step", column, source=self.source, name=column)
+                line = Line(x="step", y=column)
+                self.drawn[rank] = look.draw(self.figure, self.source, line, name=column)
             worst = rank == lines.worst
             colour = colours.WORST if worst else colours.RANK
             style = {"line_color": colour, "line_width": 2.4 if worst else 1.3}

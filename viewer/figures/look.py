@@ -8,13 +8,16 @@ import numpy as np
 from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
+    ColumnDataSource,
     CustomJSTickFormatter,
+    GlyphRenderer,
     PanTool,
     Range,
     ResetTool,
     Span,
     WheelZoomTool,
 )
+from bokeh.models.glyph import Glyph
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
@@ -28,6 +31,9 @@ Figure = Any
 kinds of its ranges and tickers, nor the events that its callbacks take."""
 Data = dict[str, Any]
 """Columns of a ColumnDataSource. `Any`: a column is a list or an array of any dtype."""
+
+Properties = dict[str, Any]
+"""Of a glyph. `Any`: they are of many types."""
 
 POWERS = """
 const digits = {"-": "⁻", ".": "·", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷",
@@ -84,6 +90,16 @@ def step_axis(fig: Figure, *, crosshair: Span, pinned: Span) -> None:
     fig.xaxis.formatter.use_scientific = False
     fig.add_layout(crosshair)
     fig.add_layout(pinned)
+
+
+# `settings`: of bokeh's GlyphRenderer, of many types.
+def draw(fig: Figure, source: ColumnDataSource, glyph: Glyph, **settings: Any) -> GlyphRenderer:
+    """Draw a glyph of a source, and no more.
+
+    Bokeh's own methods make two glyphs beside each, for what is not selected and what is muted.
+    Here nothing is either, and each model is made and kept by the server, and made by the browser.
+    """
+    return fig.add_glyph(source, glyph, **settings)
 
 
 def crosshair(theme: Theme = LIGHT) -> Span:

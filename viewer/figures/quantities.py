@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d, Span
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Line, Range1d, Scatter, Span
 from numpy.typing import NDArray
 
 from ..series import Mark, powers
@@ -60,8 +60,11 @@ class VectorFigure:
         self.figure = fig
         self.plain, self.powers = fig.yaxis[0].formatter, look.powers()
         self.source = ColumnDataSource({"index": [], "height": [], "value": []})
-        fig.line("index", "height", source=self.source, color=colours.NORMAL, line_width=1.8)
-        dots = fig.scatter("index", "height", source=self.source, size=4, color=colours.NORMAL)
+        at: look.Properties = {"x": "index", "y": "height"}
+        colour = colours.NORMAL
+        look.draw(fig, self.source, Line(**at, line_color=colour, line_width=1.8))
+        dot = Scatter(**at, size=4, line_color=colour, fill_color=colour)
+        dots = look.draw(fig, self.source, dot)
         fig.add_tools(HoverTool(renderers=[dots], tooltips="number @index: @value"))
 
     def show(self, values: NDArray[np.float64], *, logarithmic: bool) -> None:

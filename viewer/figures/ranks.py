@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bokeh.models import ColumnDataSource, HoverTool, Range1d, Span
+from bokeh.models import ColumnDataSource, HoverTool, Range1d, Scatter, Segment, Span
 
 from ..standing import Standing
-from . import colours
+from . import colours, look
 from .heatmap import HeatmapFigure
 
 
@@ -35,13 +35,11 @@ class RankMapFigure(HeatmapFigure):
         self.marks = ColumnDataSource({"first": [], "last": [], "row": [], "text": []})
         # Ink on a rim of the ground, so that they are seen on any shade.
         for width, colour in ((5, theme.surface), (2, theme.ink)):
-            self.figure.segment(
-                "first", "row", "last", "row", source=self.marks, color=colour, line_width=width
-            )
-            crosses = self.figure.scatter(
-                "first", "row", source=self.marks, marker="x", size=9, color=colour,
-                line_width=width,
-            )  # fmt: skip
+            rim: look.Properties = {"line_color": colour, "line_width": width}
+            span = Segment(x0="first", y0="row", x1="last", y1="row", **rim)
+            cross = Scatter(x="first", y="row", marker="x", size=9, fill_color=colour, **rim)
+            look.draw(self.figure, self.marks, span)
+            crosses = look.draw(self.figure, self.marks, cross)
         told = HoverTool(renderers=[crosses], tooltips="steps @first to @last: @text")
         self.figure.add_tools(told)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -115,12 +116,17 @@ class Map:
         self.told.drawn = shown is not None
         if shown is None:
             return
-        limits = self._stick(shown)
+        states = self._states(shown)
+        what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
+        if len(states) == 1:  # once, and not beside each row, where there is no room for it
+            [state] = states
+            what += f" {state}"
+            shown = replace(shown, names=[name.removesuffix(f"[{state}]") for name in shown.names])
+        limits = self._stick(shown, states)
         height = int(np.clip(len(shown.names) * 16, 160, 400))
         self.heatmap.figure.height = height + BORDER_TOP + BORDER_BOTTOM
         self.heatmap.show(shown, limits, statistic=choice.statistic)
         self.folds.tell(shown, height=height)
-        what = f"{choice.statistic} of {markup.kind_name(choice.kind)}s"
         told = {
             "heatmap": markup.title(what, words.view_name(choice.view)),
             "legend": markup.legend(limits, logarithmic=shown.logarithmic, view=choice.view),
@@ -136,6 +142,7 @@ class Map:
         if not choice.kind:
             return None
         width, height = self._frame.size
+        before, known = self.heatmap.grid, self.folds.rows
         rows = self.folds.load()
         shown = grid.load_grid(
             self.session.run,
@@ -148,18 +155,26 @@ class Map:
             width=width,
             height=height,
         )
-        return modules.named(shown, rows)
+        return modules.named(shown, rows, before if rows is known else None)
 
-    def _stick(self, shown: grid.Grid) -> colours.Limits:
+    def _stick(self, shown: grid.Grid, states: frozenset[str]) -> colours.Limits:
         """Limits that stay for each kind and statistic, whatever is looked at in between."""
         choice = self.session.choice
-        key = (choice.kind, choice.statistic, choice.view in grid.RANK_VIEWS, shown.logarithmic)
+        what = choice.kind, states, choice.statistic
+        key = (*what, choice.view in grid.RANK_VIEWS, shown.logarithmic)
         new = colours.limits(shown.usual(), diverging=shown.signed, theme=self.session.theme)
         if choice.view in grid.RANK_VIEWS:
             highest = max(1, self.session.world_size - 1)
             new = colours.Limits(low=0, high=highest, ranks=True, theme=self.session.theme)
         self._limits[key] = colours.stick(self._limits.get(key), new)
         return self._limits[key]
+
+    def _states(self, shown: grid.Grid) -> frozenset[str]:
+        """Which states of the optimizer are shown: some are squares of others."""
+        if self.session.choice.kind != "optimizer_state":
+            return frozenset()
+        labels = [label for row in shown.row_sites for label in row]
+        return frozenset(self.session.follower.sites().loc[labels, "slot"].tolist())
 
     def _follow(self) -> None:
         """Show all steps, be they in the heatmap or left to the sentinel, and whole columns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -69,14 +70,10 @@ class Tensor:
         curves = CurvesFigure("tensor_beside", **session.axis())
         self.beside = Beside(session, exponents, curves)
         self.sites = SiteChoice(session)
-        self.facets = FacetsFigure(MAIN, **session.axis())
-        session.on_axis(
-            self.life.figure, ranks.figure, curves.figure, *self.facets.figures.values()
-        )
+        session.on_axis(self.life.figure, ranks.figure, curves.figure)
         self.life.on_cell(self._select)
         ranks.on_step(lambda x: session.select_at(x, session.drawn()))
         curves.on_step(lambda x: session.select_at(x, session.drawn()))
-        self.facets.on_step(lambda x: session.select_at(x, session.recorded()))
         self.life.figure.on_change("inner_width", self._resized)
         held = self.selection
         self.twins = Twins({
@@ -92,6 +89,15 @@ class Tensor:
             "tensor_beside": Twin("Beside it", lambda: curves_table(self.beside.curves)),
         })  # fmt: skip
         self._drawn = Drawn()
+
+    @cached_property
+    def facets(self) -> FacetsFigure:
+        """All statistics: as many models as the rest of the page, so made once they are wanted."""
+        session = self.session
+        made = FacetsFigure(MAIN, **session.axis())
+        session.on_axis(*made.figures.values())
+        made.on_step(lambda x: session.select_at(x, session.recorded()))
+        return made
 
     def _resized(self, attr: str, old: object, new: object) -> None:
         self.session.later(self._measured)

@@ -101,7 +101,7 @@ class Explorer(pn.viewable.Viewer):
 
     def _training(self, training: Training) -> series.Lines | None:
         if isinstance(training, str) and training == LOSS:
-            names = [] if self.run is None else series.training_names(self.run)
+            names = [] if self.run is None else series.training_names(self.run.training())
             training = next(iter(names), "")  # the loss comes first
         return next(iter(training_lines(self.source, training)), None)
 

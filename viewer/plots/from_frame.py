@@ -1,7 +1,7 @@
 """What plots ask, answered by a LogFrame: a frame in the schema of Track & Visualize (tandv).
 
-A frame knows no ranks. How many elements are zero, NaN or infinite only one of rankscope counts, as
-statistics: no histogram draws them.
+A frame knows no ranks. How many elements are zero, NaN or infinite only one of rankscope counts,
+beside its statistics: of others no histogram draws them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,20 @@ from ...sketch.formats import FORMATS
 from ...sketch.ranges import QUESTIONS
 from ...sketch.shared_scales import number_formats_named
 from ...store.format_table import BREAKS, FITS, MAY_BREAK, NOT_KNOWN, Scale
-from ...store.logframe import COUNTED, KINDS, ORIGIN, SCALARS, parted
+from ...store.logframe import (
+    COUNTED,
+    KINDS,
+    ORIGIN,
+    SCALARS,
+    modules_in,
+    parameter_named,
+    parted,
+)
 from ...store.pooling import Heatmap, labels_by_row, reduce_groups, row_starts
 from ...store.record import SiteInfo
 from ...store.selection import choose_sites
 from .. import curves, grid, life, series, spectrum, words
+from ..spectrum import ASIDE
 from . import guesses
 
 if TYPE_CHECKING:
@@ -62,6 +71,8 @@ class FrameSource:
         self._counts = np.stack([named.get(float(e), nothing) for e in self._exponents], axis=1)
         self._under, self._over = named[-np.inf], named[np.inf]
         self._scalars: Any = frame["scalar_stats"]
+        self._aside = _aside(self._scalars) | {"under": self._under, "over": self._over}
+        """By name int64 [rows]: what is in no bin; -1 where it is not known."""
         self._bad = _not_finite(self._scalars)
         """bool [rows]: whether the tensor is not finite; None where nothing tells."""
 
@@ -147,13 +158,14 @@ class FrameSource:
         counts = self._counts[row]
         held = np.flatnonzero(counts)
         span = slice(held[0], held[-1] + 1) if held.size else slice(0, 0)
+        aside = {name: int(one[row]) for name, one in self._aside.items() if one[row] >= 0}
         return spectrum.Spectrum(
             site=site,
             step=step,
             exponents=self._exponents[span],
             counts=counts[span],
-            aside={"under": int(self._under[row]), "over": int(self._over[row])},
-            total=int(counts.sum() + self._under[row] + self._over[row]),
+            aside=aside,
+            total=int(counts.sum()) + sum(aside.values()),
         )
 
     def life(self, site: str, *, steps: tuple[int, int] | None, width: int) -> life.Life:
@@ -164,13 +176,13 @@ class FrameSource:
         counts = self._counts[rows]
         if not len(rows):
             raise SettingError(f"{site} has no exponents in these steps.")
-        under, over = self._under[rows], self._over[rows]
+        aside = {name: np.maximum(one[rows], 0) for name, one in self._aside.items()}
         return life.assemble(
             site,
             exponents=self._exponents,
             counts=counts.T,
-            total=counts.sum(axis=1) + under + over,
-            aside={"under": under, "over": over},
+            total=counts.sum(axis=1) + np.sum(list(aside.values()), axis=0),
+            aside=aside,
             first=self._step[rows],
             last=self._step[rows],
             width=width,
@@ -292,6 +304,17 @@ def _check(frame: pd.DataFrame) -> None:
 
 
 # `Any`: pandas does not know that a first level of columns gives a frame.
+def _aside(scalars: Any) -> dict[str, NDArray[np.int64]]:
+    """By name int64 [rows]: how many elements are zero, NaN or infinite; -1: not known."""
+    names = [name for name in ASIDE if name in COUNTED and name in scalars]
+    counts = {name: scalars[name].to_numpy(np.float64) for name in names}
+    return {
+        name: np.where(np.isfinite(count), count, -1).astype(np.int64)
+        for name, count in counts.items()
+    }
+
+
+# `Any`: pandas does not know that a first level of columns gives a frame.
 def _not_finite(scalars: Any) -> NDArray[np.bool_] | None:
     """bool [rows]: whether a tensor surely has NaN or infinities; None where nothing tells.
 
@@ -317,15 +340,17 @@ def _sites(meta: pd.DataFrame, *, is_ours: bool) -> tuple[list[SiteInfo], NDArra
     keys = list(zip(meta["tensor_type"], meta["name"], calls, strict=True))
     place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     facts = dict(zip(reversed(keys), reversed(meta[["dtype", "type"]].to_numpy()), strict=True))
+    named = [(parted(str(name)) if is_ours else (str(name), "", 0)) for _, name, _ in place]
+    modules = modules_in((own for own, *_ in named), (str(theirs) for theirs, *_ in place))
     sites: list[SiteInfo] = []
-    for (theirs, name, call), order in place.items():
+    for ((theirs, name, call), order), (own, slot, first) in zip(place.items(), named, strict=True):
         state = str(theirs).startswith(STATE)
         dtype, module = facts[theirs, name, call]
-        own, slot, first = parted(str(name)) if is_ours else (str(name), "", 0)
+        kind = "optimizer_state" if state else KINDS.get(str(theirs), str(theirs))
         sites.append(
             SiteInfo(
-                kind="optimizer_state" if state else KINDS.get(str(theirs), str(theirs)),
-                name=own,
+                kind=kind,
+                name=parameter_named(own, kind, modules),
                 slot=str(theirs).removeprefix(STATE) if state else slot,
                 occurrence=first + int(call),
                 dtype=str(dtype),

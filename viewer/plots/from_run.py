@@ -147,7 +147,7 @@ class RunSource:
 
     def training(self, name: str) -> series.Lines:
         """A training statistic of the run."""
-        names = series.training_names(self.run)
+        names = series.training_names(self.run.training())
         if name not in names:
             there = ", ".join(names) or "none yet"
             raise SettingError(f"There is no training statistic {name!r}; there are: {there}.")

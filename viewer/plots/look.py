@@ -16,6 +16,7 @@ import numpy as np
 from bokeh.models import CustomJSHover, HoverTool
 
 from ..figures import colours
+from ..figures.look import literal
 
 if TYPE_CHECKING:
     from ..grid import Grid
@@ -55,11 +56,26 @@ def styled(
     **both: Any,
 ) -> Plot:
     """The plot with options for each backend that there is."""
+    if "title" in both:  # which HoloViews formats
+        both["title"] = both["title"].replace("{", "{{").replace("}", "}}")
     for backend, options in (("bokeh", bokeh), ("matplotlib", mpl)):
         chosen = both | (options or {})
+        chosen = {name: _literal(one, backend) for name, one in chosen.items()}
         if backend in hv.Store.loaded_backends() and chosen:
             plot = plot.opts(**chosen, backend=backend)
     return plot
+
+
+# `Any`: the value of an option, of many types.
+def _literal(value: Any, backend: str) -> Any:
+    """As it is; but of texts, also those of ticks, no formula is set of what is between $."""
+    match value:
+        case str():
+            return value.replace("$", r"\$") if backend == "matplotlib" else literal(value)
+        case [(_, str()), *_]:
+            return [(at, _literal(text, backend)) for at, text in value]
+        case _:
+            return value
 
 
 def sized(
@@ -103,6 +119,8 @@ def _titled_above(plot: Any, _: object) -> None:
         axis.xaxis.get_major_locator().set_params(integer=True)
     if legend is not None:
         size, names = SMALL["legend"], legend.get_texts()
+        for name in names:
+            name.set_parse_math(False)
         rows = -(-len(names) // legend._ncols)
         axis.set_title(axis.get_title(), fontsize=SMALL["title"], pad=(1.4 * rows + 1) * size)
 

@@ -44,7 +44,7 @@ class Drawing:
 
     def _read(self, recorded: NDArray[np.int64]) -> None:
         """Let the first training statistic be read off where the mouse is."""
-        first = series.training_names(self.run)[:1]
+        first = series.training_names(self.run.training())[:1]
         lines = [series.load_training(self.run, name) for name in first]
         readings = [reading for one in lines for reading in of_training(one, recorded)]
         self.crosshair.show(Readings(steps=recorded, of=readings))
@@ -52,7 +52,7 @@ class Drawing:
     def training(self, blamed: int | None) -> list[tuple[str, str]]:
         """Name of each figure of training statistics, and its summary."""
         drawn: list[tuple[str, str]] = []
-        for number, name in enumerate(series.training_names(self.run)[:MOST_TRAINING]):
+        for number, name in enumerate(series.training_names(self.run.training())[:MOST_TRAINING]):
             lines = replace(series.load_training(self.run, name), worst=blamed)
             figure = LinesFigure(f"training-{number}", **self._shared(None), height=130)
             figure.show(lines)

@@ -46,18 +46,18 @@ def _left(page: Map) -> pn.Column:
 
 
 def _controls(page: Map) -> pn.FlexBox:
-    """What the heatmap shows."""
+    """What the heatmap shows: in one line on a window of 1440 pixels."""
     session = page.session
     options = session.options.param
     scales = {"by statistic": "", "powers of two": "log2", "linear": "linear"}
     return pn.FlexBox(
-        select(session, "kind", options.kinds, label="Kind", width=160, words=markup.kind_name),
+        select(session, "kind", options.kinds, label="Kind", width=145, words=markup.kind_name),
         select(session, "statistic", session.statistics, label="Statistic", width=105),
-        select(session, "view", options.views, label="View", width=185, words=words.view_name),
-        select(session, "scale", scales, label="Shading", width=125),
+        select(session, "view", options.views, label="View", width=165, words=words.view_name),
+        select(session, "scale", scales, label="Shading", width=115),
         _levels(page.folds),
         text_input(
-            session, "pattern", label="Name matches", placeholder="regular expression", width=160
+            session, "pattern", label="Name matches", placeholder="regular expression", width=130
         ),
         gap="10px",
     )
@@ -70,7 +70,7 @@ def _levels(folds: Folds) -> pn.widgets.Select:
         label="Modules",
         options=told.levels,
         value=told.level,
-        width=190,
+        width=165,
         margin=0,
         stylesheets=[WIDGET_CSS],
     )

@@ -46,8 +46,9 @@ def ranks_view(page: Ranks) -> pn.FlexBox:
             flex="4 1 640px",
         ),
         card(
-            text(told.param.outliers),
-            text(told.param.divergences, margin=(16, 0, 0, 0)),
+            # What was counted comes before what is inferred.
+            text(told.param.divergences),
+            text(told.param.outliers, margin=(16, 0, 0, 0)),
             text(told.param.agreement, margin=(16, 0, 0, 0)),
             flex="1 1 460px",
             min_width=400,

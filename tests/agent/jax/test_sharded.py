@@ -167,7 +167,7 @@ def test_replicas_that_differ_are_an_alert(watch: Watch, observed: Observed) -> 
     with watch() as scope:
         scope.step(scope.sketch(weights={"w": broken}))
     [text] = open_run(observed.path).alerts()["text"].tolist()
-    assert text.endswith("the odd ones are 3.")
+    assert text.endswith("the odd one is 3.")
 
 
 def test_a_step_with_nothing_but_numbers_does_not_say_which_devices_there_are(

@@ -602,3 +602,42 @@ def test_a_heatmap_without_anything_to_show_is_not_there(
 
     assert page.told.drawn
     assert "rms on each rank" in page.selection.told.ranks
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> Path:
+    """A run with two states of an optimizer, of which one is far smaller."""
+    value = np.linspace(1, 2, 64, dtype=np.float32)
+    rows = [
+        (step, f"layers.{layer}", f"Optimiser_State.{state}", value * size)
+        for step in range(3)
+        for layer in range(4)
+        for state, size in (("exp_avg", 2.0**-6), ("exp_avg_sq", 2.0**-30))
+    ]
+    import_logframe(build(rows), tmp_path / "run", run="run")
+    return tmp_path / "run"
+
+
+def test_a_state_of_the_optimizer_has_a_scale_of_its_own(states: Path, open_page: Callable) -> None:
+    page = open_page(states, kind="optimizer_state", fold="0")
+    both = page.heatmap.mapper.low, page.heatmap.mapper.high
+
+    page.session.choice.pattern = "exp_avg_sq"
+
+    assert both[0] < -28
+    assert both[1] > -7
+    assert -31 < page.heatmap.mapper.low < page.heatmap.mapper.high < -28
+    page.session.choice.pattern = ""
+    assert (page.heatmap.mapper.low, page.heatmap.mapper.high) == both
+
+
+def test_one_state_is_named_in_the_title_and_not_beside_each_row(
+    states: Path, open_page: Callable
+) -> None:
+    page = open_page(states, kind="optimizer_state", fold="0")
+    assert "layers.0[exp_avg]" in grid_of(page).names
+
+    page.session.choice.pattern = "exp_avg_sq"
+
+    assert grid_of(page).names == [f"layers.{layer}" for layer in range(4)]
+    assert plain(page.told.heatmap).startswith("rms of optimizer states exp_avg_sq")
