@@ -128,7 +128,8 @@ def test_an_export_outlives_its_snapshot(
 
     sizes = export_zarr(run, tmp_path / "plain")
 
-    assert sizes["step"] == 130 and sizes["site"] == len(before)
+    assert sizes["step"] == 130
+    assert sizes["site"] == len(before)
     with xr.open_zarr(tmp_path / "plain", chunks=None) as read:
         assert read["site"].to_numpy().tolist() == before
         whole = open_run(writer.path).scalar("rms", sites=before, steps=(0, 129))
