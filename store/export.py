@@ -87,7 +87,7 @@ def _as_begun(part: xr.Dataset, first: xr.Dataset) -> xr.Dataset:
         return part
     if part.attrs["id"] != first.attrs["id"]:
         raise StoreError(f"Run {first.attrs['run']!r} was made anew meanwhile: export it again.")
-    axes = {axis: first.indexes[axis] for axis in first.indexes if axis != "step"}
+    axes = {axis: index for axis, index in first.indexes.items() if str(axis) != "step"}
     return part.sel(axes).assign_attrs(first.attrs)
 
 
