@@ -25,19 +25,21 @@ MANY = 8
 """So many gradients must there be for their median to say something."""
 
 
-def exploding(seen: Seen, memory: Memory) -> Verdict:
+def exploding(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves a gradient is larger than it ever was lately."""
     rows = seen.rows("weight_gradient")
     return _growth(seen, memory, rows)
 
 
-def blown_up(seen: Seen, memory: Memory) -> Verdict:
+def blown_up(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves what a module gives is larger than it ever was lately."""
     rows = seen.rows("activation", "local_activation", "tap")
     return _growth(seen, memory, rows)
 
 
-def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
+def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict | None:
+    if not len(rows):
+        return None
     sites, rms = seen.record.sites, seen.statistic("rms")
     now = np.log2(np.where(rms > 0, rms, np.nan))
     top, count = memory.column("top", seen.size), memory.column("count", seen.size, 0.0)

@@ -17,6 +17,7 @@ from ..sketch.distribution import (
     log2_magnitude,
 )
 from ..sketch.labels import rank_words
+from ..sketch.table import without_copies
 from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Seen
@@ -88,8 +89,9 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     rows = rows[seen.known("elements", _elements)[rows] >= LEAST_ELEMENTS]
     if not len(summaries) or not len(rows):
         return None
+    told = summaries[:, without_copies(rows), RMS]
     ranks, middle, deviation, lowest, highest, low_name, high_name = (
-        summaries[:, rows, RMS, column].astype(np.float64) for column in TELLING
+        told[..., column].astype(np.float64) for column in TELLING
     )  # [peers, rows] each
     sigma = np.maximum(1.4826 * deviation, LEAST_SPREAD)
     below, above = middle - log2_magnitude(lowest), log2_magnitude(highest) - middle

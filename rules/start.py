@@ -28,9 +28,12 @@ def fan_in(site: SiteInfo) -> float:
 def initial_gain(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves a linear layer, as it is first seen, makes signals larger or smaller."""
     sites, fan = seen.record.sites, seen.known("fan in", fan_in)
+    rows = np.flatnonzero(~np.isnan(fan))
+    if not len(rows):
+        return None
     judged = memory.column("judged", seen.size, 0.0)
     rms, std = seen.statistic("rms"), seen.statistic("std")
-    rows = np.flatnonzero(~np.isnan(fan) & ~np.isnan(rms) & (judged[sites] == 0))
+    rows = rows[~np.isnan(rms[rows]) & (judged[sites[rows]] == 0)]
     judged[sites[rows]] = 1.0
     rows = rows[rms[rows] > 0]  # zeros are meant
     if seen.is_resumed or not len(rows):

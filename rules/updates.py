@@ -136,13 +136,15 @@ def is_matrix(site: SiteInfo) -> float:
     return float(site.kind == "weight" and len(shape) > 1 and math.prod(shape) >= LEAST_ELEMENTS)
 
 
-def update_ratio(seen: Seen, memory: Memory) -> Verdict:
+def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     """How much of a weight one step changes: the size of its update over its own.
 
     A sum of all elements with fixed random signs changes by the size of the update, in the mean of
     its square (Johnson and Lindenstrauss): so the projections of two records tell it.
     """
     rows, record = np.flatnonzero(seen.known("matrix", is_matrix) > 0), seen.record
+    if not len(rows):
+        return None
     sites, norm = record.sites, seen.statistic("l2")
     last, at = memory.column("projection", seen.size), memory.column("step", seen.size)
     squares, count = (

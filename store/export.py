@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,11 +23,15 @@ from .query import Run
 
 AT_ONCE = 64
 """Steps that are in memory at a time."""
+Answer = TypeVar("Answer")
 CHUNKS: Mapping[str, int] = {"step": AT_ONCE, "site": 128}
 
 
 def export_zarr(run: Run, folder: Path, *, exponents: bool = True) -> dict[str, int]:
     """Write one snapshot of a run into a new folder, as Zarr v3.
+
+    If that is let go of before all of it was read, as where a run goes on for minutes meanwhile,
+    `run` moves to the newest, of which the rest is then: of the same steps, sites and ranks.
 
     There is a variable over (step, site) for each main statistic, merged over all ranks, float32;
     `exponent_count` over (step, site, exponent), int64, with what lies in no bin beside it; and
@@ -42,21 +47,48 @@ def export_zarr(run: Run, folder: Path, *, exponents: bool = True) -> dict[str, 
         The lengths of the axes.
 
     Raises:
-        StoreError: the folder holds something, or cannot be written.
+        StoreError: the folder holds something, or cannot be written; or the run cannot be read.
     """
     if folder.exists() and not (folder.is_dir() and is_vacant(folder)):
         raise StoreError(f"{folder} {what_is_at(folder)}; choose a folder that is new or empty.")
-    records = run.records()
-    steps = records.loc[~records["deleted"], "step"].to_numpy()
+    steps = _ask(run, lambda: kept_steps(run))
+    first = _ask(run, lambda: dataset(run, steps[:AT_ONCE], exponents=exponents))
     try:
-        for start in range(0, max(len(steps), 1), AT_ONCE):
-            part = steps[start : start + AT_ONCE]
-            _append(dataset(run, part, exponents=exponents), folder, is_first=start == 0)
+        _append(first, folder, is_first=True)
+        for start in range(AT_ONCE, len(steps), AT_ONCE):
+            some = steps[start : start + AT_ONCE]
+            part = _ask(run, partial(dataset, run, some, exponents=exponents))
+            if part.sizes["step"]:
+                _append(_as_begun(part, first), folder, is_first=False)
         _consolidate(folder)
     except OSError as error:
         raise StoreError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     with xr.open_zarr(folder, chunks=None) as written:
         return {str(axis): size for axis, size in written.sizes.items()}
+
+
+def _ask(run: Run, question: Callable[[], Answer]) -> Answer:
+    """The answer as of the run's snapshot, or of the newest if that can no longer be read."""
+    try:
+        return question()
+    except StoreError:
+        if not run.refresh():
+            raise
+        return question()
+
+
+def _as_begun(part: xr.Dataset, first: xr.Dataset) -> xr.Dataset:
+    """The same along the axes of what was written first: a newer snapshot may know of more.
+
+    Raises:
+        StoreError: it is of another run.
+    """
+    if part.attrs["snapshot"] == first.attrs["snapshot"]:
+        return part
+    if part.attrs["id"] != first.attrs["id"]:
+        raise StoreError(f"Run {first.attrs['run']!r} was made anew meanwhile: export it again.")
+    axes = {axis: index for axis, index in first.indexes.items() if str(axis) != "step"}
+    return part.sel(axes).assign_attrs(first.attrs)
 
 
 def _consolidate(folder: Path) -> None:
@@ -67,8 +99,15 @@ def _consolidate(folder: Path) -> None:
         zarr.consolidate_metadata(str(folder))
 
 
+def kept_steps(run: Run) -> NDArray[np.int64]:
+    """Those whose detail was not deleted."""
+    records = run.records()
+    return records.loc[~records["deleted"], "step"].to_numpy()
+
+
 def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Dataset:
-    """All that is exported of consecutive steps."""
+    """All that is exported of consecutive steps, as far as they are kept."""
+    steps = steps[np.isin(steps, kept_steps(run))]
     span = (int(steps[0]), int(steps[-1])) if len(steps) else (-1, -1)  # no step is negative
     main = run.main(steps=span).sel(step=steps)
     variables = {
@@ -109,6 +148,7 @@ def _about(run: Run) -> dict[str, Any]:
     sites = run.sites().reset_index()
     return {
         "run": run.name,
+        "id": run.zarr().attrs["id"],
         "snapshot": run.snapshot,
         "source": "exported by rankscope",
         "sites": json.loads(sites.to_json(orient="records") or "[]"),

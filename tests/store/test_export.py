@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.sketch import MAIN, StoreError
-from rankscope.store import Record, RunWriter, open_run
+from rankscope.store import Record, Run, RunWriter, SiteInfo, open_run
 from rankscope.store.export import export_zarr
+from rankscope.store.reader import open_reader
 
 Make = Callable[..., Record]
 STEPS = [*range(70), *range(80, 150)]
@@ -100,3 +101,48 @@ def test_a_run_without_records_is_exported_empty(writer: RunWriter, tmp_path: Pa
     sizes = export_zarr(open_run(writer.path), tmp_path / "plain")
 
     assert sizes["step"] == 0
+
+
+def test_an_export_outlives_its_snapshot(
+    writer: RunWriter, record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that takes longer than snapshots of a run that goes on are kept."""
+    monkeypatch.setattr("rankscope.store.writer.FINISH_RETENTION_S", 0.0)
+    writer.commit([record(index) for index in range(130)], streams={})
+
+    class Interrupted(Run):
+        """Between the first steps and the next the run grows, and its old snapshots go."""
+
+        asked = 0
+
+        def training(self, **choice: Any) -> xr.DataArray:
+            self.asked += 1
+            if self.asked == 2:
+                writer.catalog.add_sites([SiteInfo(kind="weight", name="new")])
+                writer.commit([record(130), record(5, time_ns=5)], streams={})
+                writer.finish()
+            return super().training(**choice)
+
+    run = Interrupted(open_reader(writer.path))
+    before = run.scalar("rms", steps=0)["site"].to_numpy().tolist()
+
+    sizes = export_zarr(run, tmp_path / "plain")
+
+    assert sizes["step"] == 130
+    assert sizes["site"] == len(before)
+    with xr.open_zarr(tmp_path / "plain", chunks=None) as read:
+        assert read["site"].to_numpy().tolist() == before
+        whole = open_run(writer.path).scalar("rms", sites=before, steps=(0, 129))
+        assert np.array_equal(read["rms"], whole, equal_nan=True)
+
+
+def test_a_run_that_was_cleaned_away_before_its_export_is_exported_as_it_is_now(
+    writer: RunWriter, record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.store.writer.FINISH_RETENTION_S", 0.0)
+    writer.commit([record(0)], streams={})
+    run = open_run(writer.path)
+    writer.commit([record(1)], streams={})
+    writer.finish()
+
+    assert export_zarr(run, tmp_path / "plain")["step"] == 2
