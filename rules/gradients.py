@@ -22,7 +22,7 @@ FAR, FAR_DEVIATIONS = 8.0, 1000.0
 LEAST_SHARE = 0.02
 """Of the loss itself: what moves less is as it was."""
 MANY = 8
-"""So many gradients must there be for their median to say something."""
+"""So many sites must there be for their median to say something."""
 
 
 def exploding(seen: Seen, memory: Memory) -> Verdict:
@@ -53,6 +53,9 @@ def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
     top[at] = np.where(
         count[at] == 1, new, np.maximum(top[at] - FORGET, np.minimum(new, top[at] + follow))
     )
+    if len(at) >= MANY:
+        # Branches that begin near zero grow to the size of the others while training is young.
+        top[at] = np.maximum(top[at], np.median(top[at]) - FORGET * count[at])
 
     rise, at_rise = memory.column("rise", seen.size), memory.column("count at rise", seen.size)
     rise[sites[rows[value[rows] <= RISEN]]] = np.nan
