@@ -12,6 +12,9 @@ FORGET, FOLLOW = 1 / 64, 1 / 50
 """By so many octaves a record does the largest magnitude of the past fade, and grow at most …"""
 EARLY = 2.0
 """… or by this over the number of records, where that is more: training begins with changes."""
+YOUNG = 1 / 16
+"""By so many octaves a record falls to what a small activation may grow, which is the median of all
+at first; for a gradient by `FORGET`: they are unlike each other for longer."""
 RISEN = 0.5
 """Octaves above the largest of the past from which on a site counts as growing."""
 MOST_BACK = 16
@@ -28,16 +31,16 @@ MANY = 8
 def exploding(seen: Seen, memory: Memory) -> Verdict:
     """By how many octaves a gradient is larger than it ever was lately."""
     rows = seen.rows("weight_gradient")
-    return _growth(seen, memory, rows)
+    return _growth(seen, memory, rows, young=FORGET)
 
 
 def blown_up(seen: Seen, memory: Memory) -> Verdict:
     """By how many octaves what a module gives is larger than it ever was lately."""
     rows = seen.rows("activation", "local_activation", "tap")
-    return _growth(seen, memory, rows)
+    return _growth(seen, memory, rows, young=YOUNG)
 
 
-def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
+def _growth(seen: Seen, memory: Memory, rows: Rows, *, young: float) -> Verdict:
     sites, rms = seen.record.sites, seen.statistic("rms")
     now = np.log2(np.where(rms > 0, rms, np.nan))
     top, count = memory.column("top", seen.size), memory.column("count", seen.size, 0.0)
@@ -55,7 +58,7 @@ def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict:
     )
     if len(at) >= MANY:
         # Branches that begin near zero grow to the size of the others while training is young.
-        top[at] = np.maximum(top[at], np.median(top[at]) - FORGET * count[at])
+        top[at] = np.maximum(top[at], np.median(top[at]) - young * count[at])
 
     rise, at_rise = memory.column("rise", seen.size), memory.column("count at rise", seen.size)
     rise[sites[rows[value[rows] <= RISEN]]] = np.nan
