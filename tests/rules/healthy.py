@@ -70,9 +70,9 @@ def warm_up_and_cosine(step: int) -> float:
 def zero_branches(watch: Watch) -> None:
     """What is added to the residual stream begins at zero, and becomes as large as the rest."""
     model = GPT()
-    for block in model.blocks:
-        nn.init.zeros_(block.down.weight)
-        nn.init.zeros_(block.attention.out.weight)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("down.weight", "attention.out.weight")):
+            nn.init.zeros_(parameter)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     schedule = LambdaLR(optimizer, warm_up_and_cosine)
     batches = data.text(watch.seed, STEPS)
