@@ -12,6 +12,9 @@ FORGET, FOLLOW = 1 / 64, 1 / 50
 """By so many octaves a record does the largest magnitude of the past fade, and grow at most …"""
 EARLY = 2.0
 """… or by this over the number of records, where that is more: training begins with changes."""
+YOUNG = 1 / 16
+"""By so many octaves a record falls to what a small activation may grow, which is the median of all
+at first; for a gradient by `FORGET`: they are unlike each other for longer."""
 RISEN = 0.5
 """Octaves above the largest of the past from which on a site counts as growing."""
 MOST_BACK = 16
@@ -22,22 +25,22 @@ FAR, FAR_DEVIATIONS = 8.0, 1000.0
 LEAST_SHARE = 0.02
 """Of the loss itself: what moves less is as it was."""
 MANY = 8
-"""So many gradients must there be for their median to say something."""
+"""So many sites must there be for their median to say something."""
 
 
 def exploding(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves a gradient is larger than it ever was lately."""
     rows = seen.rows("weight_gradient")
-    return _growth(seen, memory, rows)
+    return _growth(seen, memory, rows, young=FORGET)
 
 
 def blown_up(seen: Seen, memory: Memory) -> Verdict | None:
     """By how many octaves what a module gives is larger than it ever was lately."""
     rows = seen.rows("activation", "local_activation", "tap")
-    return _growth(seen, memory, rows)
+    return _growth(seen, memory, rows, young=YOUNG)
 
 
-def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict | None:
+def _growth(seen: Seen, memory: Memory, rows: Rows, *, young: float) -> Verdict | None:
     if not len(rows):
         return None
     sites, rms = seen.record.sites, seen.statistic("rms")
@@ -55,6 +58,9 @@ def _growth(seen: Seen, memory: Memory, rows: Rows) -> Verdict | None:
     top[at] = np.where(
         count[at] == 1, new, np.maximum(top[at] - FORGET, np.minimum(new, top[at] + follow))
     )
+    if len(at) >= MANY:
+        # Branches that begin near zero grow to the size of the others while training is young.
+        top[at] = np.maximum(top[at], np.median(top[at]) - young * count[at])
 
     rise, at_rise = memory.column("rise", seen.size), memory.column("count at rise", seen.size)
     rise[sites[rows[value[rows] <= RISEN]]] = np.nan

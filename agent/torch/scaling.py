@@ -26,15 +26,15 @@ class LossScale:
 
     def __init__(self, scaler: GradScaler | None) -> None:
         # Users without a type checker may pass anything.
-        known = all(hasattr(scaler, name) for name in ("is_enabled", "_scale", "_init_scale"))
-        if scaler is not None and not known:
+        if scaler is not None and not hasattr(scaler, "is_enabled"):
             raise SettingError(f"`scaler` must be a torch.amp.GradScaler, got {type(scaler)}.")
-        self._scaler = scaler
+        # One that is switched off has no scale, and stays so.
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._scale: Number | None = None
 
     def note(self) -> None:
         """The forward begins."""
-        if self._scaler is not None and self._scaler.is_enabled():
+        if self._scaler is not None:
             # `get_scale` would wait for the device.
             scale = self._scaler._scale  # pyright: ignore[reportPrivateUsage]
             initial = self._scaler._init_scale  # pyright: ignore[reportPrivateUsage]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -98,7 +98,8 @@ class Training:
         observed = ReplaceableOptimizers(dict.fromkeys(as_list(direct)))
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
-            scope = observe(model, observed, run=name, scaler=scaler, **options)
+            start = updates_made(as_list(optimizers))
+            scope = observe(model, observed, run=name, scaler=scaler, start=start, **options)
         training = cls(scope, optimizers, observed, scaler)
         scope.__enter__()
         scope.ends_with_process = True
@@ -206,6 +207,14 @@ class Training:
         self._has_ended = True
         self._scope.step()
         self.steps += 1
+
+
+def updates_made(optimizers: Iterable[torch.optim.Optimizer]) -> int:
+    """How many updates there were before, as far as their state says: that of a checkpoint does."""
+    states = (state for one in optimizers for state in one.state.values())
+    steps = (state.get("step", 0) for state in states if isinstance(state, dict))
+    # A DTensor would be asked for by a collective.
+    return max((int(one) for one in steps if type(one) in (int, float, torch.Tensor)), default=0)
 
 
 def _held_by(optimizer: torch.optim.Optimizer) -> set[int]:

@@ -46,6 +46,11 @@ def _install() -> None:
         from rankscope.launch.finder import install
 
         install()
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"rankscope: nothing is observed: {sys.executable} has no {error.name}; install "
+            "rankscope[torch] there, too.\n"
+        )
     except Exception as error:
         sys.stderr.write(f"rankscope: nothing is observed: {type(error).__name__}: {error}\n")
 

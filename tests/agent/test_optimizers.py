@@ -221,6 +221,18 @@ def test_gradients_are_told_with_and_without_the_loss_scale(
     assert (without["count"].sel(site="activation:2") == of_forward["count"]).all()
 
 
+def test_a_scaler_that_is_switched_off_is_none(observed: Observed) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with observed.observe(model, optimizer, scaler=scaler) as scope:
+        scaler.scale(loss_of(model, 0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scope.step()
+    assert open_run(observed.path).training()["name"].values.tolist() == ["lr"]
+
+
 def test_histograms_are_divided_by_powers_of_two_alone(observed: Observed) -> None:
     model, site = make_model(), "activation_gradient:2"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

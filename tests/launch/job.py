@@ -309,6 +309,23 @@ def main_weights() -> None:
         model.zero_grad()
 
 
+def resumed() -> None:
+    """The second start goes on where the first has left its checkpoint, after three steps."""
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    is_second = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+    if is_second:
+        saved = torch.load("checkpoint.pt")
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    for _ in range(3):
+        model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pt")
+    raise SystemExit(0 if is_second else 3)
+
+
 def nothing() -> None:
     small()(torch.randn(2, 4))
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from rankscope import launch
 from rankscope.__main__ import cli
 from rankscope.store import Run, RunWriter, open_run
 
@@ -238,7 +240,7 @@ def test_a_model_whose_optimizer_has_copies_of_its_weights_is_observed(tmp_path:
         "tensors, of as many elements, which may be main weights in float32."
     )
     run = run_of(tmp_path, "main_weights")
-    assert run.records()["step"].tolist() == [*range(8)]
+    assert run.records()["step"].tolist() == [*range(9, 17)]
     assert run.records()["partial"].tolist() == [False] * 8
     assert set(run.sites()["kind"]) == set(KINDS) - {"optimizer_state"}
     weights = run.scalar("l2", site="weight:0.0.weight").values.ravel()
@@ -270,6 +272,18 @@ def test_a_restart_by_torchrun_is_another_attempt(tmp_path: Path) -> None:
     assert len(run.attempts) == 2
     assert len(run.hosts()) == 2
     assert run.records()["step"].tolist()[-4:] == [0, 1, 2, 3]
+
+
+def test_a_job_that_resumes_goes_on_with_the_steps_that_its_optimizer_has_counted(
+    tmp_path: Path,
+) -> None:
+    ran(tmp_path, "resumed", "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1")
+    run = run_of(tmp_path, "resumed")
+    records = run.records()[["attempt", "step"]]
+    assert records.groupby("attempt")["step"].apply(list).to_dict() == {
+        0: [0, 1, 2],
+        1: [3, 4, 5, 6],
+    }
 
 
 def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -> None:
@@ -575,3 +589,21 @@ def test_the_environment_alone_switches_it_on_and_another_sitecustomize_is_kept(
     script = f"{shown}\n{sys.executable} -c 'import os; print(os.environ[\"RANKSCOPE_OBSERVE\"])'"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ('{"every": 3}\n', "mine\n")
+
+
+def test_an_interpreter_without_rankscope_is_named(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv")
+    (tmp_path / "torch.py").write_text("")
+    startup = Path(launch.__file__).parent / "startup"
+    python = tmp_path / "venv" / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", "import torch"],
+        env={"PYTHONPATH": f"{startup}{os.pathsep}{tmp_path}", "RANKSCOPE_OBSERVE": "{}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == (
+        f"rankscope: nothing is observed: {python} has no rankscope; install rankscope[torch] "
+        "there, too.\n"
+    )

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, Mult
 
 from . import data
 from .job import RANKS, Job, Watch, train
-from .models import GPT, Ratings, Recurrent, convolutions, mlp
+from .models import GPT, Gated, Ratings, Recurrent, convolutions, mlp
 
 STEPS = 160
 
@@ -65,6 +65,33 @@ def zero_positions(watch: Watch) -> None:
 def warm_up_and_cosine(step: int) -> float:
     """The rate's factor: a linear warm-up over 20 steps, then a cosine to 0."""
     return min((step + 1) / 20, 0.5 + 0.5 * math.cos(math.pi * step / STEPS))
+
+
+def zero_branches(watch: Watch) -> None:
+    """What is added to the residual stream begins at zero, and becomes as large as the rest."""
+    model = GPT()
+    for name, parameter in model.named_parameters():
+        if name.endswith(("down.weight", "attention.out.weight")):
+            nn.init.zeros_(parameter)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    schedule = LambdaLR(optimizer, warm_up_and_cosine)
+    batches = data.text(watch.seed, STEPS)
+    train(watch, model, optimizer, batches, after_update=lambda _: schedule.step())
+
+
+def small_gated(watch: Watch) -> None:
+    """Gated layers with small weights give next to nothing at first, and grow a thousandfold."""
+    model = GPT(width=32, layers=3, heads=2)
+    for block in model.blocks:
+        block.up, block.act = Gated(32, 96), nn.Identity()
+        block.down = nn.Linear(96, 32, bias=False)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
+    schedule = LambdaLR(optimizer, warm_up_and_cosine)
+    batches = data.text(watch.seed, STEPS)
+    train(watch, model, optimizer, batches, after_update=lambda _: schedule.step())
 
 
 def gpt_bf16_autocast(watch: Watch) -> None:
@@ -247,6 +274,8 @@ ALONE = (
     cnn_adam,
     gpt,
     zero_positions,
+    zero_branches,
+    small_gated,
     gpt_bf16_autocast,
     mlp_bf16,
     fp16_scaled,

@@ -77,6 +77,17 @@ class Block(nn.Module):
         return x + self.down(self.act(self.up(self.norm2(x))))
 
 
+class Gated(nn.Module):
+    """A layer that another one lets through: where both are small, what comes out is tiny."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(width, out, bias=False), nn.Linear(width, out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.silu(self.gate(x)) * self.value(x)
+
+
 class GPT(nn.Module):
     """Bytes in, logits of each next byte out: [B, 256, T], as `cross_entropy` takes them."""
 

@@ -34,6 +34,7 @@ TEMPTING = (
     "harder_data",
     "fine_tuning",
     "zero_positions",
+    "small_gated",
     "ddp_small_batches",
 )
 """Healthy jobs that look odd; all are judged by `python -m tests.rules.runs`."""
