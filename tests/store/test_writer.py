@@ -22,7 +22,7 @@ from zarr.storage import MemoryStore
 from rankscope.sketch import MAIN, BusyError, NotARunError, SketchTable, StoreError
 from rankscope.store import Event, RankInfo, Record, RunWriter, SiteInfo, open_run
 from rankscope.store.arrays import CODEC
-from rankscope.store.chunks import read_regions, write_regions
+from rankscope.store.chunks import read_regions
 from rankscope.store.implied import TELLING, moments_of
 from rankscope.store.state import Attempt, Meta
 
@@ -454,44 +454,6 @@ def test_we_read_what_plain_zarr_writes() -> None:
     read_regions([(array, (slice(3, 20), slice(1, 7)), block)])
     assert np.array_equal(block[:10], values[:, 1:])
     assert np.isnan(block[10:]).all()
-
-
-@pytest.mark.parametrize(
-    ("path", "what", "is_packed"),
-    [
-        ("tail/ranks", "noise", False),
-        ("recent/ranks", "noise", False),
-        ("history/ranks", "noise", True),
-        ("tail/ranks", "few values", True),
-        ("tail/ranks", "mostly nothing", True),
-    ],
-)
-def test_what_would_hardly_get_smaller_is_left_as_it_is_in_the_rings(
-    path: str, what: str, is_packed: bool
-) -> None:
-    values = np.random.default_rng(0).standard_normal((16, 8, 128, 16)).astype(np.float32)
-    if what == "few values":
-        values = np.rint(values)
-    elif what == "mostly nothing":
-        values[:, :, 8:] = np.nan
-    array = zarr.create_array(
-        MemoryStore(),
-        name=path,
-        shape=values.shape,
-        chunks=values.shape,
-        dtype="float32",
-        fill_value=np.nan,
-        filters=None,
-        compressors=[CODEC],
-    )
-
-    write_regions([(array, tuple(slice(0, length) for length in values.shape), values)])
-
-    assert (array.nbytes_stored() < values.nbytes) == is_packed
-    assert np.array_equal(array[...], values, equal_nan=True)
-    some = np.empty((2, 8, 128, 16), np.float32)
-    read_regions([(array, (slice(5, 7), slice(0, 8), slice(0, 128), slice(0, 16)), some)])
-    assert np.array_equal(some, values[5:7], equal_nan=True)
 
 
 def test_plain_zarr_reads_what_we_write(writer: RunWriter, record: Make) -> None:
