@@ -468,11 +468,13 @@ class Run:
         """How many records are to be gathered now, at most; 0: it is not time yet."""
         if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
             return 0
+        if now - self._gathered_at >= self.settings.commit_s:
+            return _up_to_a_chunk(self._next_record, self._most_records())
         most, waiting = self._most_records(), self._ready.records if self._ready else ()
-        some = _up_to_a_chunk(self._next_record, most)
-        is_time = now - self._gathered_at >= self.settings.commit_s
-        if is_time or (self._everyone_left and not waiting):
-            return some
+        if self._everyone_left and not waiting:
+            return _up_to_a_chunk(self._next_record, most)
+        # One chunk of the store at a time: messages are answered in between.
+        some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
         ready = sum(one.joiner.ready(some) for one in self._attempts.values())
         return some if ready >= some <= most - len(waiting) else 0
 

@@ -18,9 +18,9 @@ class CollectorSettings:
     runs: frozenset[str] = frozenset()
     """The only runs that are taken; empty: all."""
     commit_s: float = 1.5
-    """What is ready is committed this often …"""
+    """What is ready is committed this often, or as soon as it fills a chunk of the store …"""
     commit_records: int = 32
-    """… or as soon as it is so many records: what a commit costs is mostly its own."""
+    """… and at most so many records at a time."""
     keep_records: int | None = None
     """Of how many records of a run, the last, all is to stay; None: of all."""
     retry_s: float = 1.0
