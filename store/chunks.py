@@ -30,9 +30,6 @@ from ..sketch.errors import StoreError
 from .blosc_part import part_of
 from .decoded import Chunk, Decoded
 
-RINGS = "tail/", "recent/"
-"""How paths of arrays begin whose chunks are overwritten after a while."""
-
 Slices = tuple[slice, ...]
 Block = NDArray[Any]  # of the array's own dtype
 
@@ -42,11 +39,6 @@ LITTLE = 2
 """A part of a chunk is decoded alone where it is at most one in so many rows."""
 SAMPLE = 509
 """A chunk is looked at for what is not the fill value in steps of so many elements first."""
-PIECES, PIECE_BYTES = 8, 4096
-"""From so many places of a chunk so much is packed to see whether all of it is worth packing."""
-WORTH_IT = 2 / 3
-"""What packs to more than this is left as it is in a ring, where it does not stay: statistics of
-single ranks come to 0.9, their spread to 0.8; to copy them takes a thirtieth of the time."""
 
 _rooms = threading.local()
 _threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="rankscope-chunks")
@@ -338,21 +330,7 @@ def encode(works: Sequence[Work], before: Stored | None) -> bytes | None:
     how: Any = codec.to_dict()["configuration"]
     shuffle = Blosc.BITSHUFFLE if how["shuffle"] == "bitshuffle" else Blosc.SHUFFLE
     blosc = Blosc(how["cname"], LEVEL, shuffle, blocksize=how["blocksize"], typesize=chunk.itemsize)
-    if array.path.startswith(RINGS) and not is_worth_packing(chunk, blosc):
-        # To Blosc, which marks it so, such a chunk is one of its own like any other.
-        blosc = Blosc(how["cname"], 0, Blosc.NOSHUFFLE, typesize=chunk.itemsize)
     return blosc.encode(chunk)
-
-
-def is_worth_packing(chunk: Block, blosc: Blosc) -> bool:
-    """Whether a chunk gets much smaller, as far as a few pieces of it tell."""
-    size = PIECE_BYTES // chunk.itemsize
-    if chunk.size < 4 * PIECES * size:
-        return True
-    # The last one ends with the chunk, so that they are not of the same place in each record.
-    flat, step = chunk.reshape(-1), (chunk.size - size) // (PIECES - 1)
-    pieces = np.concatenate([flat[at * step : at * step + size] for at in range(PIECES)])
-    return len(blosc.encode(pieces)) <= WORTH_IT * pieces.nbytes
 
 
 def fill_around(chunk: Block, inside: Slices, fill: Any) -> None:
