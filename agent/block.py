@@ -61,6 +61,9 @@ class Block(ABC):
         self.ends_with_process = False
         """Where the process ends the block does, too, well or by an error; nobody leaves it."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of run {self._run!r} at step {self._step}, {self._state}>"
+
     @property
     def path(self) -> Path:
         """Where the run lies if its collector was started here, that is without `destination`."""

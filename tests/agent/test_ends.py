@@ -323,3 +323,18 @@ def test_a_run_that_is_observed_already_is_refused_at_once(tmp_path: Path) -> No
 def test_an_interrupted_import_of_numba_is_not_left_half_done(tmp_path: Path) -> None:
     assert entered(tmp_path, "import")["hooks"] == 0
     assert open_run(tmp_path / "runs" / "entered").records()["step"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_scope_says_what_it_observes_and_how_far_it_is(tmp_path: Path) -> None:
+    scope = observe(torch.nn.Linear(4, 1), run="told", directory=tmp_path)
+    said = [repr(scope)]
+    with scope:
+        scope.step()
+        said.append(repr(scope))
+    said.append(repr(scope))
+
+    assert said == [
+        "<Scope of run 'told' at step 0, new>",
+        "<Scope of run 'told' at step 1, open>",
+        "<Scope of run 'told' at step 1, closed>",
+    ]
