@@ -57,7 +57,7 @@ def _controls(page: Map) -> pn.FlexBox:
         select(session, "scale", scales, label="Shading", width=115),
         _levels(page.folds),
         text_input(
-            session, "pattern", label="Name matches", placeholder="regular expression", width=130
+            session, "pattern", label="Name matches", placeholder="regex", width=130
         ),
         gap="10px",
     )
