@@ -74,6 +74,8 @@ class ParameterHooks:
         """Of the parameters of an optimizer."""
         self._states = WeakKeyDictionary[torch.optim.Optimizer, _States]()
         self._model, self._places = names.whole, _places_of(names.whole)
+        self._met = {id(one) for one in names.whole.parameters()}
+        """Parameters that are seen, or that are told not to be."""
         self._noted: set[Key] = set()
         self._told: dict[str, float | torch.Tensor] = {}
         self._rates = WeakKeyDictionary[torch.optim.Optimizer, list[object]]()
@@ -162,6 +164,7 @@ class ParameterHooks:
                 self._rates[optimizer] = _rates_of(optimizer)
                 self.note_weights()
                 held, comes = _held_by(optimizer), _makes_gradients(args, keywords)
+                self._tell_of(one for one in held if id(one) not in self._met)
                 if not comes:
                     self._note_gradients(optimizer)
                 self._keep(
@@ -195,7 +198,7 @@ class ParameterHooks:
         moved = [place for place in self._places if not _is_there(*place)]
         if not moved:
             return
-        now = {parameter: name for name, parameter in self._model.named_parameters()}
+        now = dict.fromkeys(self._model.parameters())
         self._places = _places_of(self._model)
         for parameter in {parameter for _, _, parameter in moved} - now.keys():
             self._parameters.pop(parameter, None)
@@ -203,9 +206,18 @@ class ParameterHooks:
         self._all_gradients = None
         self._gradients.clear()
         self._states.clear()
-        strangers = [name for parameter, name in now.items() if parameter not in self._parameters]
-        if strangers:
-            first, *others = strangers
+        self._tell_of(one for one in now if one not in self._parameters)
+
+    def _tell_of(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Tell once of parameters that have become the model's, and are not seen."""
+        new = {one for one in parameters if id(one) not in self._met}
+        if not new:
+            return
+        held = (one for optimizer in self._optimizers for one in _held_by(optimizer))
+        self._met = {id(one) for one in (*self._model.parameters(), *held)}
+        names = [name for name, one in self._model.named_parameters() if one in new]
+        if names:
+            first, *others = names
             self._recorder.report(
                 f"The model has another parameter {first}{more_words(others)} than when it was "
                 "observed, which is not seen: leave the block, and observe it anew"

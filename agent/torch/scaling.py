@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Number = float | torch.Tensor
 
+KNOWN = ("is_enabled", "_scale", "_init_scale")
+"""What we ask of a GradScaler."""
+
 
 class LossScale:
     """The scale that a GradScaler has while a step's loss is computed; it changes after that.
@@ -25,16 +28,16 @@ class LossScale:
     """
 
     def __init__(self, scaler: GradScaler | None) -> None:
-        # Users without a type checker may pass anything.
-        if scaler is not None and not hasattr(scaler, "is_enabled"):
+        # Users without a type checker may pass anything; one that is switched off has no scale.
+        asked = ("is_enabled",) if getattr(scaler, "_enabled", True) is False else KNOWN
+        if scaler is not None and not all(hasattr(scaler, name) for name in asked):
             raise SettingError(f"`scaler` must be a torch.amp.GradScaler, got {type(scaler)}.")
-        # One that is switched off has no scale, and stays so.
-        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._scaler = scaler
         self._scale: Number | None = None
 
     def note(self) -> None:
         """The forward begins."""
-        if self._scaler is not None:
+        if self._scaler is not None and self._scaler.is_enabled():
             # `get_scale` would wait for the device.
             scale = self._scaler._scale  # pyright: ignore[reportPrivateUsage]
             initial = self._scaler._init_scale  # pyright: ignore[reportPrivateUsage]

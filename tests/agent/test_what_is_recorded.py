@@ -307,6 +307,25 @@ def test_a_parameter_that_is_replaced_is_told_and_not_read_any_more(observed: Ob
     assert observed.reports().count("another parameter") == 1
 
 
+def test_parameters_that_come_later_are_told_once_an_optimizer_has_them(
+    observed: Observed,
+) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(2)))
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        for step in range(4):
+            if step == 2:
+                model.append(nn.Linear(2, 2))
+                optimizer.add_param_group({"params": model[2].parameters()})
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    assert "The model has another parameter 2.weight (and 1 more) than" in observed.reports()
+    assert observed.reports().count("another parameter") == 1
+    assert set(open_run(observed.path).sites(kind="weight")["name"]) == {"0.weight", "1.weight"}
+
+
 def test_a_module_that_torch_jit_has_compiled_is_left_out_and_told(
     observed: Observed, train: Train
 ) -> None:
