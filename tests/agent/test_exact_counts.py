@@ -318,8 +318,8 @@ def test_sites_that_come_while_frames_are_made_lose_none(observed: Observed) -> 
         sys.setswitchinterval(before)
     run = open_run(observed.path)
     dropped = int(scope.health()["steps_dropped"])
-    steps = run.records()["step"].tolist()
-    assert len([step for step in steps if step < 60]) == 60 - dropped
+    # Any of 60 steps may be dropped, and what is recorded at the end.
+    assert len(run.records()) == 60 + 1 - dropped
     assert set(run.events()["kind"]) <= {"gap"}
     assert sum(run.gaps()["frames"].tolist()) == dropped
     known = run.exact_counts()
