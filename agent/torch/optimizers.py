@@ -164,7 +164,7 @@ class ParameterHooks:
                 self._rates[optimizer] = _rates_of(optimizer)
                 self.note_weights()
                 held, comes = _held_by(optimizer), _makes_gradients(args, keywords)
-                self._tell_of(one for one in held if id(one) not in self._met)
+                self._tell_of(held)
                 if not comes:
                     self._note_gradients(optimizer)
                 self._keep(
@@ -198,15 +198,15 @@ class ParameterHooks:
         moved = [place for place in self._places if not _is_there(*place)]
         if not moved:
             return
-        now = dict.fromkeys(self._model.parameters())
+        now = set(self._model.parameters())
         self._places = _places_of(self._model)
-        for parameter in {parameter for _, _, parameter in moved} - now.keys():
+        for parameter in {parameter for _, _, parameter in moved} - now:
             self._parameters.pop(parameter, None)
         self._weights = self._all_weights()
         self._all_gradients = None
         self._gradients.clear()
         self._states.clear()
-        self._tell_of(one for one in now if one not in self._parameters)
+        self._tell_of(now - self._parameters.keys())
 
     def _tell_of(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Tell once of parameters that have become the model's, and are not seen."""

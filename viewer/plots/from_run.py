@@ -147,11 +147,12 @@ class RunSource:
 
     def training(self, name: str) -> series.Lines:
         """A training statistic of the run."""
-        names = series.training_names(self.run.training())
+        found = self.run.training()
+        names = series.training_names(found)
         if name not in names:
             there = ", ".join(names) or "none yet"
             raise SettingError(f"There is no training statistic {name!r}; there are: {there}.")
-        return series.load_training(self.run, name)
+        return series.load_training(self.run, name, found)
 
 
 def _span(steps: tuple[int, int] | None) -> slice | None:

@@ -44,16 +44,18 @@ class Drawing:
 
     def _read(self, recorded: NDArray[np.int64]) -> None:
         """Let the first training statistic be read off where the mouse is."""
-        first = series.training_names(self.run.training())[:1]
-        lines = [series.load_training(self.run, name) for name in first]
+        found = self.run.training()
+        first = series.training_names(found)[:1]
+        lines = [series.load_training(self.run, name, found) for name in first]
         readings = [reading for one in lines for reading in of_training(one, recorded)]
         self.crosshair.show(Readings(steps=recorded, of=readings))
 
     def training(self, blamed: int | None) -> list[tuple[str, str]]:
         """Name of each figure of training statistics, and its summary."""
         drawn: list[tuple[str, str]] = []
-        for number, name in enumerate(series.training_names(self.run.training())[:MOST_TRAINING]):
-            lines = replace(series.load_training(self.run, name), worst=blamed)
+        found = self.run.training()
+        for number, name in enumerate(series.training_names(found)[:MOST_TRAINING]):
+            lines = replace(series.load_training(self.run, name, found), worst=blamed)
             figure = LinesFigure(f"training-{number}", **self._shared(None), height=130)
             figure.show(lines)
             self.crosshair.follow(figure.figure)

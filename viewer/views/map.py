@@ -56,9 +56,7 @@ def _controls(page: Map) -> pn.FlexBox:
         select(session, "view", options.views, label="View", width=165, words=words.view_name),
         select(session, "scale", scales, label="Shading", width=115),
         _levels(page.folds),
-        text_input(
-            session, "pattern", label="Name matches", placeholder="regex", width=130
-        ),
+        text_input(session, "pattern", label="Name matches", placeholder="regex", width=130),
         gap="10px",
     )
 

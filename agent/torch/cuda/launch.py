@@ -55,6 +55,10 @@ COUNTED = ("sketch_bfloat16", "sketch_piece_bfloat16")
 """The kernels that count magnitudes."""
 
 
+Alike = tuple[torch.dtype, bool, bool, bool]
+"""See `alike_of`."""
+
+
 class Job(ctypes.Structure):
     """`Job` of elements.cu: chunks to read, and leaves to write. Addresses are of the device.
 
@@ -132,23 +136,28 @@ class CudaKernels:
     ) -> None:
         self._module = module
         self._at_once = at_once
+        self._leaves_of: dict[Alike, int] = {}
         within = torch.from_numpy((WITHIN | np.uint32(1)).view("i4"))
         self._within = within.to(device)
         self._values = {dtype: byte_values(dtype).to(device) for dtype in READABLE}
         self._leaves: Columns | None = None
-        self._jobs: dict[tuple[torch.dtype, bool, bool, bool], tuple[str, Job, int]] = {}
+        self._jobs: dict[Alike, tuple[str, Job, int]] = {}
         """What is the same for all tensors of a dtype that are read alike."""
 
     def leaves_of(self, dtype: torch.dtype, how: Reading) -> int:
         """How many chunks a tensor of a dtype may have that is read so."""
-        return self._at_once(kernel_of(dtype, how))
+        alike = alike_of(dtype, how)
+        known = self._leaves_of.get(alike)
+        if known is None:  # each tensor asks
+            known = self._leaves_of[alike] = self._at_once(kernel_of(dtype, how))
+        return known
 
     def read(self, chunks: Chunks, leaves: Columns) -> None:
         """Queue the sketches of some chunks."""
         tensor, how = chunks.tensor, chunks.how
         if self._leaves is not leaves:
             self._leaves, self._jobs = leaves, {}
-        alike = tensor.dtype, how.sentinel, how.compared, how.region is None
+        alike = alike_of(tensor.dtype, how)
         known = self._jobs.get(alike)
         if known is None:
             known = self._jobs[alike] = self._job(tensor.dtype, how, leaves)
@@ -175,6 +184,11 @@ class CudaKernels:
         """Queue the merge of runs of leaves into rows."""
         job = Merge(runs.data_ptr(), _addresses(leaves), _addresses(into))
         self._module.launch("merge_leaves", len(runs), job)
+
+
+def alike_of(dtype: torch.dtype, how: Reading) -> Alike:
+    """What tensors have in common that one kernel reads."""
+    return dtype, how.sentinel, how.compared, how.region is None
 
 
 def kernel_of(dtype: torch.dtype, how: Reading) -> str:
