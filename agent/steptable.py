@@ -86,8 +86,10 @@ class StepRing:
     """
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[StepTable] = weakref.WeakSet()
-        """Without those that never came back, because the training thread was interrupted."""
+        self._all = list[weakref.ref[StepTable]]()
+        """Some of them may be gone: those that never came back, because the training thread was
+        interrupted. Nothing is called when one goes: what a signal's handler raises there would be
+        lost."""
         self._counted_bytes = 0
         """What the counts and series of a step took at most."""
         self._free: deque[StepTable] = deque()
@@ -96,7 +98,7 @@ class StepRing:
         """An empty table for `step`, or None where all are still on their way out."""
         if not self._free and self._may_grow():
             table = StepTable(0, SketchTable.empty(0), np.zeros(0, np.bool_))
-            self._all.add(table)
+            self._all.append(weakref.ref(table))
             self._free.append(table)
         if not self._free:
             return None
@@ -117,7 +119,8 @@ class StepRing:
         self._free.append(table)
 
     def _may_grow(self) -> bool:
-        largest = max((len(table.table) for table in self._all), default=0)
-        each = largest * ROW_BYTES + self._counted_bytes
-        fits = (len(self._all) + 1) * each <= RING_BYTES
-        return len(self._all) < (MOST if fits else LEAST)
+        there = [table for one in self._all if (table := one()) is not None]
+        self._all = [weakref.ref(table) for table in there]
+        each = max((len(table.table) for table in there), default=0) * ROW_BYTES
+        fits = (len(there) + 1) * (each + self._counted_bytes) <= RING_BYTES
+        return len(there) < (MOST if fits else LEAST)
