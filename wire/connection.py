@@ -10,11 +10,10 @@ import time
 from collections.abc import Sequence
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ..sketch.errors import AddressError
 from .address import parse_destination
-from .handshake import FAILED, failure
+from .handshake import FAILED, failure, monitored
 from .keys import AgentKeys
 
 FIRST_RETRY_S = 0.2
@@ -145,7 +144,7 @@ class Connection:
         """Whether the present connection is gone, and all that came by it was received."""
         while self._monitor is not None and self._monitor.poll(0):
             self._ended = True
-            event = recv_monitor_message(self._monitor)["event"]
+            event, _ = monitored(self._monitor.recv_multipart())
             self.problem = failure(event, self.address, self._keys, self._party) or self.problem
         has_more = self._ended and self._socket is not None and bool(self._socket.poll(0))
         return self._failed or (self._ended and not has_more)

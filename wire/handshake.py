@@ -6,6 +6,9 @@ like a collector that is down. This module loads pyzmq, which the room's face mu
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+
 import zmq
 
 from .keys import AgentKeys
@@ -22,6 +25,15 @@ FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 """The events of a monitor that `failure` knows."""
+
+
+def monitored(parts: Sequence[bytes]) -> tuple[int, int]:
+    """Event and value of a monitor's message: 16 and 32 bits, as in zmq_socket_monitor(3).
+
+    `zmq.utils.monitor` loads asyncio, which would take a quarter of an agent's import.
+    """
+    event, value = struct.unpack("=Hi", parts[0])
+    return event, value
 
 
 def failure(event: int, address: str, keys: AgentKeys | None, party: str = "agent") -> str:

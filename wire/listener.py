@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
-from zmq.utils.monitor import parse_monitor_message
 
 from ..sketch.errors import AddressError, SettingError
 from .address import Address
 from .complaints import Complaints
+from .handshake import monitored
 from .keys import AllowList, CollectorKeys
 from .memory import resident_bytes, trim
 from .via import addressed, arrived
@@ -228,18 +228,17 @@ class Listener:
         """Count connections, and tell of those that failed."""
         while True:
             try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                event, handle = monitored(self._monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            kind = event["event"]
-            if kind == zmq.EVENT_ACCEPTED:
+            if event == zmq.EVENT_ACCEPTED:
                 self._connections += 1
-                self._peers[event["value"]] = _peer_of(event["value"])
+                self._peers[handle] = _peer_of(handle)
                 if self._connections > self._settings.max_connections:
-                    self._send_away(event["value"], now)
-            elif kind == zmq.EVENT_DISCONNECTED:
+                    self._send_away(handle, now)
+            elif event == zmq.EVENT_DISCONNECTED:
                 self._connections -= 1
-                peer = self._peers.pop(event["value"], "")
+                peer = self._peers.pop(handle, "")
                 if self._has_failed:  # its handshake: the event before did not say whose
                     self._tell_failed(peer, now)
                 self._has_failed = False
