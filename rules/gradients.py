@@ -10,7 +10,7 @@ from .seen import Rows, Seen
 
 FORGET, FOLLOW = 1 / 64, 1 / 50
 """By so many octaves a record does the largest magnitude of the past fade, and grow at most …"""
-EARLY = 2.0
+EARLY = 6.5
 """… or by this over the number of records, where that is more: training begins with changes."""
 YOUNG = 1 / 16
 """By so many octaves a record falls to what a small activation may grow, which is the median of all

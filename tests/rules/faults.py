@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
 
 from . import data
 from .job import RANKS, Fault, Job, Watch, paced, train
-from .models import GPT, WIDTH, Reader, mlp
+from .models import GPT, WIDTH, Reader, gated_gpt, mlp
 
-STEPS, FAULTY = 160, 80
-"""Steps of most jobs, and the one in which something goes wrong."""
+STEPS, FAULTY, YOUNG = 160, 80, 20
+"""Steps of most jobs, and the one in which something goes wrong; of one that is young then."""
 LAYERS = ("fc1", "fc2", "fc3", "head")
 """Of the `mlp`."""
 
@@ -124,6 +125,27 @@ def attention_logits(watch: Watch) -> None:
             weight.data *= 1.05
 
     train(watch, model, optimizer, data.text(watch.seed, STEPS), after_update=grow)
+
+
+def young_branch(watch: Watch) -> None:
+    """What a block adds to the residual stream grows by half in each step, soon after the begin."""
+    model = gated_gpt(width=32, layers=3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    grown = model.get_parameter("blocks.1.down.weight")
+
+    def grow(step: int) -> None:
+        if step >= YOUNG:
+            grown.data *= 1.5
+
+    batches = data.text(watch.seed, FAULTY)
+    train(
+        watch,
+        model,
+        optimizer,
+        batches,
+        before_update=lambda _: clip_grad_norm_(model.parameters(), 1.0),
+        after_update=grow,
+    )
 
 
 def masked_softmax(watch: Watch) -> None:
@@ -254,6 +276,15 @@ FAULTS = (
             sites=("activation:blocks.1.attention.scores",),
             step=FAULTY,
             seen=FAULTY + 1,
+        ),
+    ),
+    Job(
+        train=young_branch,
+        fault=Fault(
+            cause="young_branch",
+            sites=("activation:blocks.1.down",),
+            step=YOUNG,
+            seen=YOUNG + 1,
         ),
     ),
     Job(

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, Mult
 
 from . import data
 from .job import RANKS, Job, Watch, train
-from .models import GPT, Gated, Ratings, Recurrent, convolutions, mlp
+from .models import GPT, Ratings, Recurrent, convolutions, gated_gpt, mlp
 
 STEPS = 160
 
@@ -81,17 +81,27 @@ def zero_branches(watch: Watch) -> None:
 
 def small_gated(watch: Watch) -> None:
     """Gated layers with small weights give next to nothing at first, and grow a thousandfold."""
-    model = GPT(width=32, layers=3, heads=2)
-    for block in model.blocks:
-        block.up, block.act = Gated(32, 96), nn.Identity()
-        block.down = nn.Linear(96, 32, bias=False)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=0.02)
+    model = gated_gpt(width=32, layers=3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
     schedule = LambdaLR(optimizer, warm_up_and_cosine)
     batches = data.text(watch.seed, STEPS)
     train(watch, model, optimizer, batches, after_update=lambda _: schedule.step())
+
+
+def fast_gated(watch: Watch) -> None:
+    """The same, wider and faster: a thousandfold in thirteen steps, and all else with it."""
+    model = gated_gpt(width=64, layers=3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95))
+    schedule = LambdaLR(optimizer, warm_up_and_cosine)
+    batches = data.text(watch.seed, STEPS // 2)
+    train(
+        watch,
+        model,
+        optimizer,
+        batches,
+        before_update=lambda _: clip_grad_norm_(model.parameters(), 1.0),
+        after_update=lambda _: schedule.step(),
+    )
 
 
 def gpt_bf16_autocast(watch: Watch) -> None:
@@ -276,6 +286,7 @@ ALONE = (
     zero_positions,
     zero_branches,
     small_gated,
+    fast_gated,
     gpt_bf16_autocast,
     mlp_bf16,
     fp16_scaled,

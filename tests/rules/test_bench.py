@@ -35,6 +35,7 @@ TEMPTING = (
     "fine_tuning",
     "zero_positions",
     "small_gated",
+    "fast_gated",
     "ddp_small_batches",
 )
 """Healthy jobs that look odd; all are judged by `python -m tests.rules.runs`."""
@@ -51,6 +52,7 @@ RULES = {
     "masked_softmax": "nonfinite",
     "other_data": "rank-outlier",
     "wrong_init": "poor-initialisation",
+    "young_branch": "exploding-activation",
 }
 """By cause the rule that says it."""
 
