@@ -107,7 +107,8 @@ def kept_steps(run: Run) -> NDArray[np.int64]:
 
 def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Dataset:
     """All that is exported of consecutive steps, as far as they are kept."""
-    steps = steps[np.isin(steps, kept_steps(run))]
+    records = run.records().set_index("step")
+    steps = steps[np.isin(steps, records.index[~records["deleted"].to_numpy(bool)])]
     span = (int(steps[0]), int(steps[-1])) if len(steps) else (-1, -1)  # no step is negative
     main = run.main(steps=span).sel(step=steps)
     variables = {
@@ -125,7 +126,7 @@ def dataset(run: Run, steps: NDArray[np.int64], *, exponents: bool) -> xr.Datase
         found = found.merge(
             counted.reindex(step=steps, fill_value=nothing), compat="equals", join="exact"
         )
-    kept = run.records().set_index("step").loc[found["step"].to_numpy()]
+    kept = records.loc[found["step"].to_numpy()]
     found = found.assign_coords(
         time=("step", pd.DatetimeIndex(kept["time"]).tz_localize(None).to_numpy()),
         complete=("step", kept["complete"].to_numpy()),
