@@ -175,7 +175,7 @@ def table(
 def legend(
     limits: colours.Limits, *, logarithmic: bool, view: str = "merged", undefined: str = ""
 ) -> str:
-    """The ramp with its ends, and what the other colours mean.
+    """The ramp with its ends, where anything is shaded, and what the other colours mean.
 
     Args:
         limits: of what is shaded.
@@ -199,11 +199,11 @@ def legend(
         )
         if text
     )
-    return (
-        '<div class="legend"><span class="ramp">'
-        f'<i style="background:linear-gradient(90deg,{stops})"></i>'
-        f'<span class="marks">{marks}</span></span>{keys}</div>'
+    ramp = (
+        f'<span class="ramp"><i style="background:linear-gradient(90deg,{stops})"></i>'
+        f'<span class="marks">{marks}</span></span>'
     )
+    return f'<div class="legend">{ramp if limits.shading else ""}{keys}</div>'
 
 
 def _rank(value: float) -> str:

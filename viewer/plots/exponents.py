@@ -360,6 +360,8 @@ def _outline(
     y = y / unit
     if frame.floor:
         y = np.maximum(y, frame.floor)
+    if not len(x):  # which Matplotlib's legend would not name
+        x, y = np.array([frame.start]), np.array([np.nan])
     return look.line(x, y, label, colour=slot.colour or colours.NORMAL, dims=(AXIS, height))
 
 
@@ -389,7 +391,7 @@ def edge_words(target: NumberFormat, end: str) -> str:
         "smallest normal": target.smallest_normal,
         "smallest subnormal": target.smallest_subnormal,
     }[end]
-    return f"{target.name} {end} {words.as_power(value)} = {words.number(value)}"
+    return f"{target.name} {end} {words.as_power(value)} = {words.exact(value)}"
 
 
 def _ticks(frame: Frame, names: dict[str, str]) -> list[tuple[float, str]]:
@@ -481,8 +483,9 @@ def _life(
                               colour=colour, dash=look.DASHES[name], dims=(STEP, AXIS))
                 )  # fmt: skip
     ticks = [(float(at), words.power(at)) for at in range(low, high + 1)]
+    empty = "" if (life.share > 0).any() else ": no element is in a bin"
     return look.sized(
-        hv.Overlay(parts), width=across, title=life.site, ylim=(low, high), xlabel="step",
+        hv.Overlay(parts), width=across, title=f"{life.site}{empty}", ylim=(low, high), xlabel="step",
         ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
         entries=sum(bool(part.label) for part in parts),
     )  # fmt: skip
