@@ -226,8 +226,9 @@ class Explorer(pn.viewable.Viewer):
     def show_grid(self, *, follow: bool = True) -> None:
         """Paint the heatmap; `follow` shows all of its steps."""
         cells = self.source.grid(
-            self.statistic.value, kind=self.kind.value, name="", view="merged", scale="",
-            steps=self.zoom, size=self.heatmap.size(),
+            self.statistic.value,
+            sites=self.source.choose(kind=self.kind.value or None, name=None, site=None),
+            view="merged", scale="", steps=self.zoom, size=self.heatmap.size(),
         )  # fmt: skip
         limits = colours.limits(cells.usual(), diverging=cells.signed, theme=self.theme)
         self.heatmap.figure.height = int(np.clip(len(cells.names) * 16, 160, 400)) + 46

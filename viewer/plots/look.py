@@ -172,7 +172,7 @@ def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WI
     parts = [one if isinstance(one, hv.Empty) else styled(one, mpl=filling) for one in plots]
     layout = hv.Layout(parts).cols(columns)
     room = {
-        "sublabel_format": "", "vspace": 0.4 + _legends(parts), "hspace": 0.2, "aspect_weight": 1,
+        "sublabel_format": "", "vspace": _between(parts), "hspace": 0.2, "aspect_weight": 1,
         "fig_inches": (columns * width / 100, None),
     }  # fmt: skip
     return styled(layout, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
@@ -180,7 +180,7 @@ def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WI
 
 def arranged(plot: Plot) -> Plot:
     """A Layout of our plots that was put together with `+`, with the room that ours have."""
-    if not isinstance(plot, hv.Layout) or "sublabel_format" in _mpl_options(plot):
+    if not isinstance(plot, hv.Layout) or "vspace" in _mpl_options(plot):
         return plot
     parts = [*plot]
     sizes = [_mpl_options(one).get("fig_inches") for one in parts]
@@ -197,8 +197,9 @@ def _mpl_options(plot: Plot) -> dict[str, Any]:
     return hv.Store.lookup_options("matplotlib", plot, "plot").kwargs
 
 
-def _legends(parts: Sequence[Plot]) -> float:
-    """What Matplotlib's legends take above the highest of these, as a share of their mean height."""
+def _between(parts: Sequence[Plot]) -> float:
+    """What Matplotlib writes between frames, as a share of their mean height: the axis of the upper,
+    title and legend of the lower one."""
     rows, heights = [0], list[float]()
     for one in parts:
         options = _mpl_options(one)
@@ -206,8 +207,11 @@ def _legends(parts: Sequence[Plot]) -> float:
             heights.append(options["fig_inches"][1])
             names = {part.label for part in one if part.label} if options["show_legend"] else ()
             rows.append(-(-len(names) // options["legend_opts"]["ncol"]))
-    row = 1.4 * SMALL["legend"] / 72
-    return max(rows) * row * len(heights) / sum(heights) if heights else 0.0
+    if not heights:
+        return 0.4
+    inches = 0.75 + max(rows) * 1.4 * SMALL["legend"] / 72
+    # Of its height a frame has two thirds; the rest is where its names and its colours stand.
+    return max(0.4, inches * len(heights) / sum(heights) * 1.5)
 
 
 def line(

@@ -13,6 +13,7 @@ from ...sketch.errors import SettingError
 from ...sketch.writing import writing
 from ..offline import embedded, scripts
 from .formats import MOST_LINES
+from .look import arranged
 
 if TYPE_CHECKING:
     from .look import Plot

@@ -307,7 +307,8 @@ def scalar_heatmap(
     """A statistic of all sites of a kind over steps, sites in the order of execution.
 
     Magenta is what is not finite, hatched what was not observed, and the colours of the rest lie
-    between quantiles. A plot for each kind.
+    between quantiles. A plot for each kind, and of the optimizer for each state: some are squares
+    of others.
 
     Args:
         data: a run, or a LogFrame.
@@ -329,12 +330,11 @@ def scalar_heatmap(
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
     ends = None
-    for one in _kinds(source, kind, name):
+    for what, sites in _pictured(source, kind, name).items():
         found = source.grid(
-            statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
-            size=(width, height),
-        )  # fmt: skip
-        title = f"{statistic} of {one.replace('_', ' ')}s, {words.view_name(str(view))}"
+            statistic, sites=sites, view=str(view), scale=scale, steps=steps, size=(width, height)
+        )
+        title = f"{statistic} of {what}, {words.view_name(str(view))}"
         limits = colours.limits(found.usual(), diverging=found.signed)
         unit = f"log2 {statistic}" if found.logarithmic else statistic
         plots.append(picture(found, limits, unit=unit, title=title, across=across))
@@ -351,6 +351,19 @@ def _kinds(source: Source, kind: Many, name: str) -> list[str]:
         return [one_kind(source, "")]
     sites = source.choose(kind=None, name=name, site=None)
     return list(dict.fromkeys(site.partition(":")[0] for site in sites))
+
+
+def _pictured(source: Source, kind: Many, name: str) -> dict[str, list[str]]:
+    """The sites of each picture, by what they are: those of a kind, or of a state of it."""
+    found: dict[str, list[str]] = {}
+    for one in _kinds(source, kind, name):
+        of = f"{one.replace('_', ' ')}s"
+        for site in source.choose(kind=one or None, name=name or None, site=None):
+            state = ""
+            if one == "optimizer_state" and "[" in site:
+                state = site.rpartition("[")[2].partition("]")[0]
+            found.setdefault(f"{of} {state}" if state else of, []).append(site)
+    return found
 
 
 def picture(
