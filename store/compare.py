@@ -416,5 +416,5 @@ def _text(
     what = f"{pair.statistic} {numbers.one:.6g} against {numbers.other:.6g}"
     if numbers.nonfinite is not None:
         one, other = numbers.nonfinite
-        what = f"{one:,} elements are not finite, against {other:,}"
+        what = f"non-finite elements {one:,} against {other:,}"
     return f"{told} Numbers part in step {numbers.step} at {numbers.site}: {what}."
