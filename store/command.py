@@ -163,7 +163,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         if np.isnan(row["largest"]):
             times = "it is a number in one of them alone"
         if site in unlike:
-            is_near = not abs(row["largest"]) > np.log2(1 + found.tolerance)
+            is_near = abs(row["largest"]) <= np.log2(1 + found.tolerance)
             told = f"other non-finite elements from step {row['nonfinite_step']}"
             times = told if is_near else f"{times}; {told}"
         yield f"  step {row['numbers_step']:>8}  {site}: {times}"

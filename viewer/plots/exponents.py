@@ -485,8 +485,8 @@ def _life(
     ticks = [(float(at), words.power(at)) for at in range(low, high + 1)]
     empty = "" if (life.share > 0).any() else ": no element is in a bin"
     return look.sized(
-        hv.Overlay(parts), width=across, title=f"{life.site}{empty}", ylim=(low, high), xlabel="step",
-        ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
+        hv.Overlay(parts), width=across, title=f"{life.site}{empty}", ylim=(low, high),
+        xlabel="step", ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
         entries=sum(bool(part.label) for part in parts),
     )  # fmt: skip
 

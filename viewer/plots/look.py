@@ -145,7 +145,7 @@ def bar_beside(plot: Any, _: object) -> None:
 
 # `Any`: HoloViews' own plot.
 def _shaped(ratio: float, plot: Any, _: object) -> None:
-    """Keep the frame's shape, which HoloViews takes for one of units: on a logarithmic axis flat."""
+    """Keep the frame's shape; HoloViews takes it for one of units, flat on a logarithmic axis."""
     axis = plot.handles["axis"]
     axis.set_aspect("auto")
     axis.set_box_aspect(1 / ratio)
@@ -183,8 +183,8 @@ def arranged(plot: Plot) -> Plot:
     if not isinstance(plot, hv.Layout) or "vspace" in _mpl_options(plot):
         return plot
     parts = [*plot]
-    sizes = [_mpl_options(one).get("fig_inches") for one in parts]
-    if not all(isinstance(one, hv.Overlay) and size for one, size in zip(parts, sizes, strict=True)):
+    sizes = [_mpl_options(one).get("fig_inches") for one in parts if isinstance(one, hv.Overlay)]
+    if len(sizes) < len(parts) or not all(sizes):
         return plot
     columns: int = plot._max_cols  # pyright: ignore[reportPrivateUsage]
     return facets(parts, columns=columns, shared=False, width=round(100 * max(w for w, _ in sizes)))
@@ -198,8 +198,10 @@ def _mpl_options(plot: Plot) -> dict[str, Any]:
 
 
 def _between(parts: Sequence[Plot]) -> float:
-    """What Matplotlib writes between frames, as a share of their mean height: the axis of the upper,
-    title and legend of the lower one."""
+    """What Matplotlib writes between frames, as a share of their mean height.
+
+    That is the axis of the upper one, and title and legend of the lower.
+    """
     rows, heights = [0], list[float]()
     for one in parts:
         options = _mpl_options(one)

@@ -128,7 +128,9 @@ def scalar_lines(
     plots = [look.styled(one, xlim=ends or (None, None)) for one in plots]
     plot = look.facets(plots, columns=columns, shared=True)
     if isinstance(training, str) and training and len(sources) > 1:
-        return beneath(plot, [look.styled(of_runs(sources, training, steps), xlim=ends or (None, None))])
+        return beneath(
+            plot, [look.styled(of_runs(sources, training, steps), xlim=ends or (None, None))]
+        )
     return alongside(plot, next(iter(sources.values())), training, steps=steps, ends=ends)
 
 
@@ -363,6 +365,8 @@ def _pictured(source: Source, kind: Many, name: str) -> dict[str, list[str]]:
             if one == "optimizer_state" and "[" in site:
                 state = site.rpartition("[")[2].partition("]")[0]
             found.setdefault(f"{of} {state}" if state else of, []).append(site)
+    if not found:
+        raise SettingError("No site has been recorded yet.")
     return found
 
 
@@ -371,8 +375,6 @@ def picture(
 ) -> look.Plot:
     """A grid as a picture: shades, what has none, and a hatch where nothing was observed."""
     rows = len(cells.names)
-    if not rows:
-        raise SettingError("No site has been recorded yet.")
     if not cells.first.size:
         raise SettingError(f"There is nothing to draw of {title} in these steps.")
     # Dimensions of its own: HoloViews gives those of one label one range in all plots.
