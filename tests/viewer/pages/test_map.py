@@ -653,7 +653,7 @@ def test_where_nothing_is_finite_there_is_no_ramp_and_what_comes_later_sets_its_
     assert 'class="ramp"' not in page.told.legend
 
     job.commit(range(2, 4))
-    page.session.follower.refresh()
+    page.session.follower.look()
     page.show()
 
     rms = np.log2(open_run(job.path).scalar("rms", sites=[site], steps=(2, 3)).values)
