@@ -207,6 +207,20 @@ def test_a_line_takes_the_place_of_bars(style: Any, broken_job: Path) -> None:
     assert line.dimension_values(1).max() <= 1
 
 
+def test_a_step_that_is_no_number_is_told(broken_job: Path) -> None:
+    wrong: Any = "ten"
+
+    with pytest.raises(SettingError, match="`step` must be a whole number, got 'ten'"):
+        plots.exponent_histogram(open_run(broken_job), site=OTHER, step=wrong)
+
+
+def test_the_panel_names_no_keys_that_it_does_not_know(broken_job: Path) -> None:
+    hint = plots.explore(open_run(broken_job)).title.object
+
+    assert "Click a cell" in hint
+    assert "<kbd>" not in hint
+
+
 def test_what_was_not_observed_is_told(broken_job: Path) -> None:
     run = open_run(broken_job)
 

@@ -251,7 +251,7 @@ class Explorer(pn.viewable.Viewer):
         self.title.object = (
             markup.selection(site, step, {"dtype": self.source.dtype(site)})
             if site
-            else markup.how_to_select(on_map=True)
+            else markup.how_to_select(on_map=True, keys=False)
         )
         if not there or step is None:
             return

@@ -182,6 +182,8 @@ def _spectra(
 
 
 def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> Spectrum:
+    if step is not None and not isinstance(step, int | np.integer):
+        raise SettingError(f"`step` must be a whole number, got {step!r}.")
     at = source.last_step(site) if step is None else step
     found = None if at is None else source.spectrum(site, at, view=view)
     if found is None:
