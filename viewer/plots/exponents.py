@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log2
+from operator import index
 from typing import Literal
 
 import holoviews as hv
@@ -182,8 +183,10 @@ def _spectra(
 
 
 def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> Spectrum:
-    if step is not None and not isinstance(step, int | np.integer):
-        raise SettingError(f"`step` must be a whole number, got {step!r}.")
+    try:
+        step = None if step is None else index(step)
+    except TypeError:
+        raise SettingError(f"`step` must be a whole number, got {step!r}.") from None
     at = source.last_step(site) if step is None else step
     found = None if at is None else source.spectrum(site, at, view=view)
     if found is None:

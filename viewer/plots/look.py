@@ -183,8 +183,9 @@ def arranged(plot: Plot) -> Plot:
     if not isinstance(plot, hv.Layout) or "vspace" in _mpl_options(plot):
         return plot
     parts = [*plot]
-    sizes = [_mpl_options(one).get("fig_inches") for one in parts if isinstance(one, hv.Overlay)]
-    if len(sizes) < len(parts) or not all(sizes):
+    options = [_mpl_options(one) for one in parts if isinstance(one, hv.Overlay)]
+    sizes = [one["fig_inches"] for one in options if "fig_inches" in one]
+    if len(sizes) < len(parts):
         return plot
     columns: int = plot._max_cols  # pyright: ignore[reportPrivateUsage]
     return facets(parts, columns=columns, shared=False, width=round(100 * max(w for w, _ in sizes)))
