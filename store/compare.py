@@ -43,6 +43,8 @@ class Parting:
     """The statistic, in the run that was asked; NaN where it has none."""
     other: float
     """The same in the other."""
+    nonfinite: tuple[int, int] | None = None
+    """Where they differ: how many elements are not finite in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,8 +64,9 @@ class Comparison:
     """Where numbers differ first by more than the tolerance; None: nowhere."""
     sites: pd.DataFrame
     """By label, in the order of execution: `bits_step` and `numbers_step`, the first in which they
-    differ (none: <NA>), `largest`, log2 of the largest ratio of other to one, and `largest_step`;
-    of those that both runs have."""
+    differ (none: <NA>), `nonfinite_step`, that in which their counts of non-finite elements do,
+    `largest`, log2 of the largest ratio of other to one, and `largest_step`; of those that both
+    runs have."""
     training: Sequence[Parting]
     """Of each training statistic that both have, and that differs by more than the tolerance on a
     rank: where it does first; in the order of steps."""
@@ -223,6 +226,7 @@ class _Found:
         self.first_bits = np.full(sites, -1)
         """By site the first of the common steps in which a checksum differs, by its place."""
         self.first_numbers = np.full(sites, -1)
+        self.first_nonfinite = np.full(sites, -1)
         self.largest = np.full(sites, np.nan)
         self.largest_at = np.full(sites, -1)
         for some in pair.blocks():
@@ -232,8 +236,9 @@ class _Found:
                 _note(self.first_bits, differ, some.start)
             both = one.known & other.known
             beyond = both & _differs(one.numbers, other.numbers, tolerance)
-            beyond |= (one.bad != other.bad) & ~np.isnan(one.bad) & ~np.isnan(other.bad)
-            _note(self.first_numbers, beyond, some.start)
+            unlike = _unlike(one.bad, other.bad)
+            _note(self.first_nonfinite, unlike, some.start)
+            _note(self.first_numbers, beyond | unlike, some.start)
             self._note_largest(
                 np.where(both, _log2_ratio(one.numbers, other.numbers), np.nan), some
             )
@@ -255,9 +260,14 @@ class _Found:
         known, places = pair.readers[0].meta.sites, pair.places[0]
         site = min(differing.tolist(), key=lambda at: (first[at], phase_of(known[places[at]]), at))
         at = int(first[site])
-        one, other = (pair.read(run, slice(at, at + 1)).numbers[0, site] for run in (0, 1))
+        one, other = (pair.read(run, slice(at, at + 1)) for run in (0, 1))
+        bad = one.bad[0, site], other.bad[0, site]
         return Parting(
-            step=int(pair.steps[at]), site=pair.labels[site], one=float(one), other=float(other)
+            step=int(pair.steps[at]),
+            site=pair.labels[site],
+            one=float(one.numbers[0, site]),
+            other=float(other.numbers[0, site]),
+            nonfinite=(int(bad[0]), int(bad[1])) if _unlike(*bad) else None,
         )
 
     def table(self) -> pd.DataFrame:
@@ -266,6 +276,7 @@ class _Found:
             {
                 "bits_step": self._steps(self.first_bits),
                 "numbers_step": self._steps(self.first_numbers),
+                "nonfinite_step": self._steps(self.first_nonfinite),
                 "largest": self.largest,
                 "largest_step": self._steps(self.largest_at),
             },
@@ -324,6 +335,11 @@ def _note(first: NDArray[np.int64], differ: NDArray[np.bool_], start: int) -> No
     """Note where sites differ, of which nothing was known before."""
     new = differ.any(axis=0) & (first < 0)
     first[new] = differ.argmax(axis=0)[new] + start
+
+
+def _unlike(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """bool: both counts of what is not finite are known, and differ."""
+    return (one != other) & ~np.isnan(one) & ~np.isnan(other)
 
 
 def _differs(
@@ -397,7 +413,8 @@ def _text(
     )
     if numbers is None:
         return f"{told} No {pair.statistic} differs by more than {tolerance:.3g} of its size."
-    return (
-        f"{told} Numbers part in step {numbers.step} at {numbers.site}: {pair.statistic} "
-        f"{numbers.one:.6g} against {numbers.other:.6g}."
-    )
+    what = f"{pair.statistic} {numbers.one:.6g} against {numbers.other:.6g}"
+    if numbers.nonfinite is not None:
+        one, other = numbers.nonfinite
+        what = f"non-finite elements {one:,} against {other:,}"
+    return f"{told} Numbers part in step {numbers.step} at {numbers.site}: {what}."

@@ -187,8 +187,14 @@ def describe(found: Comparison, grid: Grid, *, statistic: str) -> str:
     far = np.where(np.isfinite(grid.shade), np.abs(grid.shade), 0)
     sites = sum(len(sites) for sites in grid.row_sites)
     text = f"{words.count(sites, 'site')} over {words.count(found.steps, 'common step')}"
-    if not far.size or far.max() == 0:
+    bad = grid.state == NONFINITE
+    if not far.size or (far.max() == 0 and not bad.any()):
         return f"{text}; {statistic} is the same everywhere."
+    if bad.any():
+        rows = words.count(int(bad.any(axis=1).sum()), "row")
+        text += f"; non-finite values in {rows}, {grid.span(bad)}"
+    if far.max() < FAR:
+        return f"{text}; where {statistic} is finite it is within {2**FAR - 1:.1%} everywhere."
     row, column = np.unravel_index(far.argmax(), far.shape)
     ratio = words.ratio(2.0 ** float(grid.shade[row, column]))
     return (

@@ -175,7 +175,7 @@ def table(
 def legend(
     limits: colours.Limits, *, logarithmic: bool, view: str = "merged", undefined: str = ""
 ) -> str:
-    """The ramp with its ends, and what the other colours mean.
+    """The ramp with its ends, where anything is shaded, and what the other colours mean.
 
     Args:
         limits: of what is shaded.
@@ -199,11 +199,11 @@ def legend(
         )
         if text
     )
-    return (
-        '<div class="legend"><span class="ramp">'
-        f'<i style="background:linear-gradient(90deg,{stops})"></i>'
-        f'<span class="marks">{marks}</span></span>{keys}</div>'
+    ramp = (
+        f'<span class="ramp"><i style="background:linear-gradient(90deg,{stops})"></i>'
+        f'<span class="marks">{marks}</span></span>'
     )
+    return f'<div class="legend">{ramp if limits.shading else ""}{keys}</div>'
 
 
 def _rank(value: float) -> str:
@@ -262,22 +262,26 @@ def level(one: Level, what: str = "") -> str:
     return f"{words.shorten(what, 40)} ({words.count(one.rows, 'row')})"
 
 
-def how_to_select(*, on_map: bool) -> str:
+def how_to_select(*, on_map: bool, keys: bool = True) -> str:
     """What to do where no cell is selected.
 
     Args:
         on_map: whether the heatmap of all sites is on this page.
+        keys: whether the page listens to the keyboard.
     """
     if not on_map:
         return (
             '<div class="hint"><b>No tensor is chosen.</b> Open the Map and click a cell of its '
             "heatmap, or follow a link of Triage.</div>"
         )
-    return (
-        '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: '
-        "which exponents they have, whether they fit a format, and which rank differs."
+    told = (
         "<br><kbd>←</kbd> <kbd>→</kbd> move by a step, <kbd>+</kbd> <kbd>−</kbd> unfold "
-        "and fold modules, <kbd>Esc</kbd> clears.</div>"
+        "and fold modules, <kbd>Esc</kbd> clears."
+    )
+    return (
+        '<div class="hint"><b>Click a cell of the heatmap</b> to see its numbers: which exponents '
+        "they have, whether they fit a format, and which rank differs."
+        f"{told if keys else ''}</div>"
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import isnan
+from math import isnan, log2
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -170,11 +170,16 @@ def parted_sites(found: Comparison, *, most: int = 20) -> str:
     if not len(order):
         return nothing(caption, "None does.")
     rows = list[Sequence[str]]()
-    columns = order.head(most)[["numbers_step", "bits_step", "largest", "largest_step"]]
-    for site, step, bits, largest, at in columns.itertuples(name=None):
+    names = ["numbers_step", "bits_step", "largest", "largest_step", "nonfinite_step"]
+    columns = order.head(most)[names]
+    for site, step, bits, largest, at, nonfinite in columns.itertuples(name=None):
         first = "not known" if pd.isna(bits) else str(bits)
         is_known = not pd.isna(largest)
         ratio = f"{words.ratio(2.0 ** float(largest))} at step {at}" if is_known else "none"
+        if not pd.isna(nonfinite):
+            is_near = not is_known or abs(float(largest)) <= log2(1 + found.tolerance)
+            told = f"other non-finite elements from step {nonfinite}"
+            ratio = told if is_near else f"{ratio}; {told}"
         where = name_of(str(site), step=int(step))
         rows.append((where, str(int(step)), first, ratio))
     more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""

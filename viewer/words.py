@@ -41,9 +41,14 @@ def number(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
+def exact(value: float) -> str:
+    """All digits of a whole number that people read as one, 65504; of others four."""
+    return f"{value:.0f}" if value == floor(value) and 0 < value < 1e6 else number(value)
+
+
 def power(exponent: float) -> str:
     """A power of two: 2⁻¹³, or 2⁻¹³·⁵ where the exponent is no integer."""
-    rounded = round(exponent, 1)
+    rounded = round(exponent, 1) + 0.0  # which has no sign where it is zero
     text = f"{rounded:.0f}" if rounded == floor(rounded) else f"{rounded:.1f}"
     return "2" + text.translate(SUPERSCRIPT)
 

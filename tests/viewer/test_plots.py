@@ -19,13 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.logframe import import_logframe
 from rankscope.sketch import FORMATS, SettingError, number_format, sketch_array
 from rankscope.store import RunWriter, open_run
 from rankscope.viewer import grid, plots
 from rankscope.viewer.columns import NONFINITE
 from rankscope.viewer.figures import colours
+from rankscope.viewer.plots import look
 from rankscope.viewer.plots.guesses import shares
 from rankscope.viewer.spectrum import Spectrum, outline
+
+from ..logframe.tandv import build
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -203,6 +207,20 @@ def test_a_line_takes_the_place_of_bars(style: Any, broken_job: Path) -> None:
     assert line.dimension_values(1).max() <= 1
 
 
+def test_a_step_that_is_no_number_is_told(broken_job: Path) -> None:
+    wrong: Any = "ten"
+
+    with pytest.raises(SettingError, match="`step` must be a whole number, got 'ten'"):
+        plots.exponent_histogram(open_run(broken_job), site=OTHER, step=wrong)
+
+
+def test_the_panel_names_no_keys_that_it_does_not_know(broken_job: Path) -> None:
+    hint = plots.explore(open_run(broken_job)).title.object
+
+    assert "Click a cell" in hint
+    assert "<kbd>" not in hint
+
+
 def test_what_was_not_observed_is_told(broken_job: Path) -> None:
     run = open_run(broken_job)
 
@@ -375,7 +393,7 @@ def test_each_rank_has_a_line_and_the_odd_one_is_named(broken_job: Path) -> None
     drawn = plots.scalar_lines(open_run(broken_job), "abs_max", site=ORIGIN, ranks=True)
 
     assert sorted(line.label for line in parts(drawn, hv.Curve)) == [f"rank {n}" for n in range(4)]
-    assert titles(drawn) == [f"{ORIGIN}: rank 2 not finite at step 59"]
+    assert titles(drawn) == [f"{ORIGIN}: rank 2 not finite from step 40"]
 
 
 def test_ranks_are_told_apart_and_what_was_not_finite_last_is_named(
@@ -390,7 +408,7 @@ def test_ranks_are_told_apart_and_what_was_not_finite_last_is_named(
     lines = parts(drawn, hv.Curve)
     shades = [hv.Store.lookup_options("bokeh", one, "style").kwargs["color"] for one in lines]
     assert len({*shades}) == 4
-    assert titles(odd)[0].startswith(f"{ORIGIN}: rank 2 not finite at step ")
+    assert titles(odd)[0].startswith(f"{ORIGIN}: rank 2 not finite from step 5")
 
 
 def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(
@@ -968,3 +986,101 @@ def test_the_panel_answers_to_a_real_mouse(broken_job: Path, browser: Browser) -
         server.io_loop.add_callback(server.io_loop.stop)
         thread.join(timeout=10)
     assert (made[-1].site, made[-1].step) == (ORIGIN, 45)
+
+
+# What pictures look like.
+
+
+def test_a_run_of_one_step_has_its_point_inside_of_the_axes(
+    new_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(1))
+    run = open_run(job.path)
+
+    drawn = plots.scalar_lines(run, "rms", site=OTHER, training="loss")
+
+    for one in drawn:
+        assert parts(one, hv.Scatter)
+        assert hv.Store.lookup_options("bokeh", one, "plot").kwargs["xlim"] == (-0.5, 0.5)
+    plots.save(drawn, tmp_path / "one.png")
+
+
+def test_each_state_of_the_optimizer_has_a_picture_and_a_scale_of_its_own(tmp_path: Path) -> None:
+    value = np.linspace(1, 2, 64, dtype=np.float32)
+    frame = build([
+        (step, f"layers.{layer}", f"Optimiser_State.{state}", value * size)
+        for step in range(3)
+        for layer in range(4)
+        for state, size in (("exp_avg", 2.0**-6), ("exp_avg_sq", 2.0**-30))
+    ])  # fmt: skip
+    import_logframe(frame, tmp_path / "run", run="run")
+
+    for data in (frame, open_run(tmp_path / "run")):
+        drawn = plots.scalar_heatmap(data, "rms", kind="optimizer_state")
+        assert titles(drawn) == [
+            f"rms of optimizer states {state}, merged over ranks"
+            for state in ("exp_avg", "exp_avg_sq")
+        ]
+        ranges = [parts(one, hv.Image)[-1].vdims[0].range for one in drawn]
+        assert ranges[1][1] < -28 < -7 < ranges[0][0]
+
+
+def test_where_nothing_is_finite_no_scale_of_colours_is_drawn(
+    new_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = new_job(bad_step=None)
+    job.commit(range(3), spike={(step, OTHER): np.nan for step in range(3)})
+
+    drawn = plots.scalar_heatmap(open_run(job.path), "rms", name=f"^{OTHER.partition(':')[2]}$")
+
+    [shades] = [one for one in parts(drawn, hv.Image) if "log2" in one.vdims[0].name]
+    assert hv.Store.lookup_options("bokeh", shades, "plot").kwargs["colorbar"] is False
+    plots.save(drawn, tmp_path / "nothing.png")  # without a warning
+
+
+def test_a_run_of_which_nothing_is_finite_is_named_in_the_legend_of_histograms(
+    new_job: Callable[..., Any],
+) -> None:
+    good, bad = (new_job(name, bad_step=None) for name in ("good", "bad"))
+    good.commit(range(2))
+    bad.commit(range(2), spike={(1, OTHER): np.nan})
+    runs = {"good": open_run(good.path), "bad": open_run(bad.path)}
+
+    drawn = plots.exponent_histogram(runs, site=OTHER, step=1)
+
+    legend = hv.render(drawn, backend="matplotlib").axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()][:2] == ["good", "bad"]
+
+
+def frames_of(plot: Any) -> list[Any]:
+    """The axes of a plot as Matplotlib draws them, those of colour bars left out."""
+    figure = hv.render(look.arranged(plot), backend="matplotlib")
+    figure.draw_without_rendering()
+    return [one for one in figure.axes if one.get_title()]
+
+
+def test_a_frame_on_a_logarithmic_axis_is_as_high_as_on_another(broken_job: Path) -> None:
+    run, shapes = open_run(broken_job), list[float]()
+    for scale in ("linear", "log2"):
+        [frame] = frames_of(plots.scalar_lines(run, "rms", site=OTHER, scale=scale))
+        box = frame.get_window_extent()
+        shapes.append(box.width / box.height)
+
+    assert shapes == pytest.approx([look.WIDTH / look.HEIGHT] * 2, rel=0.01)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_titles_and_legends_leave_the_plots_above_them_alone(
+    by_hand: bool, broken_job: Path
+) -> None:
+    run, names = open_run(broken_job), ("rms", "abs_max")
+    sites = [ORIGIN, OTHER, "activation:blocks.0.mlp.up", "activation:blocks.1.mlp.up"]
+    lines = plots.scalar_lines(run, names, site=sites, facet="statistic", columns=1)
+    drawn = plots.scalar_heatmap(run, "rms") + lines[0] if by_hand else lines
+
+    upper, lower = frames_of(drawn.cols(1) if by_hand else drawn)
+
+    bottom = upper.xaxis.label.get_window_extent().y0
+    assert lower.title.get_window_extent().y1 < bottom
+    assert lower.get_legend().get_window_extent().y1 < bottom

@@ -28,6 +28,7 @@ def test_powers_of_two() -> None:
     assert words.as_power(2.0**-24) == "2⁻²⁴"
     assert words.as_power(65504.0) == "2¹⁶"
     assert words.power(-3.5) == "2⁻³·⁵"
+    assert words.power(-0.01) == "2⁰"
 
 
 @pytest.mark.parametrize(

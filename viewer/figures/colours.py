@@ -110,6 +110,8 @@ class Limits:
     """Whether zero is in the middle."""
     ranks: bool = False
     """Whether the values are ranks, of which none may look like nothing."""
+    shading: bool = True
+    """Whether there was a number to fit them to; without one they mean nothing."""
     theme: Theme = LIGHT
 
     @property
@@ -129,7 +131,7 @@ def limits(
     """
     finite = values[np.isfinite(values)]
     if not finite.size:
-        return Limits(low=0.0, high=1.0, diverging=diverging, theme=theme)
+        return Limits(low=0.0, high=1.0, diverging=diverging, shading=False, theme=theme)
     low, high = (float(v) for v in np.quantile(finite, [0.02, 0.98]))
     if low == high:  # nearly all are one number: what is not is what there is to see
         low, high = float(finite.min()), float(finite.max())
@@ -166,8 +168,10 @@ def stick(previous: Limits | None, new: Limits) -> Limits:
 
     Colours that change their meaning at every step cannot be read.
     """
-    if previous is None or previous.diverging != new.diverging:
+    if previous is None or previous.diverging != new.diverging or not previous.shading:
         return new
+    if not new.shading:
+        return previous
     slack = 0.1 * (previous.high - previous.low)
     if new.low >= previous.low - slack and new.high <= previous.high + slack:
         return previous

@@ -136,7 +136,6 @@ class CurvesFigure:
         fig.xaxis.axis_label = "step"
         fig.min_border_left = LABEL_WIDTH
         self.figure = fig
-        self.plain, self.powers = fig.yaxis[0].formatter, look.powers()
         empty: look.Data = {"step": [], "value": []}
         # First the site itself, in the colour and manner of its bars.
         looks = looks or [(colours.NORMAL, "solid", 2.6), *(
@@ -152,15 +151,15 @@ class CurvesFigure:
                 line_color=colour,
             )  # fmt: skip
             look.draw(fig, bad, diamond)
-        fig.add_tools(
-            HoverTool(renderers=self.drawn, tooltips="$name · step @step · @value{0.[0000]}")
-        )
+        hover = HoverTool(renderers=self.drawn, tooltips="$name · step @step · @value{value}")
+        fig.add_tools(hover)
+        self.heights = look.Heights(fig, hover, "@value")
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
 
     def show(self, curves: Curves, *, logarithmic: bool) -> None:
         """Draw the lines."""
         axis = self.figure.yaxis[0]
-        axis.formatter = self.powers if logarithmic else self.plain
+        self.heights.show(logarithmic=logarithmic)
         axis.axis_label = look.literal(curves.statistic)
         look.fit_constant(self.figure, curves.values, logarithmic=logarithmic)
         width = look.frame(self.figure)[0]

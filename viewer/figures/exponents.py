@@ -171,13 +171,14 @@ class ExponentsFigure:
         fig = look.plot(
             f"{self.name}_aside",
             theme=self.theme,
-            x_range=FactorRange(),
+            # Room at both ends for what is written above a bar, which is wider than it.
+            x_range=FactorRange(range_padding=0.35, range_padding_units="absolute"),
             y_range=self.shares,
             height=HEIGHT,
             y_axis_type="log",
         )
         fig.sizing_mode = "fixed"
-        fig.width = 128
+        fig.width = 140
         fig.yaxis.visible = False
         fig.xgrid.visible = False
         fig.min_border_left = 10

@@ -33,9 +33,8 @@ class FacetsFigure:
         self.sources = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
         self.bad = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
         self.alone = {name: ColumnDataSource({"step": [], "value": []}) for name in names}
+        self.heights: dict[str, look.Heights] = {}
         self.figures = {name: self._build(name, steps, crosshair, pinned) for name in names}
-        self.plain = {name: fig.yaxis[0].formatter for name, fig in self.figures.items()}
-        self.powers = look.powers()
 
     def _build(self, name: str, steps: Range1d, crosshair: Span, pinned: Span) -> look.Figure:
         values = DataRange1d(range_padding=0.15, only_visible=True)
@@ -56,7 +55,9 @@ class FacetsFigure:
         dots = look.draw(fig, self.alone[name], dot)
         diamond = Scatter(**at, marker="diamond", size=7, line_color=bad, fill_color=bad)
         look.draw(fig, self.bad[name], diamond)
-        fig.add_tools(HoverTool(renderers=[line, dots], tooltips="step @step: @value{0.[0000]}"))
+        hover = HoverTool(renderers=[line, dots], tooltips="step @step: @value{value}")
+        fig.add_tools(hover)
+        self.heights[name] = look.Heights(fig, hover, "@value")
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
         return fig
 
@@ -64,10 +65,7 @@ class FacetsFigure:
         """Draw the statistics."""
         for one in scalars:
             fig = self.figures[one.name]
-            axis = fig.yaxis[0]
-            formatter = self.powers if one.logarithmic else self.plain[one.name]
-            if axis.formatter is not formatter:
-                axis.formatter = formatter
+            self.heights[one.name].show(logarithmic=one.logarithmic)
             look.fit_constant(fig, one.values, logarithmic=one.logarithmic)
             keep = thin(one.steps, [one.values], 4 * look.frame(fig)[0])
             steps, values = one.steps[keep], one.values[keep]

@@ -108,7 +108,6 @@ class LinesFigure:
         self.alone = ColumnDataSource({"step": [], "y": [], "colour": []})
         self.drawn: dict[int, Any] = {}
         """The renderer of each rank's line."""
-        self.logarithmic = False
         self._drawn_always(theme)
         self.foot = FootMarks(fig, theme)
         self.events, self.began = self.foot.events, self.foot.began
@@ -119,12 +118,11 @@ class LinesFigure:
         )  # fmt: skip
         fig.add_layout(self.label)
         self.hover: Any = HoverTool(
-            renderers=[], tooltips="$name · step @step · @$name{0.[0000]}", mode="mouse"
+            renderers=[], tooltips="$name · step @step · $snap_y{value}", mode="mouse"
         )
         fig.add_tools(self.hover)
         look.step_axis(fig, crosshair=crosshair, pinned=pinned)
-        self.plain = fig.yaxis[0].formatter
-        self.powers = look.powers()
+        self.heights = look.Heights(fig, self.hover, "$snap_y")
 
     def _drawn_always(self, theme: colours.Theme) -> None:
         """The band of all ranks, and what is drawn as points."""
@@ -144,9 +142,7 @@ class LinesFigure:
 
     def show(self, lines: Lines, *, logarithmic: bool = False) -> None:
         """Draw the lines, sending no more than the new steps where that is enough."""
-        if logarithmic != self.logarithmic:
-            self.logarithmic = logarithmic
-            self.figure.yaxis[0].formatter = self.powers if logarithmic else self.plain
+        self.heights.show(logarithmic=logarithmic)
         self.figure.yaxis[0].axis_label = look.literal(lines.name)
         data = self._data(lines, logarithmic)
         look.fit_constant(self.figure, data["low"], data["high"], logarithmic=logarithmic)

@@ -9,8 +9,10 @@ from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
+    CustomJSHover,
     CustomJSTickFormatter,
     GlyphRenderer,
+    HoverTool,
     PanTool,
     Range,
     ResetTool,
@@ -38,7 +40,22 @@ Properties = dict[str, Any]
 POWERS = """
 const digits = {"-": "⁻", ".": "·", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷",
     8: "⁸", 9: "⁹"};
-return "2" + Array.from(String(Math.round(tick * 100) / 100), (c) => digits[c]).join("");
+const apart = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 1;
+const places = Math.min(Math.max(Math.ceil(-Math.log10(apart)), 2), 12);
+return "2" + Array.from(String(Number(tick.toFixed(places))), (c) => digits[c]).join("");
+"""
+READ = """
+const number = logarithmic ? 2 ** value : value;
+const far = number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5);
+const text = far ? number.toExponential(3).replace("e+", "e") : number.toPrecision(4);
+return (logarithmic ? `${text} = 2^${value.toFixed(2)}` : text).replaceAll("-", "−");
+"""
+NUMBERS = """
+const largest = Math.max(...ticks.map(Math.abs));
+const far = largest !== 0 && (largest < 1e-3 || largest >= 1e5);
+const number = Number(tick.toPrecision(8));
+const text = far && number !== 0 ? number.toExponential().replace("e+", "e") : String(number);
+return text.replaceAll("-", "−");
 """
 
 
@@ -102,6 +119,26 @@ def draw(fig: Figure, source: ColumnDataSource, glyph: Glyph, **settings: Any) -
     return fig.add_glyph(source, glyph, **settings)
 
 
+class Heights:
+    """How the axis and the mouse tell heights: numbers, or exponents as powers of two."""
+
+    def __init__(self, fig: Figure, hover: HoverTool, told: str) -> None:
+        """Of a figure and its hover tool, in whose text `told` is the height."""
+        self.axis, self.hover, self.told = fig.yaxis[0], hover, told
+        self.logarithmic: bool | None = None
+        self.show(logarithmic=False)
+
+    def show(self, *, logarithmic: bool) -> None:
+        """Tell heights so from now on."""
+        if logarithmic == self.logarithmic:
+            return
+        self.logarithmic = logarithmic
+        self.axis.formatter = powers() if logarithmic else numbers()
+        self.hover.formatters = {
+            self.told: CustomJSHover(args={"logarithmic": logarithmic}, code=READ)
+        }
+
+
 def crosshair(theme: Theme = LIGHT) -> Span:
     """The vertical line of all figures that share it; a `Crosshair` moves it with the mouse."""
     return Span(dimension="height", line_color=theme.muted, line_width=1, line_alpha=0.6)
@@ -122,6 +159,11 @@ def pinned(theme: Theme = LIGHT) -> Span:
 def powers() -> CustomJSTickFormatter:
     """Ticks that are exponents, written as powers of two."""
     return CustomJSTickFormatter(code=POWERS)
+
+
+def numbers() -> CustomJSTickFormatter:
+    """Ticks that are numbers, with no more digits than tell them apart."""
+    return CustomJSTickFormatter(code=NUMBERS)
 
 
 def literal(name: str) -> str:

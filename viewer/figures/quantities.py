@@ -58,7 +58,7 @@ class VectorFigure:
         fig.yaxis.ticker.desired_num_ticks = 4
         fig.min_border_left = LABEL_WIDTH
         self.figure = fig
-        self.plain, self.powers = fig.yaxis[0].formatter, look.powers()
+        self.plain, self.powers = look.numbers(), look.powers()
         self.source = ColumnDataSource({"index": [], "height": [], "value": []})
         at: look.Properties = {"x": "index", "y": "height"}
         colour = colours.NORMAL

@@ -132,6 +132,7 @@ class Map:
             "legend": markup.legend(limits, logarithmic=shown.logarithmic, view=choice.view),
             "heatmap_summary": markup.summary(
                 grid.describe(shown, statistic=choice.statistic, kind=choice.kind, view=choice.view)
+                + _shared(states)
             ),
         }
         self.told.param.update(**told)
@@ -186,3 +187,14 @@ class Map:
 
     def _outline(self) -> None:
         self.heatmap.outline_site(self.session.choice.site, self.session.choice.step)
+
+
+def _shared(states: frozenset[str]) -> str:
+    """That these have one scale, and what the smaller of them needs; empty for one state."""
+    if len(states) < 2:
+        return ""
+    names = " and ".join(sorted(states))
+    return (
+        f" {names} share one scale of colours, whatever their sizes, and a folded module: one of "
+        f"the names under “Name matches”, as {max(states)}, shows it alone, on a scale of its own."
+    )

@@ -226,8 +226,9 @@ class Explorer(pn.viewable.Viewer):
     def show_grid(self, *, follow: bool = True) -> None:
         """Paint the heatmap; `follow` shows all of its steps."""
         cells = self.source.grid(
-            self.statistic.value, kind=self.kind.value, name="", view="merged", scale="",
-            steps=self.zoom, size=self.heatmap.size(),
+            self.statistic.value,
+            sites=self.source.choose(kind=self.kind.value or None, name=None, site=None),
+            view="merged", scale="", steps=self.zoom, size=self.heatmap.size(),
         )  # fmt: skip
         limits = colours.limits(cells.usual(), diverging=cells.signed, theme=self.theme)
         self.heatmap.figure.height = int(np.clip(len(cells.names) * 16, 160, 400)) + 46
@@ -250,7 +251,7 @@ class Explorer(pn.viewable.Viewer):
         self.title.object = (
             markup.selection(site, step, {"dtype": self.source.dtype(site)})
             if site
-            else markup.how_to_select(on_map=True)
+            else markup.how_to_select(on_map=True, keys=False)
         )
         if not there or step is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log2
+from operator import index
 from typing import Literal
 
 import holoviews as hv
@@ -182,6 +183,10 @@ def _spectra(
 
 
 def _spectrum(source: Source, site: str, step: int | None, view: str | int) -> Spectrum:
+    try:
+        step = None if step is None else index(step)
+    except TypeError:
+        raise SettingError(f"`step` must be a whole number, got {step!r}.") from None
     at = source.last_step(site) if step is None else step
     found = None if at is None else source.spectrum(site, at, view=view)
     if found is None:
@@ -360,6 +365,8 @@ def _outline(
     y = y / unit
     if frame.floor:
         y = np.maximum(y, frame.floor)
+    if not len(x):  # which Matplotlib's legend would not name
+        x, y = np.array([frame.start]), np.array([np.nan])
     return look.line(x, y, label, colour=slot.colour or colours.NORMAL, dims=(AXIS, height))
 
 
@@ -389,7 +396,7 @@ def edge_words(target: NumberFormat, end: str) -> str:
         "smallest normal": target.smallest_normal,
         "smallest subnormal": target.smallest_subnormal,
     }[end]
-    return f"{target.name} {end} {words.as_power(value)} = {words.number(value)}"
+    return f"{target.name} {end} {words.as_power(value)} = {words.exact(value)}"
 
 
 def _ticks(frame: Frame, names: dict[str, str]) -> list[tuple[float, str]]:
@@ -481,9 +488,10 @@ def _life(
                               colour=colour, dash=look.DASHES[name], dims=(STEP, AXIS))
                 )  # fmt: skip
     ticks = [(float(at), words.power(at)) for at in range(low, high + 1)]
+    empty = "" if (life.share > 0).any() else ": no element is in a bin"
     return look.sized(
-        hv.Overlay(parts), width=across, title=life.site, ylim=(low, high), xlabel="step",
-        ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
+        hv.Overlay(parts), width=across, title=f"{life.site}{empty}", ylim=(low, high),
+        xlabel="step", ylabel="|x|", yticks=look.sparse(ticks, 12), xlim=(grid.left, grid.right),
         entries=sum(bool(part.label) for part in parts),
     )  # fmt: skip
 

@@ -107,8 +107,7 @@ class FrameSource:
         self,
         statistic: str,
         *,
-        kind: str,
-        name: str,
+        sites: Sequence[str],
         view: str,
         scale: str,
         steps: tuple[int, int] | None,
@@ -116,7 +115,6 @@ class FrameSource:
     ) -> grid.Grid:
         """A statistic over sites and steps."""
         _merged(view)
-        sites = self.choose(kind=kind or None, name=name or None, site=None)
         ours = SCALARS.get(statistic, statistic)
         table = self.curves(statistic, sites, steps=steps, view="merged")
         there = np.stack([np.isin(table.steps, self._steps_of(site)) for site in sites])
@@ -134,7 +132,7 @@ class FrameSource:
         ends = np.append(across[1:], len(table.steps)) - 1
         found = Heatmap(
             statistic=ours,
-            kind=kind,
+            kind=sites[0].partition(":")[0],
             view="merged",
             values=pooled(worst, table.values.T.astype(np.float32)),
             nonfinite=pooled(np.logical_or, bad),

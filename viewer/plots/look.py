@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def sized(
         "fontsize": SMALL,
         "legend_opts": KEY | {"ncol": 1 if entries <= 3 else width // KEY_WIDTH},
         "legend_position": "inner",  # whose place is that of the options
-        "hooks": [_titled_above],
+        "hooks": [_titled_above, partial(_shaped, width / height)],
     }
     pixels = {
         "width": width,
@@ -143,6 +144,14 @@ def bar_beside(plot: Any, _: object) -> None:
 
 
 # `Any`: HoloViews' own plot.
+def _shaped(ratio: float, plot: Any, _: object) -> None:
+    """Keep the frame's shape; HoloViews takes it for one of units, flat on a logarithmic axis."""
+    axis = plot.handles["axis"]
+    axis.set_aspect("auto")
+    axis.set_box_aspect(1 / ratio)
+
+
+# `Any`: HoloViews' own plot.
 def _filling(plot: Any, _: object) -> None:
     """Fill the place in a Layout, so that the steps of one column stand above each other."""
     plot.handles["axis"].set_aspect("auto")
@@ -163,10 +172,49 @@ def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WI
     parts = [one if isinstance(one, hv.Empty) else styled(one, mpl=filling) for one in plots]
     layout = hv.Layout(parts).cols(columns)
     room = {
-        "sublabel_format": "", "vspace": 0.4, "hspace": 0.2, "aspect_weight": 1,
+        "sublabel_format": "", "vspace": _between(parts), "hspace": 0.2, "aspect_weight": 1,
         "fig_inches": (columns * width / 100, None),
     }  # fmt: skip
     return styled(layout, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
+
+
+def arranged(plot: Plot) -> Plot:
+    """A Layout of our plots that was put together with `+`, with the room that ours have."""
+    if not isinstance(plot, hv.Layout) or "vspace" in _mpl_options(plot):
+        return plot
+    parts = [*plot]
+    options = [_mpl_options(one) for one in parts if isinstance(one, hv.Overlay)]
+    sizes = [one["fig_inches"] for one in options if "fig_inches" in one]
+    if len(sizes) < len(parts):
+        return plot
+    columns: int = plot._max_cols  # pyright: ignore[reportPrivateUsage]
+    return facets(parts, columns=columns, shared=False, width=round(100 * max(w for w, _ in sizes)))
+
+
+# `Any`: options, of many types.
+def _mpl_options(plot: Plot) -> dict[str, Any]:
+    if "matplotlib" not in hv.Store.loaded_backends():
+        return {}
+    return hv.Store.lookup_options("matplotlib", plot, "plot").kwargs
+
+
+def _between(parts: Sequence[Plot]) -> float:
+    """What Matplotlib writes between frames, as a share of their mean height.
+
+    That is the axis of the upper one, and title and legend of the lower.
+    """
+    rows, heights = [0], list[float]()
+    for one in parts:
+        options = _mpl_options(one)
+        if "legend_opts" in options:
+            heights.append(options["fig_inches"][1])
+            names = {part.label for part in one if part.label} if options["show_legend"] else ()
+            rows.append(-(-len(names) // options["legend_opts"]["ncol"]))
+    if not heights:
+        return 0.4
+    # A row twice: where names stand beside them, frames are lower than was asked for.
+    inches = 0.77 + max(rows) * 3 * SMALL["legend"] / 72
+    return max(0.4, inches * len(heights) / sum(heights))
 
 
 def line(

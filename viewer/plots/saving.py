@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ...sketch.errors import SettingError
 from ...sketch.writing import writing
 from ..offline import embedded, scripts
 from .formats import MOST_LINES
+from .look import arranged
 
 if TYPE_CHECKING:
     from .look import Plot
@@ -61,8 +63,10 @@ def save(plot: Plot, path: str | Path) -> Path:
             "sites or formats, or save as .html."
         )
     else:
-        with writing(path):
-            hv.save(plot, path, fmt=ending[1:], backend="matplotlib", dpi=DPI)
+        with writing(path), warnings.catch_warnings():
+            # HoloViews looks for the extremes of an image, and there may be no number in it.
+            warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
+            hv.save(arranged(plot), path, fmt=ending[1:], backend="matplotlib", dpi=DPI)
     return path
 
 

@@ -20,7 +20,7 @@ from . import look
 from .exponents import MOST, chosen
 from .opening import naming, source_of, sources_of
 from .source import Data, Many, Source, Training, one_kind, run_of
-from .training import STEP, alongside, beneath, of_runs, ranks_drawn
+from .training import STEP, alongside, around, beneath, of_runs, ranks_drawn, spanning
 
 Style = Literal["line", "points", "both"]
 Facet = Literal["site", "kind", "statistic", ""]
@@ -110,11 +110,12 @@ def scalar_lines(
         with naming(run):
             whose[run] = chosen(source, site, kind, name, most)
     if ranks:
-        plots = [
+        found = [
             _rank_lines(data, wanted, one, steps, logarithmic)
             for sites in whose.values()
             for one in sites
         ]
+        plots, ends = [plot for plot, _ in found], around([kept for _, kept in found])
     else:
         lines = [
             line
@@ -122,11 +123,15 @@ def scalar_lines(
             for run, sites in whose.items()
             for line in _lines(run, sources[run].curves(one, sites, steps=steps, view=view), sites)
         ]
+        ends = around([line.steps for line in lines])
         plots = _facets(lines, facet, style=style, logarithmic=logarithmic)
+    plots = [look.styled(one, xlim=ends or (None, None)) for one in plots]
     plot = look.facets(plots, columns=columns, shared=True)
     if isinstance(training, str) and training and len(sources) > 1:
-        return beneath(plot, [of_runs(sources, training, steps)])
-    return alongside(plot, next(iter(sources.values())), training, steps=steps)
+        return beneath(
+            plot, [look.styled(of_runs(sources, training, steps), xlim=ends or (None, None))]
+        )
+    return alongside(plot, next(iter(sources.values())), training, steps=steps, ends=ends)
 
 
 def _lines(run: str, found: Curves, sites: Sequence[str]) -> list[Line]:
@@ -183,12 +188,15 @@ def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool)
     parts += look.turns(turns)
     if len(sites) == 1:
         title = sites[0]
+    heights = np.concatenate([line.values for line in lines])
+    heights = np.abs(heights) if logarithmic else heights
     return look.sized(
         hv.Overlay(parts),
         title=title or ", ".join(statistics),
         xlabel=look.steps_label(turns),
         ylabel=value.name,
         logy=logarithmic,
+        ylim=spanning(heights, heights),
         entries=len({part.label for part in parts if part.label}),
     )
 
@@ -234,8 +242,8 @@ def _rank_lines(
     site: str,
     steps: tuple[int, int] | None,
     logarithmic: bool,
-) -> look.Plot:
-    """A line for each rank."""
+) -> tuple[look.Plot, NDArray[np.int64]]:
+    """A line for each rank, and the steps that it is drawn at."""
     if len(statistics) != 1:
         raise SettingError(f"`ranks` draws one statistic, got {', '.join(statistics)}.")
     if isinstance(data, Mapping):
@@ -251,12 +259,24 @@ def _rank_lines(
     # More than there are colours are told apart by nothing but the worst.
     few = len(found.drawn) <= len(OTHER_RANKS) + 1
     parts = ranks_drawn(found, kept, value, quiet=OTHER_RANKS if few else (colours.RANK,))
-    title = f"{site}: {found.why}" if found.why else site
+    why = _since(found, found.steps[kept]) or found.why
     turns = [one for one in found.turns if one[0] in found.steps[kept]]
-    return look.sized(
-        hv.Overlay([*parts, *look.turns(turns)]), title=title, xlabel=look.steps_label(turns),
-        ylabel=statistic, logy=logarithmic, entries=min(len(parts), 8),
+    plot = look.sized(
+        hv.Overlay([*parts, *look.turns(turns)]), title=f"{site}: {why}" if why else site,
+        xlabel=look.steps_label(turns), ylabel=statistic, logy=logarithmic,
+        entries=min(len({part.label for part in parts}), 8),
     )  # fmt: skip
+    return plot, found.steps[kept]
+
+
+def _since(lines: series.Lines, steps: NDArray[np.int64]) -> str:
+    """From which step to which the rank to look at is not finite; empty where it is."""
+    bad = np.intersect1d([at for at, rank in lines.bad if rank == lines.worst], steps)
+    seen = lines.steps[np.isfinite(lines.high)]
+    if not bad.size:
+        return ""
+    end = int(max(bad[-1], *seen[-1:]))
+    return f"rank {lines.worst} not finite {words.span(int(bad[0]), int(bad[-1]), end)}"
 
 
 def _step_to_judge(lines: series.Lines, steps: NDArray[np.int64]) -> int | None:
@@ -289,7 +309,8 @@ def scalar_heatmap(
     """A statistic of all sites of a kind over steps, sites in the order of execution.
 
     Magenta is what is not finite, hatched what was not observed, and the colours of the rest lie
-    between quantiles. A plot for each kind.
+    between quantiles. A plot for each kind, and of the optimizer for each state: some are squares
+    of others.
 
     Args:
         data: a run, or a LogFrame.
@@ -311,12 +332,11 @@ def scalar_heatmap(
     across = look.WIDE if columns == 1 else look.WIDTH
     plots: list[look.Plot] = []
     ends = None
-    for one in _kinds(source, kind, name):
+    for what, sites in _pictured(source, kind, name).items():
         found = source.grid(
-            statistic, kind=one, name=name, view=str(view), scale=scale, steps=steps,
-            size=(width, height),
-        )  # fmt: skip
-        title = f"{statistic} of {one.replace('_', ' ')}s, {words.view_name(str(view))}"
+            statistic, sites=sites, view=str(view), scale=scale, steps=steps, size=(width, height)
+        )
+        title = f"{statistic} of {what}, {words.view_name(str(view))}"
         limits = colours.limits(found.usual(), diverging=found.signed)
         unit = f"log2 {statistic}" if found.logarithmic else statistic
         plots.append(picture(found, limits, unit=unit, title=title, across=across))
@@ -335,13 +355,26 @@ def _kinds(source: Source, kind: Many, name: str) -> list[str]:
     return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
+def _pictured(source: Source, kind: Many, name: str) -> dict[str, list[str]]:
+    """The sites of each picture, by what they are: those of a kind, or of a state of it."""
+    found: dict[str, list[str]] = {}
+    for one in _kinds(source, kind, name):
+        of = f"{one.replace('_', ' ')}s"
+        for site in source.choose(kind=one or None, name=name or None, site=None):
+            state = ""
+            if one == "optimizer_state" and "[" in site:
+                state = site.rpartition("[")[2].partition("]")[0]
+            found.setdefault(f"{of} {state}" if state else of, []).append(site)
+    if not found:
+        raise SettingError("No site has been recorded yet.")
+    return found
+
+
 def picture(
     cells: grid.Grid, limits: colours.Limits, *, unit: str, title: str, across: int = look.WIDE
 ) -> look.Plot:
     """A grid as a picture: shades, what has none, and a hatch where nothing was observed."""
     rows = len(cells.names)
-    if not rows:
-        raise SettingError("No site has been recorded yet.")
     if not cells.first.size:
         raise SettingError(f"There is nothing to draw of {title} in these steps.")
     # Dimensions of its own: HoloViews gives those of one label one range in all plots.
@@ -353,9 +386,9 @@ def picture(
     shades = look.styled(
         hv.Image(cells.shade, bounds=bounds, kdims=[STEP, row], vdims=[shade]),
         bokeh={"tools": [tips]},
-        mpl={"hooks": [look.bar_beside]},
+        mpl={"hooks": [look.bar_beside] * limits.shading},
         cmap=limits.palette,
-        colorbar=True,
+        colorbar=limits.shading,
         clabel=unit,
     )
     hatch = look.hatch(cells.left, 0.0, cells.right, float(rows), (STEP, row))

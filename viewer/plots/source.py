@@ -78,14 +78,13 @@ class Source(Protocol):
         self,
         statistic: str,
         *,
-        kind: str,
-        name: str,
+        sites: Sequence[str],
         view: str,
         scale: str,
         steps: tuple[int, int] | None,
         size: tuple[int, int],
     ) -> Grid:
-        """A statistic over sites and steps, at most width x height cells."""
+        """A statistic over these sites and steps, at most width x height cells."""
         ...
 
     def spectrum(self, site: str, step: int, *, view: View) -> Spectrum | None:

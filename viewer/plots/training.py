@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import holoviews as hv
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...sketch.errors import SettingError
 from .. import series
 from ..figures import colours
+from ..figures.lines import lonely
 from . import look
 
 if TYPE_CHECKING:
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
 STEP = hv.Dimension("step")
 HEIGHT = 190
 """Pixels."""
+
+
+def around(steps: Sequence[NDArray[np.int64]]) -> tuple[float, float] | None:
+    """Where an axis of these steps ends: each in the middle of its place, the only one, too."""
+    known = np.concatenate(steps)
+    return (float(known.min()) - 0.5, float(known.max()) + 0.5) if known.size else None
 
 
 def alongside(
@@ -87,7 +95,7 @@ def of_runs(
         low, high = [*low, *lines.low[kept]], [*high, *lines.high[kept]]
     return look.sized(
         hv.Overlay(parts), height=HEIGHT, ylabel=training, title=training, xlabel="step",
-        ylim=_around(np.array(low), np.array(high)), entries=len(sources),
+        ylim=spanning(np.array(low), np.array(high)), entries=len(sources),
     )  # fmt: skip
 
 
@@ -160,12 +168,12 @@ def _training(
     return look.sized(
         hv.Overlay(parts), width=width, height=HEIGHT, ylabel=lines.name,
         title=lines.name,
-        xlabel=look.steps_label(turns), xlim=(None, None) if ends is None else ends,
-        ylim=_around(lines.low[kept], lines.high[kept]),
+        xlabel=look.steps_label(turns), xlim=ends or around([lines.steps[kept]]) or (None, None),
+        ylim=spanning(lines.low[kept], lines.high[kept]),
     )  # fmt: skip
 
 
-def _around(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
+def spanning(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
     """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2."""
     known = np.concatenate([low, high])
     known = known[np.isfinite(known)]
@@ -201,10 +209,14 @@ def ranks_drawn(
     for place, rank in enumerate(lines.drawn):
         worst = rank == lines.worst
         colour = colours.WORST if worst else quiet[place % len(quiet)]
+        heights, label = lines.values[rank][kept], f"rank {rank}"
         parts.append(
-            look.line(steps, lines.values[rank][kept], f"rank {rank}", colour=colour,
-                      dims=(STEP, value), heavy=worst)
-        )  # fmt: skip
+            look.line(steps, heights, label, colour=colour, dims=(STEP, value), heavy=worst)
+        )
+        if len(alone := lonely(heights)):  # of which no line is drawn
+            parts.append(
+                look.dots(steps[alone], heights[alone], label, colour=colour, dims=(STEP, value))
+            )
     bad = [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]
     if bad:
         heights = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rankscope.store import open_run
@@ -72,6 +73,29 @@ def test_the_line_under_the_mouse_snaps_to_steps_and_asks_the_server_nothing(
     page.page.keyboard.press("Enter")
     page.sees("What is wrong")
     assert page.page.locator("#readout").text_content() == ""
+
+
+TICKS = """([name, ...ticks]) => {
+  const view = [...Bokeh.index.query((view) => view.model.name === name)][0];
+  return view.model.left[0].formatter.doFormat(ticks, {loc: 0});
+}"""
+
+
+def test_heights_are_told_as_numbers_and_ticks_apart(visit: Callable, broken_job: Path) -> None:
+    page, site = visit(), "activation:blocks.2.mlp.act"
+    page.open(f"?page=map&site={site}&step=20")
+    rms = float(open_run(broken_job).scalar("rms", sites=[site], steps=20, view=0).item())
+
+    page.page.mouse.move(*page.at("ranks", 20, np.log2(rms)))
+
+    page.sees(f"step 20 · {rms:#.4g} = 2^".replace("-", "−"))
+    ticks = [-3.2805, -3.28, -3.2795, -3.279]
+    told = page.page.evaluate(TICKS, ["ranks", *ticks])
+    assert told == ["2⁻³·²⁸⁰⁵", "2⁻³·²⁸", "2⁻³·²⁷⁹⁵", "2⁻³·²⁷⁹"]
+    assert page.page.evaluate(TICKS, ["ranks", -0.5, 0, 0.5]) == ["2⁻⁰·⁵", "2⁰", "2⁰·⁵"]
+    large = page.page.evaluate(TICKS, ["training", 0, 1e5, 2.5e5])
+    assert large == ["0", "1e5", "2.5e5"]
+    assert page.page.evaluate(TICKS, ["training", 0.9, 1, 1.1]) == ["0.9", "1", "1.1"]
 
 
 def test_what_is_not_finite_is_magenta_on_the_screen(visit: Callable) -> None:

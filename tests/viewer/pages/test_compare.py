@@ -57,6 +57,21 @@ def test_the_picture_shows_the_ratio_where_they_part(
     assert (page.session.choice.site, page.session.choice.step) == (SITE, 7)
 
 
+def test_where_they_part_by_what_is_not_finite_it_says_so(
+    new_job: Callable, open_page: Callable
+) -> None:
+    one, other = new_job("one", bad_step=None), new_job("other", bad_step=None)
+    one.commit(range(12))
+    other.commit(range(12), spike={(step, SITE): np.nan for step in range(7, 12)})
+
+    page: Compare = open_page(one.path, beside=other.path, page="compare", kind="activation")
+
+    answer, summary = plain(page.told.answer), plain(page.told.summary)
+    assert f"Numbers part in step 7 at {SITE}: non-finite elements 0 against " in answer
+    assert "other non-finite elements from step 7" in plain(page.told.sites)
+    assert "non-finite values in 1 row, from step 7; where rms is finite it is " in summary
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folders(
     two_jobs: tuple[Path, Path], open_page: Callable
 ) -> None:

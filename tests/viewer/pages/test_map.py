@@ -631,6 +631,36 @@ def test_a_state_of_the_optimizer_has_a_scale_of_its_own(states: Path, open_page
     assert (page.heatmap.mapper.low, page.heatmap.mapper.high) == both
 
 
+def test_that_states_of_the_optimizer_share_a_scale_is_said(
+    states: Path, open_page: Callable
+) -> None:
+    page = open_page(states, kind="optimizer_state", fold="0")
+    said = "exp_avg and exp_avg_sq share one scale of colours"
+    assert said in plain(page.told.heatmap_summary)
+
+    page.session.choice.pattern = "exp_avg_sq"
+
+    assert said not in plain(page.told.heatmap_summary)
+
+
+def test_where_nothing_is_finite_there_is_no_ramp_and_what_comes_later_sets_its_own(
+    new_job: Callable, open_page: Callable
+) -> None:
+    job = new_job(bad_step=None)
+    site = "activation:blocks.0.mlp.up"
+    job.commit(range(2), spike={(step, site): np.nan for step in range(2)})
+    page = open_page(job.path, kind="activation", pattern=r"^blocks\.0\.mlp\.up$")
+    assert 'class="ramp"' not in page.told.legend
+
+    job.commit(range(2, 4))
+    page.session.follower.look()
+    page.show()
+
+    rms = np.log2(open_run(job.path).scalar("rms", sites=[site], steps=(2, 3)).values)
+    assert 'class="ramp"' in page.told.legend
+    assert page.heatmap.mapper.high == pytest.approx(float(rms.max()), abs=0.6)
+
+
 def test_one_state_is_named_in_the_title_and_not_beside_each_row(
     states: Path, open_page: Callable
 ) -> None:
