@@ -138,7 +138,7 @@ def _stored_lines(one: Finding) -> Iterator[str]:
     stored = one.stored
     columns = {"step": [str(at.step) for at in stored.moments]}
     columns["rms"] = [_number(at.rms) for at in stored.moments]
-    if any(at.blamed_rms is not None for at in stored.moments):
+    if any(at.peers_rms is not None for at in stored.moments):
         of_rank = f"rms, rank {one.ranks[0].rank}"
         columns[of_rank] = [_number(at.blamed_rms) for at in stored.moments]
         columns["its peers"] = [_number(at.peers_rms) for at in stored.moments]
@@ -153,7 +153,7 @@ def _stored_lines(one: Finding) -> Iterator[str]:
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "not seen"
+        return "no number"
     return f"{int(value):,}" if value.is_integer() and abs(value) < 1e9 else f"{value:.3g}"
 
 

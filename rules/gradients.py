@@ -73,8 +73,8 @@ def _growth(seen: Seen, memory: Memory, rows: Rows, *, young: float) -> Verdict 
         risen, records = float(rise[sites[row]]), float(count[sites[row]] - at_rise[sites[row]])
         since = _began(risen, seen.record.step, records, float(value[row]))
         text = (
-            f"The rms of {info.label} is {rms[row]:.3g}, {figures(2 ** value[row])} times the "
-            f"largest of the records before ({was:.3g})."
+            f"The rms of {info.label} is {rms[row]:.3g} in step {seen.record.step}, "
+            f"{figures(2 ** value[row])} times the largest of the records before ({was:.3g})."
         )
         ranks = seen.worst_rank(row, "rms") if info.kind == "activation" else ()
         evidence = {"rms": float(rms[row]), "before": was}

@@ -167,7 +167,7 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     def tell(row: int) -> Told:
         text = (
             f"Steps change {seen.site(row).label} by about {value[row]:.0%} of its size each: most "
-            "runs train with 0.01 % to 1 %."
+            "runs train with 0.01% to 1%."
         )
         return Told(text=text, evidence={"ratio": float(value[row]), "l2": float(norm[row])})
 

@@ -186,7 +186,7 @@ def _moments(one: Finding, *, unfolded: bool) -> str:
         return ""
     heads = ["step", "rms"]
     columns = [[str(at.step) for at in moments], [_seen(at.rms) for at in moments]]
-    if any(at.blamed_rms is not None for at in moments):
+    if any(at.peers_rms is not None for at in moments):
         heads += [f"rms on rank {one.ranks[0].rank}", "median of its peers"]
         columns += [[_seen(at.blamed_rms) for at in moments]]
         columns += [[_seen(at.peers_rms) for at in moments]]
@@ -199,7 +199,7 @@ def _moments(one: Finding, *, unfolded: bool) -> str:
 
 
 def _seen(value: float | None) -> str:
-    return "not seen" if value is None else _number(value)
+    return "no number" if value is None else _number(value)
 
 
 def _number(value: float) -> str:
