@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 NOTICE_STEPS = 8
 """Agents hear some steps before of a change, so that most ranks begin it in the same."""
+AGAIN = "had not said goodbye when the run was started again"
+"""Why ranks of the start before are told as lost."""
 RECALLED, RECALLED_ROWS = 64, 1 << 15
 """Records that rules are shown again when an attempt goes on after a restart, and rows of these."""
 
@@ -145,7 +147,7 @@ class Attempt:
         """Go on where an earlier collector was, whose last record of it was of this step."""
         meta, joiner = self._writer.catalog.meta, self.joiner
         before = meta.attempts[self.number]
-        lost = self._lost_before() if before.ranks else {}
+        lost = lost_of(self._writer, self.number) if before.ranks else {}
         joiner.ranks.recall(lost=lost, left=before.left, step=last_step or 0)
         if last_step is not None:
             self._recall_records()
@@ -162,14 +164,14 @@ class Attempt:
             text = "Rules remember nothing of run %r from before: %r"
             logger.warning(text, self._writer.run, error)
 
-    def _lost_before(self) -> dict[int, int]:
-        """By rank that is told as lost the step in which it was seen last."""
-        try:
-            return self._writer.lost(self.number)
-        except Exception as error:  # whatever the store's engine raises: no frame waits for it
-            text = "Who was lost of run %r before is not known: %r"
-            logger.warning(text, self._writer.run, error)
-            return {}
+
+def lost_of(writer: RunWriter, attempt: int) -> dict[int, int]:
+    """By rank that is told as lost the step in which it was seen last, as far as it is stored."""
+    try:
+        return writer.lost(attempt)
+    except Exception as error:  # whatever the store's engine raises: no frame waits for it
+        logger.warning("Who was lost of run %r before is not known: %r", writer.run, error)
+        return {}
 
 
 def _stretch(control: Control) -> int:

@@ -5,8 +5,8 @@ Pure. The verdicts are made here, since only a merge sees the ranks; the watch t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..merge.merging import Divergence, Merged
 from ..rules.exact import COPIES, SUMS
 from ..rules.rule import Rule, Told, Verdict
 from ..sketch.conservation import LEAST, NO_FACTOR
+from ..sketch.derive import MAIN
 from ..sketch.labels import rank_words
 from ..sketch.table import Floats
 from ..store.record import SiteInfo
@@ -30,6 +31,9 @@ REDUCED = "weight_gradient"
 SUMMED = "activation", "input_gradient"
 """What tensor parallelism adds up in the forward, and in the backward."""
 WHOLE = "the sum of what its ranks had to add up"
+NONFINITE = MAIN.index("nonfinite")
+MOST_PIECES = 4
+"""Of a tensor in pieces, the pieces that a sentence names."""
 
 
 @dataclass(slots=True)
@@ -103,24 +107,30 @@ class Exact:
         found = _Entries()
         if merged.observed.is_of_several and len(merged.sites):
             found.add(-1, 0.0, 0.0, lambda: Told(text=""))  # copies were looked at
-        differing = {one.site: one for one in merged.divergences}
+        differing = dict[int, list[Divergence]]()
+        for one in merged.divergences:  # of a tensor in pieces there may be one a piece
+            differing.setdefault(one.site, []).append(_with_odd(one, merged))
         settled = {site for rule, site in firing if rule == COPIES.name}
         if settled:
             settled &= set(merged.sites[merged.table.has_checksum()].tolist())
         for site in sorted(settled | differing.keys()):
             if not self._may_compare(site, merged):
                 continue
-            one = differing.get(site)
-            blamed = () if one is None else one.odd or one.ranks
-            share = 0.0 if one is None else len(blamed) / len(one.ranks)
-            found.add(site, share, 0.0, lambda site=site, one=one: self._tell_copies(site, one))
+            pieces = differing.get(site, [])
+            share = len(_blamed(pieces)) / max(1, sum(len(one.ranks) for one in pieces))
+            found.add(site, share, 0.0, lambda site=site, of=pieces: self._tell_copies(site, of))
         return found.verdict()
 
-    def _tell_copies(self, site: int, found: Divergence | None) -> Told:
-        if found is None:
+    def _tell_copies(self, site: int, pieces: Sequence[Divergence]) -> Told:
+        if not pieces:
             return Told(text="")
-        text = f"Copies of {self.site(site).label} differ between ranks: {verdict(found)}."
-        return Told(text=text, ranks=found.odd or found.ranks)
+        # Those of which the odd ones are known say most.
+        several = sorted(pieces, key=lambda one: not one.odd)
+        words = "; ".join(map(verdict, several[:MOST_PIECES]))
+        text = f"Copies of {self.site(site).label} differ between ranks: {words}"
+        more = len(several) - MOST_PIECES
+        rest = f"; and so on, of {more} more of its pieces" if more > 0 else ""
+        return Told(text=f"{text}{rest}.", ranks=_blamed(pieces))
 
     def _may_compare(self, site: int, merged: Merged) -> bool:
         """Whether copies of a site must be equal."""
@@ -206,6 +216,22 @@ NONE = (
     "were not reduced, or changed between the reduction and the optimizer's step. If that is "
     "meant: observe(…, unchecked='weight_gradient')."
 )
+
+
+def _with_odd(found: Divergence, merged: Merged) -> Divergence:
+    """Where no value has a majority, those are odd that alone hold what is not finite."""
+    place = int(np.searchsorted(merged.sites, found.site))
+    known = {rank: merged.by_rank[rank][place] for rank in found.ranks if rank in merged.by_rank}
+    bad = tuple(rank for rank, numbers in known.items() if numbers[NONFINITE] > 0)
+    if found.odd or not bad or len(bad) == len(found.ranks) or len(known) < len(found.ranks):
+        return found
+    return replace(found, odd=bad)
+
+
+def _blamed(pieces: Sequence[Divergence]) -> tuple[int, ...]:
+    """The odd ranks, as far as they are known; of no piece, then all that hold one."""
+    odd = {rank for one in pieces for rank in one.odd}
+    return tuple(sorted(odd or {rank for one in pieces for rank in one.ranks}))
 
 
 def verdict(found: Divergence) -> str:

@@ -34,7 +34,7 @@ from ..wire.messages import (
     Schema,
     State,
 )
-from .attempt import Attempt
+from .attempt import AGAIN, Attempt, lost_of
 from .commits import Commits
 from .cursor import Cursor
 from .joiner import UNREADABLE, Batch, Joiner
@@ -124,6 +124,8 @@ class Run:
         if refusal:
             return refusal
         self._catalog.attempt_of(hello.launch)
+        if is_new and number:
+            self._lose_those_of(number - 1)
         attempt = self._attempts.get(number) or self._begin(number, hello.world_size, mesh, now)
         stream = self.streams.get(hello.stream)
         if stream is None:
@@ -460,6 +462,23 @@ class Run:
             last_step=newest[1] if newest and newest[0] == number else None,
         )
         return attempt
+
+    def _lose_those_of(self, number: int) -> None:
+        """Tell as lost who has not left a start that is over, if nobody else can tell it.
+
+        That is where its collector was killed, too, as when a machine goes down.
+        """
+        before = self._catalog.meta.attempts[number]
+        if number in self._attempts:  # its joiner tells it, once they have been silent for long
+            return
+        step = self._newest[1] if self._newest and self._newest[0] == number else 0
+        gone = {*before.left, *lost_of(self._writer, number)}
+        words = f"{AGAIN}; its last step that is stored is {step}."
+        for rank in sorted({info.rank for info in before.ranks} - gone):
+            text = f"Rank {rank} {words}"
+            lost = Event(kind="rank-lost", attempt=number, rank=rank, step=step, text=text)
+            self._ready = self._ready or Batch()
+            self._ready.events.append(self._dated(lost))
 
     def _joiner_of(self, stream: Stream) -> Joiner:
         return self._attempts[stream.attempt].joiner

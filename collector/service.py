@@ -17,6 +17,7 @@ from ..wire.address import parse_address
 from ..wire.keys import CollectorKeys
 from ..wire.listener import Listener
 from ..wire.memory import resident_bytes, trim
+from .attempt import AGAIN
 from .health import Health, pipeline_of
 from .session import Collector, CollectorStatistics
 from .settings import CollectorSettings
@@ -37,7 +38,6 @@ STAY_S = 0.5
 """When all is done, an agent that has lost its connection may still come back for its answer."""
 DRAIN_S = 2.0
 """When it is told to end, open records wait so long for their last ranks."""
-AGAIN = "had not said goodbye when the run was started again"
 STOPPED = "had not said goodbye when the collector was stopped, and was not connected"
 """Why ranks are told as lost."""
 

@@ -347,7 +347,8 @@ class Collector:
         if self._is_sealed:
             return "full", "This collector is about to end.", 1.0
         if not hello.protocol_min <= PROTOCOL <= hello.protocol_max:
-            theirs = f"{hello.protocol_min} to {hello.protocol_max}"
+            newest = hello.protocol_max
+            theirs = f"{hello.protocol_min} to {newest}" if hello.protocol_min < newest else newest
             text = f"This collector speaks protocol {PROTOCOL}, the agent {theirs}: update one."
             return "protocol", text, None
         if not RUN_NAME.fullmatch(hello.run):

@@ -173,7 +173,8 @@ class ParallelHooks:
         """Look at the parameters of a unit whenever FSDP2 has gathered them.
 
         That is when its forward begins, where FSDP2's hook on the unit is the first, and this one
-        the last; and when the first gradient of one of them comes.
+        the last; and when the first gradient of one of them comes. Where it was observed only after
+        its forward had begun, as by `rankscope run`, that is when this ends, before FSDP2's hook.
         """
 
         def begins(*_: Any) -> None:
@@ -186,6 +187,7 @@ class ParallelHooks:
             self._are_gathered(unit, held, FOR_BACKWARD, gradient_comes)
 
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
+        self._handles.append(unit.register_forward_hook(Hook(begins), prepend=True))
 
     @eager
     def _are_gathered(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -404,6 +405,58 @@ def test_copies_that_differ_are_one_alert_until_they_are_equal(ranks: Ranks) -> 
     assert begun.text == (
         "Copies of weight:fc differ between ranks: ranks 0, 1 hold them, and none has a majority."
     )
+
+
+def test_of_two_copies_the_one_that_is_not_finite_is_the_odd_one(ranks: Ranks) -> None:
+    joiner = new_joiner(0, 2, JoinerSettings(rules=RuleBook(rules=())))
+    for rank, last in zip(ranks(2), (1.0, np.nan), strict=True):
+        frame = rank.frame(1, 1.0, np.array([1.0, last]))
+        joiner.feed(rank.rank, rank.stream, frame, rank.layout, 0.0)
+    [alert] = joiner.tick(0.1, 0).alerts
+
+    assert (alert.ranks, alert.undetermined) == ((1,), False)
+    assert alert.text == (
+        "Copies of weight:fc differ between ranks: of ranks 0, 1 the odd one is 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "odd", "undetermined", "text"),
+    [
+        (
+            (1.0, np.nan, 1.0, np.inf),
+            (1, 3),
+            False,
+            "of ranks 0, 1 the odd one is 1; of ranks 2, 3 the odd one is 3",
+        ),
+        (
+            (1.0, 2.0, 1.0, np.inf),
+            (3,),
+            False,
+            "of ranks 2, 3 the odd one is 3; ranks 0, 1 hold them, and none has a majority",
+        ),
+        (
+            (1.0, 2.0, 1.0, 3.0),
+            (0, 1, 2, 3),
+            True,
+            "ranks 0, 1 hold them, and none has a majority; "
+            "ranks 2, 3 hold them, and none has a majority",
+        ),
+    ],
+)
+def test_of_a_tensor_in_pieces_all_pieces_whose_copies_differ_are_told(
+    last: tuple[float, ...], odd: tuple[int, ...], undetermined: bool, text: str
+) -> None:
+    joiner = new_joiner(0, 4, JoinerSettings(rules=RuleBook(rules=())))
+    site = Site(kind="activation", name="fc", placement={"dp": "shard", "tp": "replicate"})
+    for number, value in enumerate(last):
+        rank = Rank(number, {"dp": (2, number // 2), "tp": (2, number % 2)}, [site])
+        frame = rank.frame(1, np.array([1.0, value]))
+        joiner.feed(number, rank.stream, frame, rank.layout, 0.0)
+    [alert] = joiner.tick(0.1, 0).alerts
+
+    assert (alert.ranks, alert.undetermined) == (odd, undetermined)
+    assert alert.text == f"Copies of activation:fc differ between ranks: {text}."
 
 
 def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> None:

@@ -115,6 +115,40 @@ def test_what_goes_on_is_told_once_however_often_the_collector_is_killed(tmp_pat
     assert len(run.events().query("kind == 'report'")) == 2 * 15
 
 
+def test_when_a_job_and_its_collector_were_killed_the_next_start_tells_it(tmp_path: Path) -> None:
+    for launch, first, end in (("one", 0, 5), ("two", 3, 7), ("three", 6, 9)):
+        process, address = start_collector(tmp_path, "--until-done")
+        boxes = [
+            outbox(address, rank, 2, launch=launch, stream=f"{launch}-{rank}") for rank in range(2)
+        ]
+        for box in boxes:
+            send(box, range(first, end))
+        if launch == "three":
+            assert close_all(boxes) == [True] * 2
+            assert process.wait(20) == 0
+        else:  # nobody says goodbye
+            wait_until(lambda boxes=boxes: sum(map(pending, boxes)) == 0)
+            process.kill()
+            close_all(boxes, timeout_s=0)
+        process.communicate()
+    run = open_run(tmp_path / "demo")
+
+    assert run.ending.text == (
+        "finished; attempt 0: ranks lost: 0, 1 (last seen in step 4); "
+        "attempt 1: ranks lost: 0, 1 (last seen in step 6)"
+    )
+    told = run.events().query("kind == 'rank-lost'")
+    assert told[["attempt", "rank", "step"]].values.tolist() == [
+        *([0, 0, 4], [0, 1, 4]),
+        *([1, 0, 6], [1, 1, 6]),
+    ]
+    assert told["text"].iloc[-1] == (
+        "Rank 1 had not said goodbye when the run was started again; its last step that is stored "
+        "is 6."
+    )
+    assert run.records()["step"].tolist() == [*range(9)]
+
+
 def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     process, address = start_collector(
         tmp_path, "--until-done", "--deadline", "3", "--lost-after", "1"

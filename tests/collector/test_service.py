@@ -236,6 +236,7 @@ def test_strangers_do_not_disturb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ("change", "code", "text"),
     [
         ({"protocol_min": 8, "protocol_max": 9}, "protocol", "speaks protocol 5, the agent 8 to 9"),
+        ({"protocol_min": 4, "protocol_max": 4}, "protocol", "protocol 5, the agent 4: update one"),
         ({"run": "../up"}, "run", "A run's name is letters"),
         ({"run": "a/b"}, "run", "A run's name is letters"),
         ({"run": ".hidden"}, "run", "A run's name is letters"),

@@ -16,6 +16,7 @@ if sys.argv[1] == "after_a_look":
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 
 def small() -> nn.Sequential:
@@ -128,6 +129,23 @@ def ranks() -> None:
     dist.init_process_group("gloo")
     train(nn.parallel.DistributedDataParallel(small()))
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def shards() -> None:
+    """FSDP2, of which the root holds parameters of its own; all steps are alike."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = small()
+    fully_shard(model[0])
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for _ in range(3):
+        torch.manual_seed(dist.get_rank())
+        for _ in range(2):
+            model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
     dist.destroy_process_group()
 
 

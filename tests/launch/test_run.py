@@ -194,6 +194,17 @@ def test_all_ranks_find_the_same_models_and_optimizers(tmp_path: Path) -> None:
         assert run.records()["partial"].tolist() == [False] * 7
 
 
+def test_a_sharded_root_is_seen_from_its_first_micro_batch_on(tmp_path: Path) -> None:
+    ran(tmp_path, "shards", *TORCHRUN)
+    run = run_of(tmp_path, "shards")
+    assert run.alerts()["text"].tolist() == []
+    for site in ("local_weight_gradient:2.weight", "local_weight_gradient:0.weight"):
+        of_steps = run.ranks("l2", site=site, steps=(0, 2)).values
+        assert np.unique(of_steps, axis=0).shape == (1, 2), site
+    gathered = run.scalar("count", site="unsharded_weight:2.weight", steps=(0, 2))
+    assert gathered.values.tolist() == [[8.0]] * 3
+
+
 def test_a_later_model_is_compiled_with_what_observes_it(tmp_path: Path) -> None:
     ran(tmp_path, "compiled_folds")
     runs = [run_of(tmp_path, f"compiled_folds{one}") for one in ("", "-2-OptimizedModule")]
