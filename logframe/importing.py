@@ -94,6 +94,7 @@ def import_logframe(
     with RunWriter.open(path, run=run) as writer:
         attempt = writer.catalog.attempt_of(IMPORTED)
         writer.catalog.set_attempt(attempt, 1, {}, [RankInfo(rank=0)])
+        writer.catalog.set_left(attempt, [0])  # a start of a job after it does not miss it
         writer.catalog.add_sites(sites)
         watch = Watch(attempt, sites.__getitem__, rule_book() if book is None else book)
         events = [
