@@ -172,7 +172,7 @@ class Run:
         if missing is None:
             attempt.joiner.ranks.hear(stream.rank, now)
             return False
-        lost = _lost(header.gaps, missing, header.step)
+        lost = _lost(stream, header.gaps, missing, header.step)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         attempt.hear_health(stream.rank, header.step, header.health)
         return True
@@ -195,7 +195,7 @@ class Run:
         for stream, member in zip(streams, header.members, strict=True):
             share = frame.size_bytes // len(streams)
             missing = stream.cursor.receive(member.sequence, share) or 0
-            lost[stream.rank] = _lost(member.gaps, missing, header.step)
+            lost[stream.rank] = _lost(stream, member.gaps, missing, header.step)
             attempt.hear_health(stream.rank, header.step, member.health)
         attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
@@ -229,7 +229,7 @@ class Run:
         if missing is not None:
             cause = f"{UNREADABLE}: {reason.rstrip('.')}"
             own = Gap(first_step=step, last_step=step, frames=1, cause=cause)
-            lost = [*_lost(gaps, missing, step), own]
+            lost = [*_lost(stream, gaps, missing, step), own]
             self._joiner_of(stream).lose(stream.rank, stream.name, sequence, lost)
 
     def hear(self, stream: Stream, state: State, now: float) -> None:
@@ -242,7 +242,7 @@ class Run:
         missing = stream.cursor.receive(goodbye.last, 0)
         if missing is not None:  # it has a number of its own, or frames before it never came
             step = self._joiner_of(stream).ranks.newest_step()
-            stream.farewell = _lost(goodbye.gaps, missing + (not goodbye.gaps), step)
+            stream.farewell = _lost(stream, goodbye.gaps, missing + (not goodbye.gaps), step)
         stream.ended = stream.is_leaving = True
         stream.told_committed = -2
         joiner = self._joiner_of(stream)
@@ -630,12 +630,13 @@ class Run:
         return {name: number for name, number in cursors.items() if number > stored.get(name, -1)}
 
 
-def _lost(told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
+def _lost(stream: Stream, told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
     """What a frame says was lost before it; and what was jumped over and it does not explain."""
+    cause, stream.excuse = stream.excuse or "unknown", ""
     unknown = missing - sum(gap.frames for gap in told)
     if unknown <= 0:
         return list(told)
-    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause="unknown")]
+    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause=cause)]
 
 
 def _up_to_a_chunk(index: int, most: int) -> int:

@@ -38,7 +38,9 @@ from ..wire.messages import (
     State,
     Welcome,
 )
+from ..wire.sender import REFUSED
 from ..wire.via import connection
+from .joiner import UNREADABLE
 from .keeper import keeps
 from .overload import Overload
 from .run import Run
@@ -154,6 +156,8 @@ class Collector:
             self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
             if stream is None:
                 self._reject(peer, "malformed", str(error))
+            else:
+                self._unread(stream, str(error), is_frame=len(parts) > 1)
             return
         if isinstance(message, Ping):
             self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
@@ -289,11 +293,29 @@ class Collector:
             case JoinedHeader():
                 self._joined(stream.peer, stream, message, parts[1], now)
             case State():
+                stream.unread_after = None
                 self._runs[stream.run].hear(stream, message, now)
             case Goodbye():
                 self._goodbye(stream, message)
             case _:
                 assert_never(message)
+
+    def _unread(self, stream: Stream, reason: str, *, is_frame: bool) -> None:
+        """It sent what cannot be read: what is not here is to come again, all of it.
+
+        Where that cannot be read either a frame is left out; of who says anything else in words
+        that are none, nothing more is to be had.
+        """
+        again = stream.unread_after == stream.cursor.received
+        stream.unread_after = stream.cursor.received
+        if not again:
+            self._dismiss(stream, "malformed", reason, 0.2)
+        elif is_frame:
+            stream.excuse = f"{UNREADABLE}: {reason.rstrip('.')}"
+        else:
+            goodbye = Goodbye(last=stream.cursor.received, reason=f"{REFUSED}: {reason}")
+            self._runs[stream.run].leave(stream, goodbye)
+            self._dismiss(stream, "malformed", reason, None)
 
     def _hello(self, peer: bytes, hello: Hello, now: float, user: str) -> None:
         refusal = self._refusal(hello)
@@ -558,7 +580,8 @@ class Collector:
                     stream.give_credit(received)
                 stream.told_received, stream.told_committed = received, committed
                 stream.told_failing = failing
-                ack = Ack(received=received, committed=committed, failing=failing)
+                left = stream.ended and not waits
+                ack = Ack(received=received, committed=committed, failing=failing, left=left)
                 self._send(stream.peer, ack)
         self._touched = {}
 

@@ -370,6 +370,8 @@ class Ack(Message, tag="ack", frozen=True):
     """Highest sequence number that is durable; only this frees the sender's window."""
     failing: Name = ""
     """Why what arrived cannot be stored at present; empty where it can."""
+    left: bool | None = None
+    """Whether this answers a goodbye; None: who says it is older than this field."""
 
 
 class NeedSchema(Message, tag="need-schema", frozen=True):

@@ -95,8 +95,14 @@ def send(
 
 
 @contextmanager
-def a_tap(address: str, seen: bytearray) -> Generator[str]:
-    """An address that leads to a collector's; all bytes that pass are kept in `seen`."""
+def a_tap(
+    address: str, seen: bytearray, change: Callable[[bytes], bytes] = bytes
+) -> Generator[str]:
+    """An address that leads to a collector's; all bytes that pass are kept in `seen`.
+
+    Args:
+        change: what becomes of them on the way.
+    """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     ended = threading.Event()
 
@@ -114,7 +120,7 @@ def a_tap(address: str, seen: bytearray) -> Generator[str]:
                         selector.register(two, selectors.EVENT_READ)
                     elif data := here.recv(65536):
                         seen.extend(data)
-                        ends[here].sendall(data)
+                        ends[here].sendall(change(data))
                     else:
                         selector.unregister(here)
                         with suppress(OSError):
