@@ -146,7 +146,7 @@ class Attempt:
         meta, joiner = self._writer.catalog.meta, self.joiner
         before = meta.attempts[self.number]
         lost = self._lost_before() if before.ranks else {}
-        joiner.ranks.recall(lost=lost, left=before.left, step=last_step or 0)
+        joiner.ranks.recall(lost=lost, left=before.left, step=last_step)
         if last_step is not None:
             self._recall_records()
         place = {site.label: index for index, site in enumerate(meta.sites)}

@@ -46,6 +46,8 @@ from .stream import Stream
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
 
+ELSEWHERE = "it is in the spool of a relay that the rank has left, or in a store that is gone"
+
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
 made, but for those of one commit."""
@@ -98,6 +100,8 @@ class Run:
         self._attempts: dict[int, Attempt] = {}
         """Those that have ranks which are heard of, or whose records are not all stored."""
         self._schemas = Schemas(name, writer.catalog, settings)
+        self._elsewhere: dict[str, tuple[int, float]] = {}
+        """Streams that wait for frames which lie in a spool: what was here, and since when."""
         self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
         self._is_sealed = False
@@ -106,6 +110,28 @@ class Run:
         """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
 
     # Streams -------------------------------------------------------------------------------------
+
+    def awaits(self, hello: Hello, now: float) -> str:
+        """Why a stream is not to go on yet: a relay that it has left is to bring frames of it.
+
+        They come in order or not at all. Nothing to be waited for, or no longer: an empty text.
+        """
+        stream = self.streams.get(hello.stream)
+        stored = self._commits.stored.get(hello.stream, -1)
+        cursor = Cursor(stored) if stream is None else stream.cursor
+        before = self._elsewhere.get(hello.stream)
+        if before is None or before[0] < cursor.received:
+            before = cursor.received, now
+        wait_s = self.settings.joiner.deadline_s
+        is_over = now - before[1] >= wait_s or len(self._elsewhere) >= self.settings.max_streams
+        if hello.durable <= cursor.committed or is_over:
+            self._elsewhere.pop(hello.stream, None)
+            return ""
+        self._elsewhere[hello.stream] = before
+        return (
+            f"Frames of rank {hello.rank} of run {self.name!r} lie in the spool of a relay that it "
+            f"has left: the relay is to bring them first, and is waited for, for {wait_s:g} s."
+        )
 
     def join(self, hello: Hello, peer: bytes, now: float, user: str = "") -> Stream | str:
         """The stream of `hello`, on a new connection; or why it is refused, in one sentence.
@@ -143,6 +169,7 @@ class Run:
         stream.told_failing = ""
         stream.told_control = None
         stream.is_leaving = stream.is_leave_gathered = False
+        stream.excuse = ELSEWHERE if hello.durable > stream.cursor.received else ""
         self._leave(number, back={hello.rank})
         attempt.introduce(hello, now)
         return stream
@@ -172,7 +199,7 @@ class Run:
         if missing is None:
             attempt.joiner.ranks.hear(stream.rank, now)
             return False
-        lost = _lost(stream, header.gaps, missing, header.step)
+        lost = self._lost(stream, header.gaps, missing, header.step)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         attempt.hear_health(stream.rank, header.step, header.health)
         return True
@@ -195,7 +222,7 @@ class Run:
         for stream, member in zip(streams, header.members, strict=True):
             share = frame.size_bytes // len(streams)
             missing = stream.cursor.receive(member.sequence, share) or 0
-            lost[stream.rank] = _lost(stream, member.gaps, missing, header.step)
+            lost[stream.rank] = self._lost(stream, member.gaps, missing, header.step)
             attempt.hear_health(stream.rank, header.step, member.health)
         attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
@@ -229,7 +256,7 @@ class Run:
         if missing is not None:
             cause = f"{UNREADABLE}: {reason.rstrip('.')}"
             own = Gap(first_step=step, last_step=step, frames=1, cause=cause)
-            lost = [*_lost(stream, gaps, missing, step), own]
+            lost = [*self._lost(stream, gaps, missing, step), own]
             self._joiner_of(stream).lose(stream.rank, stream.name, sequence, lost)
 
     def hear(self, stream: Stream, state: State, now: float) -> None:
@@ -241,8 +268,11 @@ class Run:
         """The stream has ended; it gets an answer once all of it is durable, this too."""
         missing = stream.cursor.receive(goodbye.last, 0)
         if missing is not None:  # it has a number of its own, or frames before it never came
-            step = self._joiner_of(stream).ranks.newest_step()
-            stream.farewell = _lost(stream, goodbye.gaps, missing + (not goodbye.gaps), step)
+            missing, step = (
+                missing + (not goodbye.gaps),
+                self._joiner_of(stream).ranks.newest_step(),
+            )
+            stream.farewell = self._lost(stream, goodbye.gaps, missing, step)
         stream.ended = stream.is_leaving = True
         stream.told_committed = -2
         joiner = self._joiner_of(stream)
@@ -345,6 +375,9 @@ class Run:
                 self._schemas.forget(stream)
                 del self.streams[stream.name]
                 yield stream
+        for name, (_, since) in list(self._elsewhere.items()):
+            if now - since > 2 * self.settings.joiner.deadline_s:  # it has not come again
+                del self._elsewhere[name]
         used = {stream.attempt for stream in self.streams.values()}
         latest = max(self._attempts, default=0)
         for number, attempt in list(self._attempts.items()):
@@ -461,6 +494,17 @@ class Run:
         )
         return attempt
 
+    def _lost(self, stream: Stream, told: Sequence[Gap], missing: int, step: int) -> Sequence[Gap]:
+        """What a frame says was lost before it, and what was jumped over and it does not say."""
+        cause, stream.excuse = stream.excuse or "unknown", ""
+        unknown = missing - sum(gap.frames for gap in told)
+        if unknown <= 0:
+            return told
+        last = self._joiner_of(stream).ranks.last_step(stream.rank)
+        between = not told and last is not None and last < step - 1
+        first, end = (last + 1, step - 1) if between else (step, step)
+        return [*told, Gap(first_step=first, last_step=end, frames=unknown, cause=cause)]
+
     def _joiner_of(self, stream: Stream) -> Joiner:
         return self._attempts[stream.attempt].joiner
 
@@ -494,6 +538,7 @@ class Run:
         self._ready = gathered = self._ready or Batch()
         for number, attempt in sorted(self._attempts.items()):
             batch = attempt.joiner.tick(now, self._next_record, most=most, everything=everything)
+            self._leave(number, attempt.joiner.ranks.take_left_again())
             for record in batch.records:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (number, record.step)
@@ -628,15 +673,6 @@ class Run:
         }
         stored = self._commits.stored
         return {name: number for name, number in cursors.items() if number > stored.get(name, -1)}
-
-
-def _lost(stream: Stream, told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
-    """What a frame says was lost before it; and what was jumped over and it does not explain."""
-    cause, stream.excuse = stream.excuse or "unknown", ""
-    unknown = missing - sum(gap.frames for gap in told)
-    if unknown <= 0:
-        return list(told)
-    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause=cause)]
 
 
 def _up_to_a_chunk(index: int, most: int) -> int:

@@ -55,6 +55,8 @@ STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a run that is held by another writer."""
+ELSEWHERE_S = 1.0
+"""And where frames of its stream are to come from a relay before."""
 FULL_S = 30.0
 """And where there is no room for it, or for its sites."""
 
@@ -327,6 +329,11 @@ class Collector:
             if hello.run not in self._runs:
                 self.open(hello.run)
             run = self._runs[hello.run]
+            missing = run.awaits(hello, now)
+            if missing:
+                self._reject(peer, "stream", missing, ELSEWHERE_S)
+                self._complaints.say("elsewhere", missing, now)
+                return
             before = run.peer_of(hello.stream)
             stream = run.join(hello, peer, now, user)
         except StoreError as error:

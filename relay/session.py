@@ -204,6 +204,10 @@ class Relay:
             if not any(one.hello.run == hello.run for one in self._members.values()):
                 logger.info("Run %r has come: rank %d is the first here.", hello.run, hello.rank)
             self._add(member, now)
+        if hello.durable > max(member.committed, member.hello.durable):
+            # Some of it lies in another relay's spool: who is above is to know.
+            member.hello, member.hello_part, member.hello_at = hello, part, now
+            self.upstream.part(member)
         if member.refused:  # it asks again, and so do we
             member.refused, member.hello_at = "", now
         if member.peer is not None:
