@@ -149,6 +149,7 @@ class Attempt:
         joiner.ranks.recall(lost=lost, left=before.left, step=last_step)
         if last_step is not None:
             self._recall_records()
+            joiner.recall(self._writer.learnt(self.number))
         place = {site.label: index for index, site in enumerate(meta.sites)}
         joiner.watch.resume(self._writer.alerts(self.number), place.__getitem__, last_step)
 

@@ -363,6 +363,7 @@ class Run:
         return (
             self._ready is None
             and self._commits.is_free
+            and not self._elsewhere
             and all(attempt.is_over(now) for attempt in self._attempts.values())
         )
 
