@@ -106,6 +106,8 @@ class Run:
         self._told_of_names = False
         self._is_sealed = False
         self._gathered_at = float("-inf")
+        self._began_at = float("-inf")
+        """When the last commit with records began."""
         self._everyone_left = False
         """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
 
@@ -337,7 +339,7 @@ class Run:
         if most:
             self._gather(now, most)
         if self._ready is not None and self._commits.is_free:
-            self._begin_commit(self._ready)
+            self._begin_commit(self._ready, now)
         return stored is not None
 
     def world_size(self, attempt: int) -> int:
@@ -394,7 +396,7 @@ class Run:
         try:
             self._wait_for_commit(now)
             self._gather(now, self._most_records(), everything=True)
-            while self._ready is not None and self._begin_commit(self._ready):
+            while self._ready is not None and self._begin_commit(self._ready, now):
                 self._wait_for_commit(now)
                 self._gather(now, self._most_records(), everything=True)
             self._writer.finish()
@@ -513,7 +515,7 @@ class Run:
         """How many records are to be gathered now, at most; 0: it is not time yet."""
         if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
             return 0
-        if now - self._gathered_at >= self.settings.commit_s:
+        if now - self._gathered_at >= self.settings.commit_s or self._is_rested(now):
             return _up_to_a_chunk(self._next_record, self._most_records())
         most, waiting = self._most_records(), self._ready.records if self._ready else ()
         if self._everyone_left and not waiting:
@@ -522,6 +524,14 @@ class Run:
         some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
         ready = sum(one.joiner.ready(some) for one in self._attempts.values())
         return some if ready >= some <= most - len(waiting) else 0
+
+    def _is_rested(self, now: float) -> bool:
+        """Whether a record is complete that need wait for no others: none was stored lately."""
+        return (
+            now - self._began_at >= self.settings.commit_s
+            and not (self._ready and self._ready.records)
+            and any(one.joiner.ready(1) for one in self._attempts.values())
+        )
 
     def _record_bytes(self) -> int:
         """What the records take that are not durable yet."""
@@ -575,7 +585,7 @@ class Run:
         for incident in attempt.incidents.add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
 
-    def _begin_commit(self, batch: Batch) -> bool:
+    def _begin_commit(self, batch: Batch, now: float) -> bool:
         """Have it stored; False if there is nothing to store."""
         self._ready = None
         released = _by_stream(batch.released)
@@ -586,6 +596,8 @@ class Run:
         for _, attempt in sorted(self._attempts.items()):
             attempt.write()
         self._commits.begin(batch, cursors)
+        if batch.records:
+            self._began_at = now
         return True
 
     def _wait_for_commit(self, now: float) -> None:
