@@ -504,8 +504,8 @@ class Run:
         if unknown <= 0:
             return told
         last = self._joiner_of(stream).ranks.last_step(stream.rank)
-        between = not told and last is not None and last < step - 1
-        first, end = (last + 1, step - 1) if between else (step, step)
+        first = step if told or last is None else last + 1
+        first, end = (first, step - 1) if first < step else (step, step)
         return [*told, Gap(first_step=first, last_step=end, frames=unknown, cause=cause)]
 
     def _joiner_of(self, stream: Stream) -> Joiner:
