@@ -106,6 +106,14 @@ def a_tap(
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     ended = threading.Event()
 
+    def passes(here: socket.socket, there: socket.socket) -> bool:
+        with suppress(OSError):  # either may be gone
+            if data := here.recv(65536):
+                seen.extend(data)
+                there.sendall(change(data))
+                return True
+        return False
+
     def pass_on(server: socket.socket) -> None:
         ends = dict[socket.socket, socket.socket]()
         with selectors.DefaultSelector() as selector:
@@ -118,10 +126,7 @@ def a_tap(
                         ends |= {one: two, two: one}
                         selector.register(one, selectors.EVENT_READ)
                         selector.register(two, selectors.EVENT_READ)
-                    elif data := here.recv(65536):
-                        seen.extend(data)
-                        ends[here].sendall(change(data))
-                    else:
+                    elif not passes(here, ends[here]):
                         selector.unregister(here)
                         with suppress(OSError):
                             ends[here].shutdown(socket.SHUT_WR)
