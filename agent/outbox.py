@@ -279,7 +279,8 @@ class Outbox:
             self._tell(str(error))
             return
         self._heard = now
-        self._connection.put([encode(self._hello)])
+        hello = replace(self._hello, durable=self._sender.committed)
+        self._connection.put([encode(hello)])
 
     def _drop(self, now: float, wait_s: float | None = None) -> None:
         """Give the connection up; `poll` makes a new one after a while."""

@@ -148,9 +148,10 @@ class Attempt:
         meta, joiner = self._writer.catalog.meta, self.joiner
         before = meta.attempts[self.number]
         lost = lost_of(self._writer, self.number) if before.ranks else {}
-        joiner.ranks.recall(lost=lost, left=before.left, step=last_step or 0)
+        joiner.ranks.recall(lost=lost, left=before.left, step=last_step)
         if last_step is not None:
             self._recall_records()
+            joiner.recall(self._writer.learnt(self.number))
         place = {site.label: index for index, site in enumerate(meta.sites)}
         joiner.watch.resume(self._writer.alerts(self.number), place.__getitem__, last_step)
 

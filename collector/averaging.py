@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from ..sketch.conservation import GRADIENT_SCALE, LOSS_SCALE
 from .sums import WHOLE
@@ -27,6 +28,15 @@ class Averaging:
     """Records in which they were the average."""
     _is_other: bool = False
     """Whether they were more before it was known that they are averaged: the job means that."""
+
+    def learnt(self) -> tuple[int, bool]:
+        """What `recalled` goes on with."""
+        return self._averaged, self._is_other
+
+    @classmethod
+    def recalled(cls, learnt: tuple[int, bool]) -> Self:
+        """As it was when `learnt` gave this."""
+        return cls(*learnt)
 
     @property
     def is_known(self) -> bool:

@@ -150,6 +150,7 @@ class Commits:
             alerts=batch.alerts,
             rank_frames=batch.rank_frames,
             judged=batch.judged,
+            learnt=batch.learnt,
         )
         self.last_s = time.monotonic() - began
 

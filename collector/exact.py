@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,21 @@ class Exact:
 
     def __post_init__(self) -> None:
         self.unjudged = Unjudged(self.site)
+
+    def learnt(self) -> dict[str, Any]:
+        """What was learnt of the records so far, as plain values for `json`."""
+        return {
+            "rounding": self._rounding.learnt(),
+            "averaging": self._averaging.learnt(),
+            "unjudged": sorted(self.unjudged.known),
+        }
+
+    def recall(self, learnt: Mapping[str, Any]) -> None:
+        """Go on with what `learnt` gave before; nothing of it is as good as an empty one."""
+        if learnt:
+            self._rounding = Rounding.recalled(learnt["rounding"])
+            self._averaging = Averaging.recalled(learnt["averaging"])
+            self.unjudged = Unjudged(self.site, set(learnt["unjudged"]))
 
     def judge(
         self,

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..merge.joining import KEPT_RANKS
 from ..merge.merging import Merged, merge_contributions
@@ -78,6 +79,8 @@ class Batch:
     """Streams whose goodbye is durable once this is."""
     judged: Counter[str] = field(default_factory=Counter[str])
     """By rule, of how many of the records it could judge something."""
+    learnt: dict[int, Mapping[str, Any]] = field(default_factory=dict[int, Mapping[str, Any]])
+    """By attempt what was learnt of all records up to these, see `Exact`."""
     size_bytes: int = 0
     """What its records, and the frames of single ranks, take of memory."""
 
@@ -89,6 +92,7 @@ class Batch:
         self.rank_frames += other.rank_frames
         self.released += other.released
         self.judged += other.judged
+        self.learnt |= other.learnt
         self.size_bytes += other.size_bytes
 
 
@@ -285,7 +289,12 @@ class Joiner:
         batch.released += self._skipped
         self._skipped = []
         batch.judged, self.watch.judged = self.watch.judged, Counter[str]()
+        batch.learnt[self.attempt] = self._exact.learnt()
         return batch
+
+    def recall(self, learnt: Mapping[str, Any]) -> None:
+        """What an earlier collector of the attempt has stored as `Batch.learnt`."""
+        self._exact.recall(learnt)
 
     # Ranks ---------------------------------------------------------------------------------------
 

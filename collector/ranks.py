@@ -44,6 +44,8 @@ class Rank:
     lost: bool = False
     """Whether it was told as lost, and nothing of it has come since: a relay may have announced it
     for frames that are stored."""
+    left: bool = False
+    """The same, of one that said goodbye."""
     place: Place = field(default_factory=Place)
     moved: float = 0.0
     """When it was last heard to be at another place."""
@@ -70,6 +72,7 @@ class Ranks:
         self.known: dict[int, Rank] = {}
         self.left_before = set[int]()
         """Ranks that said goodbye to an earlier collector, and have not come back."""
+        self._left_again = set[int]()
         self._world_size, self._telling = world_size, telling
         self._lost_after_s = lost_after_s
         self._stalled_after_s, self._begins_within_s = stalled_after_s, begins_within_s
@@ -77,18 +80,18 @@ class Ranks:
         """How many of them are not gone."""
         self._lost_before = dict[int, int]()
         """By rank that an earlier collector told as lost the step in which it was seen last."""
-        self._stored_step = 0
+        self._stored_step: int | None = None
         """The newest that an earlier collector stored."""
         self._stalled = False
         """Whether it was told that no rank moves."""
 
-    def recall(self, *, lost: Mapping[int, int], left: Iterable[int], step: int) -> None:
+    def recall(self, *, lost: Mapping[int, int], left: Iterable[int], step: int | None) -> None:
         """What an earlier collector stored: none of these ranks is awaited.
 
         Args:
             lost: by rank that it told as lost the step in which it was seen last.
             left: ranks that had said goodbye.
-            step: the newest.
+            step: the newest, if there is any.
         """
         self._lost_before.update(lost)
         self.left_before.update(left)
@@ -106,6 +109,11 @@ class Ranks:
     def newest_step(self) -> int:
         """The furthest that a rank has come, as far as is known."""
         return max((state.place.step for state in self.known.values()), default=0)
+
+    def last_step(self, rank: int) -> int | None:
+        """Of the newest frame of the rank, as far as is known."""
+        state = self.known.get(rank)
+        return self._stored_step if state is None or state.position is None else state.position[1]
 
     def last_seen(self, rank: int) -> float | None:
         """When the rank was last heard; None if never, or if it is gone."""
@@ -127,19 +135,19 @@ class Ranks:
         self, rank: int, now: float, place: Place | None = None, *, came: bool = False
     ) -> Rank:
         """The rank is there, and at this place; or a frame of it `came`."""
-        self.left_before.discard(rank)
         state = self.known.get(rank)
         if state is None:
-            at = Place(step=self._lost_before.get(rank, self._stored_step))
+            at = Place(step=self._lost_before.get(rank, self._stored_step or 0))
             lost = rank in self._lost_before
-            state = self.known[rank] = Rank(seen=now, moved=now, place=at, lost=lost)
+            state = Rank(seen=now, moved=now, place=at, lost=lost, left=rank in self.left_before)
+            self.known[rank] = state
             self._here += 1
-        returns = state.gone and not state.lost
+        self.left_before.discard(rank)
         if state.gone:
             state.gone = False
             self._here += 1
-        if returns or (state.lost and (came or place is not None)):
-            state.lost = False
+        if (state.lost or state.left) and (came or place is not None):
+            state.lost = state.left = False
             self._telling.tell("rank-joined", rank, state.place.step, f"Rank {rank} is back.")
         state.seen = max(state.seen, now)
         if place is not None and place != state.place:
@@ -162,13 +170,19 @@ class Ranks:
             return False
         if reason:
             self._telling.tell("rank-left", rank, state.place.step, f"Rank {rank} left: {reason}")
+        state.left = True
         self._let_go(state)
         return True
 
     def lose(self, rank: int, why: str) -> None:
-        """A rank that is here is told as lost, once; `why` is a sentence from the verb on."""
+        """A rank that is here is told as lost, once; `why` is a sentence from the verb on.
+
+        Not if it had left, and only said hello since.
+        """
         state = self.known[rank]
-        if not state.lost:
+        if state.left:
+            self._left_again.add(rank)
+        elif not state.lost:
             text = f"Rank {rank} {why}; it was last seen {state.place.words()}."
             self._telling.tell("rank-lost", rank, state.place.step, text)
             state.lost = True
@@ -177,6 +191,11 @@ class Ranks:
     def _let_go(self, state: Rank) -> None:
         state.gone = True
         self._here -= 1
+
+    def take_left_again(self) -> set[int]:
+        """Those that had left, were announced, and are gone without anything having come."""
+        taken, self._left_again = self._left_again, set[int]()
+        return taken
 
     def silent(self, now: float) -> list[int]:
         """Those that are there, and were not heard for too long."""

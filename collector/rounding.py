@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ them; but no more than this, four units in the last place of bfloat16. Of fewer 
 `RECORDS` all may be so far off where two are: the others may be nearly right by chance."""
 MEMORY = 64
 """Records of which it is known what half of the tensors were off by."""
+LARGEST = 1e300
+"""In place of infinity, which JSON does not have."""
 RECORDS = 8
 """Records in a row in which a sum must have been exact to be held to it."""
 
@@ -39,6 +42,17 @@ class Rounding:
     """By site: records in a row in which its sum was exact; only of dtypes that need not be so."""
     _all_exact: int = 0
     """Records in a row in which all of these were."""
+
+    def learnt(self) -> tuple[list[float], list[int], int]:
+        """What `recalled` goes on with."""
+        usual = [min(one, LARGEST) for one in self._usual]
+        return usual, np.minimum(self._exact, RECORDS).tolist(), self._all_exact
+
+    @classmethod
+    def recalled(cls, learnt: tuple[list[float], list[int], int]) -> Self:
+        """As it was when `learnt` gave this."""
+        usual, exact, all_exact = learnt
+        return cls(deque(usual, maxlen=MEMORY), np.array(exact, np.int64), all_exact)
 
     def tolerance(self, pairs: Pairs) -> Floats:
         """float64 [pairs]: what the arithmetic of the reduction may be off by, as far as known."""

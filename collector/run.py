@@ -46,6 +46,8 @@ from .stream import Stream
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
 
+ELSEWHERE = "it is in the spool of a relay that the rank has left, or in a store that is gone"
+
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
 made, but for those of one commit."""
@@ -98,14 +100,40 @@ class Run:
         self._attempts: dict[int, Attempt] = {}
         """Those that have ranks which are heard of, or whose records are not all stored."""
         self._schemas = Schemas(name, writer.catalog, settings)
+        self._elsewhere: dict[str, tuple[int, float]] = {}
+        """Streams that wait for frames which lie in a spool: what was here, and since when."""
         self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
         self._is_sealed = False
         self._gathered_at = float("-inf")
+        self._began_at = float("-inf")
+        """When the last commit with records began."""
         self._everyone_left = False
         """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
 
     # Streams -------------------------------------------------------------------------------------
+
+    def awaits(self, hello: Hello, now: float) -> str:
+        """Why a stream is not to go on yet: a relay that it has left is to bring frames of it.
+
+        They come in order or not at all. Nothing to be waited for, or no longer: an empty text.
+        """
+        stream = self.streams.get(hello.stream)
+        stored = self._commits.stored.get(hello.stream, -1)
+        cursor = Cursor(stored) if stream is None else stream.cursor
+        before = self._elsewhere.get(hello.stream)
+        if before is None or before[0] < cursor.received:
+            before = cursor.received, now
+        wait_s = self.settings.joiner.deadline_s
+        is_over = now - before[1] >= wait_s or len(self._elsewhere) >= self.settings.max_streams
+        if hello.durable <= cursor.committed or is_over:
+            self._elsewhere.pop(hello.stream, None)
+            return ""
+        self._elsewhere[hello.stream] = before
+        return (
+            f"Frames of rank {hello.rank} of run {self.name!r} lie in the spool of a relay that it "
+            f"has left: the relay is to bring them first, and is waited for, for {wait_s:g} s."
+        )
 
     def join(self, hello: Hello, peer: bytes, now: float, user: str = "") -> Stream | str:
         """The stream of `hello`, on a new connection; or why it is refused, in one sentence.
@@ -145,6 +173,7 @@ class Run:
         stream.told_failing = ""
         stream.told_control = None
         stream.is_leaving = stream.is_leave_gathered = False
+        stream.excuse = ELSEWHERE if hello.durable > stream.cursor.received else ""
         self._leave(number, back={hello.rank})
         attempt.introduce(hello, now)
         return stream
@@ -174,7 +203,7 @@ class Run:
         if missing is None:
             attempt.joiner.ranks.hear(stream.rank, now)
             return False
-        lost = _lost(header.gaps, missing, header.step)
+        lost = self._lost(stream, header.gaps, missing, header.step)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         attempt.hear_health(stream.rank, header.step, header.health)
         return True
@@ -197,7 +226,7 @@ class Run:
         for stream, member in zip(streams, header.members, strict=True):
             share = frame.size_bytes // len(streams)
             missing = stream.cursor.receive(member.sequence, share) or 0
-            lost[stream.rank] = _lost(member.gaps, missing, header.step)
+            lost[stream.rank] = self._lost(stream, member.gaps, missing, header.step)
             attempt.hear_health(stream.rank, header.step, member.health)
         attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
@@ -231,7 +260,7 @@ class Run:
         if missing is not None:
             cause = f"{UNREADABLE}: {reason.rstrip('.')}"
             own = Gap(first_step=step, last_step=step, frames=1, cause=cause)
-            lost = [*_lost(gaps, missing, step), own]
+            lost = [*self._lost(stream, gaps, missing, step), own]
             self._joiner_of(stream).lose(stream.rank, stream.name, sequence, lost)
 
     def hear(self, stream: Stream, state: State, now: float) -> None:
@@ -243,8 +272,9 @@ class Run:
         """The stream has ended; it gets an answer once all of it is durable, this too."""
         missing = stream.cursor.receive(goodbye.last, 0)
         if missing is not None:  # it has a number of its own, or frames before it never came
+            missing += not goodbye.gaps
             step = self._joiner_of(stream).ranks.newest_step()
-            stream.farewell = _lost(goodbye.gaps, missing + (not goodbye.gaps), step)
+            stream.farewell = self._lost(stream, goodbye.gaps, missing, step)
         stream.ended = stream.is_leaving = True
         stream.told_committed = -2
         joiner = self._joiner_of(stream)
@@ -309,7 +339,7 @@ class Run:
         if most:
             self._gather(now, most)
         if self._ready is not None and self._commits.is_free:
-            self._begin_commit(self._ready)
+            self._begin_commit(self._ready, now)
         return stored is not None
 
     def world_size(self, attempt: int) -> int:
@@ -335,6 +365,7 @@ class Run:
         return (
             self._ready is None
             and self._commits.is_free
+            and not self._elsewhere
             and all(attempt.is_over(now) for attempt in self._attempts.values())
         )
 
@@ -347,6 +378,9 @@ class Run:
                 self._schemas.forget(stream)
                 del self.streams[stream.name]
                 yield stream
+        for name, (_, since) in list(self._elsewhere.items()):
+            if now - since > 2 * self.settings.joiner.deadline_s:  # it has not come again
+                del self._elsewhere[name]
         used = {stream.attempt for stream in self.streams.values()}
         latest = max(self._attempts, default=0)
         for number, attempt in list(self._attempts.items()):
@@ -362,7 +396,7 @@ class Run:
         try:
             self._wait_for_commit(now)
             self._gather(now, self._most_records(), everything=True)
-            while self._ready is not None and self._begin_commit(self._ready):
+            while self._ready is not None and self._begin_commit(self._ready, now):
                 self._wait_for_commit(now)
                 self._gather(now, self._most_records(), everything=True)
             self._writer.finish()
@@ -480,6 +514,17 @@ class Run:
             self._ready = self._ready or Batch()
             self._ready.events.append(self._dated(lost))
 
+    def _lost(self, stream: Stream, told: Sequence[Gap], missing: int, step: int) -> Sequence[Gap]:
+        """What a frame says was lost before it, and what was jumped over and it does not say."""
+        cause, stream.excuse = stream.excuse or "unknown", ""
+        unknown = missing - sum(gap.frames for gap in told)
+        if unknown <= 0:
+            return told
+        last = self._joiner_of(stream).ranks.last_step(stream.rank)
+        first = step if told or last is None else last + 1
+        first, end = (first, step - 1) if first < step else (step, step)
+        return [*told, Gap(first_step=first, last_step=end, frames=unknown, cause=cause)]
+
     def _joiner_of(self, stream: Stream) -> Joiner:
         return self._attempts[stream.attempt].joiner
 
@@ -487,7 +532,7 @@ class Run:
         """How many records are to be gathered now, at most; 0: it is not time yet."""
         if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
             return 0
-        if now - self._gathered_at >= self.settings.commit_s:
+        if now - self._gathered_at >= self.settings.commit_s or self._is_rested(now):
             return _up_to_a_chunk(self._next_record, self._most_records())
         most, waiting = self._most_records(), self._ready.records if self._ready else ()
         if self._everyone_left and not waiting:
@@ -496,6 +541,14 @@ class Run:
         some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
         ready = sum(one.joiner.ready(some) for one in self._attempts.values())
         return some if ready >= some <= most - len(waiting) else 0
+
+    def _is_rested(self, now: float) -> bool:
+        """Whether a record is complete that need wait for no others: none was stored lately."""
+        return (
+            now - self._began_at >= self.settings.commit_s
+            and not (self._ready and self._ready.records)
+            and any(one.joiner.ready(1) for one in self._attempts.values())
+        )
 
     def _record_bytes(self) -> int:
         """What the records take that are not durable yet."""
@@ -513,6 +566,7 @@ class Run:
         self._ready = gathered = self._ready or Batch()
         for number, attempt in sorted(self._attempts.items()):
             batch = attempt.joiner.tick(now, self._next_record, most=most, everything=everything)
+            self._leave(number, attempt.joiner.ranks.take_left_again())
             for record in batch.records:
                 if record.index == self._next_record:
                     self._next_record, self._newest = record.index + 1, (number, record.step)
@@ -548,7 +602,7 @@ class Run:
         for incident in attempt.incidents.add(alerts, sites):
             self._sinks.found(self.name, launch, incident)
 
-    def _begin_commit(self, batch: Batch) -> bool:
+    def _begin_commit(self, batch: Batch, now: float) -> bool:
         """Have it stored; False if there is nothing to store."""
         self._ready = None
         released = _by_stream(batch.released)
@@ -559,6 +613,8 @@ class Run:
         for _, attempt in sorted(self._attempts.items()):
             attempt.write()
         self._commits.begin(batch, cursors)
+        if batch.records:
+            self._began_at = now
         return True
 
     def _wait_for_commit(self, now: float) -> None:
@@ -647,14 +703,6 @@ class Run:
         }
         stored = self._commits.stored
         return {name: number for name, number in cursors.items() if number > stored.get(name, -1)}
-
-
-def _lost(told: Sequence[Gap], missing: int, step: int) -> list[Gap]:
-    """What a frame says was lost before it; and what was jumped over and it does not explain."""
-    unknown = missing - sum(gap.frames for gap in told)
-    if unknown <= 0:
-        return list(told)
-    return [*told, Gap(first_step=step, last_step=step, frames=unknown, cause="unknown")]
 
 
 def _up_to_a_chunk(index: int, most: int) -> int:

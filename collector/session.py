@@ -38,7 +38,9 @@ from ..wire.messages import (
     State,
     Welcome,
 )
+from ..wire.sender import REFUSED
 from ..wire.via import connection
+from .joiner import UNREADABLE
 from .keeper import keeps
 from .overload import Overload
 from .run import Run
@@ -53,6 +55,8 @@ STEER_S = 0.5
 """How often it is looked whether agents keep to their budgets."""
 BUSY_S = 5.0
 """Seconds after which an agent may ask again for a run that is held by another writer."""
+ELSEWHERE_S = 1.0
+"""And where frames of its stream are to come from a relay before."""
 FULL_S = 30.0
 """And where there is no room for it, or for its sites."""
 
@@ -154,6 +158,8 @@ class Collector:
             self._complaints.say("malformed", f"{_who(stream)}: {error}", now)
             if stream is None:
                 self._reject(peer, "malformed", str(error))
+            else:
+                self._unread(stream, str(error), is_frame=len(parts) > 1)
             return
         if isinstance(message, Ping):
             self._send(peer, Pong(protocol=PROTOCOL, version=VERSION, time_ns=self._wall_ns()))
@@ -289,11 +295,29 @@ class Collector:
             case JoinedHeader():
                 self._joined(stream.peer, stream, message, parts[1], now)
             case State():
+                stream.unread_after = None
                 self._runs[stream.run].hear(stream, message, now)
             case Goodbye():
                 self._goodbye(stream, message)
             case _:
                 assert_never(message)
+
+    def _unread(self, stream: Stream, reason: str, *, is_frame: bool) -> None:
+        """It sent what cannot be read: what is not here is to come again, all of it.
+
+        Where that cannot be read either a frame is left out; of who says anything else in words
+        that are none, nothing more is to be had.
+        """
+        again = stream.unread_after == stream.cursor.received
+        stream.unread_after = stream.cursor.received
+        if not again:
+            self._dismiss(stream, "malformed", reason, 0.2)
+        elif is_frame:
+            stream.excuse = f"{UNREADABLE}: {reason.rstrip('.')}"
+        else:
+            goodbye = Goodbye(last=stream.cursor.received, reason=f"{REFUSED}: {reason}")
+            self._runs[stream.run].leave(stream, goodbye)
+            self._dismiss(stream, "malformed", reason, None)
 
     def _hello(self, peer: bytes, hello: Hello, now: float, user: str) -> None:
         refusal = self._refusal(hello)
@@ -305,6 +329,11 @@ class Collector:
             if hello.run not in self._runs:
                 self.open(hello.run)
             run = self._runs[hello.run]
+            missing = run.awaits(hello, now)
+            if missing:
+                self._reject(peer, "stream", missing, ELSEWHERE_S)
+                self._complaints.say("elsewhere", missing, now)
+                return
             before = run.peer_of(hello.stream)
             stream = run.join(hello, peer, now, user)
         except StoreError as error:
@@ -559,7 +588,8 @@ class Collector:
                     stream.give_credit(received)
                 stream.told_received, stream.told_committed = received, committed
                 stream.told_failing = failing
-                ack = Ack(received=received, committed=committed, failing=failing)
+                left = stream.ended and not waits
+                ack = Ack(received=received, committed=committed, failing=failing, left=left)
                 self._send(stream.peer, ack)
         self._touched = {}
 

@@ -18,7 +18,8 @@ class CollectorSettings:
     runs: frozenset[str] = frozenset()
     """The only runs that are taken; empty: all."""
     commit_s: float = 1.5
-    """What is ready is committed this often, or as soon as it fills a chunk of the store …"""
+    """What is ready is committed this often, at once where nothing was for so long, or as soon as
+    it fills a chunk of the store …"""
     commit_records: int = 32
     """… and at most so many records at a time."""
     keep_records: int | None = None

@@ -44,6 +44,10 @@ class Stream:
     """Of joined frames, of which it is the first: by schema and streams."""
     needs_schema: bool = False
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
+    unread_after: int | None = None
+    """What had arrived of it when something came last that could not be read."""
+    excuse: str = ""
+    """Why numbers are jumped over, if they are now, where that is known."""
     told_received: int = -2
     told_committed: int = -2
     told_failing: str = ""

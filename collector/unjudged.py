@@ -39,10 +39,11 @@ class Unjudged:
 
     Args:
         site: what is known of a site of the run, by its index.
+        known: those that were told before.
     """
 
     site: Callable[[int], SiteInfo]
-    _known: set[str] = field(default_factory=set[str])
+    known: set[str] = field(default_factory=set[str])
     _new: list[str] = field(default_factory=list[str])
 
     def take(self) -> list[str]:
@@ -52,8 +53,8 @@ class Unjudged:
 
     def say(self, why: str, text: str = "") -> None:
         """Have a reason told, once: in its own words, or in those of a sentence about some sums."""
-        if why not in self._known:
-            self._known.add(why)
+        if why not in self.known:
+            self.known.add(why)
             self._new.append(text or why)
 
     def look(self, merged: Merged, pairs: Pairs) -> None:

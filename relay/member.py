@@ -45,6 +45,8 @@ class Member:
     """Hashes of those that it may use, the newest last."""
     needs_schema: bool = False
     """A frame was refused for want of its schema: until one comes, all are, to keep the order."""
+    unread_after: int | None = None
+    """What had been taken in when something came last that could not be read."""
     told: tuple[int, int] = (-2, -2)
     """What its peer was told last as received and committed."""
     failing: str = ""

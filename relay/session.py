@@ -18,6 +18,7 @@ from ..sketch.errors import ProtocolError
 from ..wire.codec import decode, encode
 from ..wire.complaints import Complaints
 from ..wire.messages import (
+    MAX_NAME,
     PROTOCOL,
     RUN_NAME,
     Ack,
@@ -36,7 +37,7 @@ from ..wire.messages import (
     State,
     Welcome,
 )
-from ..wire.sender import Put
+from ..wire.sender import REFUSED, Put
 from ..wire.via import connection, is_shared
 from .member import Member
 from .settings import RelaySettings
@@ -119,6 +120,8 @@ class Relay:
             self._complaints.say("malformed", f"{_who(member)}: {error}", now)
             if member is None:
                 self._reject(peer, "malformed", str(error))
+            else:
+                self._unread(member, str(error), is_frame=len(parts) > 1)
             return
         if isinstance(message, Ping):
             self.outgoing.append((peer, encode(self._pong())))
@@ -159,16 +162,33 @@ class Relay:
             case JoinedHeader():
                 self._joined(peer, member, message, (parts[0], parts[1]), now)
             case State():
+                member.unread_after = None
                 self.upstream.show(member, parts[0])
             case Goodbye() if member.needs_schema:  # frames before it were refused, and come again
                 self._dismiss(member, "stream", "Frames before the goodbye were refused.", 0.2)
             case Goodbye():
-                member.goodbye = message
-                member.received = max(member.received, message.last)
-                member.told = (-2, -2)
-                self._touched[member.id] = member
+                self._end(member, message)
             case _:
                 assert_never(message)
+
+    def _end(self, member: Member, goodbye: Goodbye) -> None:
+        """Nothing more will come of it."""
+        member.goodbye = goodbye
+        member.received = max(member.received, goodbye.last)
+        member.told = (-2, -2)
+        self._touched[member.id] = member
+
+    def _unread(self, member: Member, reason: str, *, is_frame: bool) -> None:
+        """It sent what cannot be read: as in a collector, it comes again, or is given up."""
+        again = member.unread_after == member.received
+        member.unread_after = member.received
+        if not again:
+            self._dismiss(member, "malformed", reason, 0.2)
+        elif not is_frame:
+            self._end(
+                member, Goodbye(last=member.received, reason=f"{REFUSED}: {reason}"[:MAX_NAME])
+            )
+            self._dismiss(member, "malformed", reason, None)
 
     def _hello(self, peer: bytes, hello: Hello, part: bytes, now: float, user: str) -> None:
         member = self._members.get(hello.stream)
@@ -184,6 +204,10 @@ class Relay:
             if not any(one.hello.run == hello.run for one in self._members.values()):
                 logger.info("Run %r has come: rank %d is the first here.", hello.run, hello.rank)
             self._add(member, now)
+        if hello.durable > max(member.committed, member.hello.durable):
+            # Some of it lies in another relay's spool: who is above is to know.
+            member.hello, member.hello_part, member.hello_at = hello, part, now
+            self.upstream.part(member)
         if member.refused:  # it asks again, and so do we
             member.refused, member.hello_at = "", now
         if member.peer is not None:
@@ -419,7 +443,9 @@ class Relay:
             told = *member.told, member.told_failing
             if (received, committed, failing) != told and not silent:
                 member.told, member.told_failing = (received, committed), failing
-                self._say(member, Ack(received=received, committed=committed, failing=failing))
+                left = member.goodbye is not None and member.is_answered
+                ack = Ack(received=received, committed=committed, failing=failing, left=left)
+                self._say(member, ack)
         self._touched.clear()
         self._touched.update(held)
 

@@ -261,13 +261,13 @@ class _Found:
         site = min(differing.tolist(), key=lambda at: (first[at], phase_of(known[places[at]]), at))
         at = int(first[site])
         one, other = (pair.read(run, slice(at, at + 1)) for run in (0, 1))
-        bad = one.bad[0, site], other.bad[0, site]
+        bad = one.bad[:, site], other.bad[:, site]
         return Parting(
             step=int(pair.steps[at]),
             site=pair.labels[site],
             one=float(one.numbers[0, site]),
             other=float(other.numbers[0, site]),
-            nonfinite=(int(bad[0]), int(bad[1])) if _unlike(*bad) else None,
+            nonfinite=(int(bad[0][0]), int(bad[1][0])) if _unlike(*bad).any() else None,
         )
 
     def table(self) -> pd.DataFrame:
@@ -337,7 +337,7 @@ def _note(first: NDArray[np.int64], differ: NDArray[np.bool_], start: int) -> No
     first[new] = differ.argmax(axis=0)[new] + start
 
 
-def _unlike(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _unlike(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.bool_]:
     """bool: both counts of what is not finite are known, and differ."""
     return (one != other) & ~np.isnan(one) & ~np.isnan(other)
 

@@ -52,6 +52,8 @@ class State:
     """Of records below this the detail was deleted by retention."""
     judged: Mapping[str, int] = field(default_factory=dict[str, int])
     """By rule, of how many records it could judge something."""
+    learnt: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By number of an attempt: what was learnt of its records that these do not tell again."""
 
     def bounds(self, name: str) -> Bounds:
         """Where the tiers of the array of that name begin and end."""

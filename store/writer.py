@@ -199,6 +199,7 @@ class RunWriter:
         alerts: Sequence[Alert] = (),
         rank_frames: Sequence[RankFrames] = (),
         judged: Mapping[str, int] | None = None,
+        learnt: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
         """Store records, events, alerts and the position of streams in one transaction.
 
@@ -206,6 +207,8 @@ class RunWriter:
 
         Args:
             judged: by rule, of how many of these records it could judge something.
+            learnt: by attempt what its collector has learnt of all records so far, for the next:
+                plain values for `json`.
 
         Raises:
             StoreError: a record cannot be stored, or the store refuses. Nothing has changed then,
@@ -228,6 +231,8 @@ class RunWriter:
             state = append_entries(arrays, state, "events", events)
             state = append_entries(arrays, state, "alerts", alerts)
             state = replace(state, judged=dict(Counter(state.judged) + Counter(judged or {})))
+            if learnt:
+                state = replace(state, learnt={str(one): told for one, told in learnt.items()})
             return append_frames(arrays, state, rank_frames, self._schemas)
 
         def written() -> None:
@@ -263,6 +268,10 @@ class RunWriter:
             self.prune(keep)
         else:
             self._cleaner.clean_if_due()
+
+    def learnt(self, attempt: int) -> Mapping[str, Any]:
+        """What an earlier collector has learnt of an attempt, as it was stored last."""
+        return self._state.learnt.get(str(attempt), {})
 
     def prune(self, keep: int, *, free: bool = False) -> None:
         """Delete the detail of all records but the last `keep`, in whole chunks of the history.

@@ -130,6 +130,9 @@ class Hello(Message, tag="hello", frozen=True):
     """Share of step time that the agent may take; below `LEAST_BUDGET`: any."""
     keeps_back: bool = False
     """Whether its schedules leave something out, or a ring keeps it: more can be asked of it."""
+    durable: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
+    """Highest sequence number of the stream that the agent was told is durable; what of it is not
+    here lies in the spool of a relay."""
 
 
 class Welcome(Message, tag="welcome", frozen=True):
@@ -370,6 +373,8 @@ class Ack(Message, tag="ack", frozen=True):
     """Highest sequence number that is durable; only this frees the sender's window."""
     failing: Name = ""
     """Why what arrived cannot be stored at present; empty where it can."""
+    left: bool | None = None
+    """Whether this answers a goodbye; None: who says it is older than this field."""
 
 
 class NeedSchema(Message, tag="need-schema", frozen=True):

@@ -11,6 +11,9 @@ from typing import Protocol
 from .codec import encode
 from .messages import Ack, Goodbye, NeedSchema, Welcome
 
+REFUSED = "twice it sent what cannot be read"
+"""Why a stream is ended whose words are none."""
+
 Put = Callable[[Sequence[bytes]], bool]
 """Hands one message to the network without waiting; False if it cannot be taken now."""
 
@@ -114,7 +117,8 @@ class Sender:
                 self.committed = max(self.committed, message.committed)
                 count = self._pending.acknowledge(message.received, message.committed)
                 self.acknowledged += count
-                self._answered = True
+                # Not by one that was on its way when goodbye was said, which may not have come.
+                self._answered |= message.left is not False
             case NeedSchema():
                 self._known.discard(message.hash)
                 self._pending.rewind(message.hash)

@@ -52,6 +52,10 @@ class Proxy:
             one.reset(one.agent, one.collector)
             one.flows.set()
 
+    def lead_to(self, address: str) -> None:
+        """Connections that are made from now on lead there, as behind a load balancer."""
+        self._to = ("127.0.0.1", int(address.rpartition(":")[2]))
+
     def stall(self) -> None:
         """Nothing passes, and nothing breaks."""
         for one in self._connections:

@@ -95,10 +95,24 @@ def send(
 
 
 @contextmanager
-def a_tap(address: str, seen: bytearray) -> Generator[str]:
-    """An address that leads to a collector's; all bytes that pass are kept in `seen`."""
+def a_tap(
+    address: str, seen: bytearray, change: Callable[[bytes], bytes] = bytes
+) -> Generator[str]:
+    """An address that leads to a collector's; all bytes that pass are kept in `seen`.
+
+    Args:
+        change: what becomes of them on the way.
+    """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     ended = threading.Event()
+
+    def passes(here: socket.socket, there: socket.socket) -> bool:
+        with suppress(OSError):  # either may be gone
+            if data := here.recv(65536):
+                seen.extend(data)
+                there.sendall(change(data))
+                return True
+        return False
 
     def pass_on(server: socket.socket) -> None:
         ends = dict[socket.socket, socket.socket]()
@@ -112,10 +126,7 @@ def a_tap(address: str, seen: bytearray) -> Generator[str]:
                         ends |= {one: two, two: one}
                         selector.register(one, selectors.EVENT_READ)
                         selector.register(two, selectors.EVENT_READ)
-                    elif data := here.recv(65536):
-                        seen.extend(data)
-                        ends[here].sendall(data)
-                    else:
+                    elif not passes(here, ends[here]):
                         selector.unregister(here)
                         with suppress(OSError):
                             ends[here].shutdown(socket.SHUT_WR)

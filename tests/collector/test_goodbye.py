@@ -90,13 +90,13 @@ def test_what_it_says_is_stored_when_it_is_answered(peers: Peers, more: dict[str
     peers.greet(0)
     peers.say(0, encode(SCHEMA))
     peers.frame(0, 0)
-    peers.until(lambda: peers.answers(Ack) == [Ack(received=0, committed=0)])
+    peers.until(lambda: peers.answers(Ack) == [Ack(received=0, committed=0, left=False)])
     last = len(more.get("gaps", ()))  # pyright: ignore[reportArgumentType]
     peers.goodbye(0, last, **more)
     peers.collector.acknowledge()
     assert peers.answers(Ack) == [], "it is not durable"
 
-    peers.until(lambda: peers.answers(Ack) == [Ack(received=last, committed=last)])
+    peers.until(lambda: peers.answers(Ack) == [Ack(received=last, committed=last, left=True)])
     peers.kill()
     run = open_run(peers.store / "demo")
     assert run.attempts["left"].tolist() == [(0,)]
@@ -111,7 +111,7 @@ def test_who_has_left_is_not_awaited_by_the_next_collector(peers: Peers) -> None
         peers.say(rank, encode(SCHEMA))
         peers.frame(rank, 0)
     peers.goodbye(1, 0)
-    peers.until(lambda: Ack(received=0, committed=0) in peers.answers(Ack))
+    peers.until(lambda: Ack(received=0, committed=0, left=False) in peers.answers(Ack))
     peers.until(lambda: open_run(peers.store / "demo").attempts["left"].tolist() == [(1,)])
 
     later = peers.kill()
@@ -119,12 +119,12 @@ def test_who_has_left_is_not_awaited_by_the_next_collector(peers: Peers) -> None
     later.greet(0, 2)
     later.say(0, encode(SCHEMA))
     later.frame(0, 1)
-    later.until(lambda: Ack(received=1, committed=1) in later.answers(Ack))
+    later.until(lambda: Ack(received=1, committed=1, left=False) in later.answers(Ack))
     assert time.monotonic() - began < QUICK.joiner.deadline_s / 2
 
     later.greet(1, 2)
     later.goodbye(0, 1)
-    later.until(lambda: Ack(received=1, committed=1) in later.answers(Ack))
+    later.until(lambda: Ack(received=1, committed=1, left=True) in later.answers(Ack))
     assert open_run(later.store / "demo").attempts["left"].tolist() == [(0,)], "1 came back"
 
 
@@ -146,5 +146,7 @@ def test_it_answers_for_no_frame_that_is_left_to_the_next_collector(peers: Peers
     peers.goodbye(0, 0)
     peers.collector.tick(time.monotonic())
     peers.collector.close(time.monotonic())
-    assert [one for one in peers.answers(Ack) if one != Ack(received=-1, committed=-1)] == []
+    assert [
+        one for one in peers.answers(Ack) if one != Ack(received=-1, committed=-1, left=False)
+    ] == []
     assert open_run(peers.store / "demo").records().empty

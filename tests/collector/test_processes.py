@@ -231,7 +231,8 @@ def test_a_run_whose_folder_is_deleted_is_begun_again(tmp_path: Path) -> None:
     run = open_run(tmp_path / "demo")
     assert run.records().step.tolist() == list(range(10, 20))
     [gap] = run.gaps().to_dict("records")
-    assert (gap["frames"], gap["cause"]) == (10, "unknown")
+    cause = "it is in the spool of a relay that the rank has left, or in a store that is gone"
+    assert (gap["frames"], gap["cause"]) == (10, cause)
     assert run.finished
 
 

@@ -135,11 +135,11 @@ def test_a_duplicate_is_acknowledged_and_not_counted_twice(tmp_path: Path) -> No
         )
         peer.say(make_schema(SITES))
         peer.frame(0)
-        wait_until(lambda: peer.hear(Ack) == Ack(received=0, committed=0))
+        wait_until(lambda: peer.hear(Ack) == Ack(received=0, committed=0, left=False))
         peer.frame(0)
-        assert peer.hear(Ack) == Ack(received=0, committed=0)
+        assert peer.hear(Ack) == Ack(received=0, committed=0, left=False)
         peer.say(Goodbye(last=0))
-        assert peer.hear(Ack) == Ack(received=0, committed=0)
+        assert peer.hear(Ack) == Ack(received=0, committed=0, left=True)
         assert service.statistics().duplicates == 1
     assert len(open_run(tmp_path / "demo").records()) == 1
 
@@ -154,7 +154,7 @@ def test_an_unknown_schema_is_asked_for_and_the_order_is_kept(tmp_path: Path) ->
         peer.frame(0)
         peer.frame(1)
         peer.say(Goodbye(last=1))
-        wait_until(lambda: peer.hear(Ack) == Ack(received=1, committed=1))
+        wait_until(lambda: peer.hear(Ack) == Ack(received=1, committed=1, left=True))
     assert open_run(tmp_path / "demo").records().step.tolist() == [0, 1]
 
 
@@ -165,7 +165,7 @@ def test_what_was_dropped_does_not_stall_a_stream_and_is_told(tmp_path: Path) ->
         peer.frame(0)
         peer.frame(5, gaps=[Gap(first_step=1, last_step=4, frames=4, cause="the disk is slow")])
         peer.say(Goodbye(last=7))
-        wait_until(lambda: peer.hear(Ack) == Ack(received=7, committed=7))
+        wait_until(lambda: peer.hear(Ack) == Ack(received=7, committed=7, left=True))
     events = open_run(tmp_path / "demo").events()
 
     assert events.kind.tolist() == ["gap", "gap"]
@@ -183,7 +183,7 @@ def test_a_damaged_frame_is_told_and_passed(
         peer.frame(3, gaps=[Gap(first_step=1, last_step=2, frames=2, cause="slow")], crc32=7)
         peer.frame(4)
         peer.say(Goodbye(last=4))
-        wait_until(lambda: peer.hear(Ack) == Ack(received=4, committed=4))
+        wait_until(lambda: peer.hear(Ack) == Ack(received=4, committed=4, left=True))
         assert service.statistics().malformed == 1
     run = open_run(tmp_path / "demo")
 

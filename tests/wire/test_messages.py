@@ -58,7 +58,7 @@ FROM_COLLECTOR = [
     Welcome(protocol=PROTOCOL, attempt=0, committed=-1, credit_frames=4, credit_bytes=100),
     Reject(code="run", reason="no", retry_s=1.5),
     Ack(received=3, committed=2),
-    Ack(received=3, committed=2, failing="no room"),
+    Ack(received=3, committed=2, failing="no room", left=False),
     NeedSchema(hash=b"0" * 16),
     Control(stretch=4, from_step=120),
     Alerts(
