@@ -10,7 +10,7 @@ from .past import WARM_UP
 from .rule import Memory, Rule, Told, Verdict, of_rows
 from .seen import Seen
 
-RATE, YOUNG = 1 / 32, 4.0
+RATE, YOUNG = 1 / 32, 3.0
 """What each record counts for in the past; while training is young, and much changes, so many times
 what it would in the mean of all."""
 EVERY = 4
