@@ -155,7 +155,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     """Where two runs part, for a terminal: the answer, and the sites that part first."""
     yield found.text
     parted = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
-    unlike = set(found.sites.index[found.sites["nonfinite_step"].notna()])
+    unlike = set(found.sites.index[found.sites["nonfinite_step"].notna().to_numpy(bool)])
     if len(parted):
         yield f"{len(parted):,} of {len(found.sites):,} sites part; the first:"
     for site, row in parted.head(MOST_PARTED).iterrows():
