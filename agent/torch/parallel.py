@@ -60,6 +60,8 @@ class ParallelHooks:
         """Units and slots whose unsharded weights this step has."""
         self._groups: dict[tuple[torch.nn.Module, str], Group] = {}
         """Of the unsharded weights of units, by slot."""
+        self._looks: dict[torch.nn.Module, Callable[[], None]] = {}
+        """By unit what is called when its forward begins."""
         self._hooked: Any = WeakIdKeyDictionary()
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
         self._silent: dict[str, int] = {}
@@ -97,6 +99,24 @@ class ParallelHooks:
                 self._silent[known[parameter][0]] = 0
         for unit, held in units.items():
             self._watch_unit(unit, held)
+
+    def begin_forward(self) -> None:
+        """A forward begins; the first that is observed may have begun before there were hooks.
+
+        So it is where `rankscope run` finds a model. What the outermost unit has gathered is looked
+        at when its forward ends, then: before FSDP2's own hook lets go of it.
+        """
+        whole = self._names.whole
+        look = self._looks.pop(whole, None)
+        if look is None or whole._compiled_call_impl is not None:  # pyright: ignore[reportPrivateUsage]
+            return
+
+        def ends(*_: Any) -> None:
+            handle.remove()
+            look()
+
+        handle = whole.register_forward_hook(Hook(ends), prepend=True)
+        self._handles.append(handle)
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -173,8 +193,7 @@ class ParallelHooks:
         """Look at the parameters of a unit whenever FSDP2 has gathered them.
 
         That is when its forward begins, where FSDP2's hook on the unit is the first, and this one
-        the last; and when the first gradient of one of them comes. Where it was observed only after
-        its forward had begun, as by `rankscope run`, that is when this ends, before FSDP2's hook.
+        the last; and when the first gradient of one of them comes.
         """
 
         def begins(*_: Any) -> None:
@@ -186,8 +205,8 @@ class ParallelHooks:
         def gradient_comes(_: torch.Tensor | None) -> None:
             self._are_gathered(unit, held, FOR_BACKWARD, gradient_comes)
 
+        self._looks[unit] = begins
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
-        self._handles.append(unit.register_forward_hook(Hook(begins), prepend=True))
 
     @eager
     def _are_gathered(

@@ -133,6 +133,7 @@ class Scope(Block):
         """
         self._check_entered("begin_forward")
         self._hooks.begin_forward()
+        self._parallel_hooks.begin_forward()
 
     @eager
     def end_update(self) -> None:
