@@ -155,18 +155,15 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     """Where two runs part, for a terminal: the answer, and the sites that part first."""
     yield found.text
     parted = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
-    unlike = set(found.sites.index[found.sites["nonfinite_step"].notna().to_numpy(bool)])
     if len(parted):
         yield f"{len(parted):,} of {len(found.sites):,} sites part; the first:"
-    for site, row in parted.head(MOST_PARTED).iterrows():
-        times = f"{2.0 ** row['largest']:.3g} times as large in step {row['largest_step']}"
-        if np.isnan(row["largest"]):
+    columns = parted.head(MOST_PARTED)[["numbers_step", "largest", "largest_step", "nonfinite_step"]]
+    for site, step, largest, at, nonfinite in columns.itertuples(name=None):
+        times = f"{2.0 ** float(largest):.3g} times as large in step {at}"
+        if np.isnan(float(largest)):
             times = "it is a number in one of them alone"
-        if site in unlike:
-            is_near = abs(row["largest"]) <= np.log2(1 + found.tolerance)
-            told = f"other non-finite elements from step {row['nonfinite_step']}"
-            times = told if is_near else f"{times}; {told}"
-        yield f"  step {row['numbers_step']:>8}  {site}: {times}"
+        told = found.with_nonfinite(times, float(largest), nonfinite)
+        yield f"  step {step:>8}  {site}: {told}"
     for run, labels in (("first", found.only_one), ("second", found.only_other)):
         if labels:
             more = ", …" if len(labels) > 3 else ""

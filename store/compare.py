@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,21 @@ class Comparison:
     """Labels that only the other run has."""
     text: str
     """The answer, in sentences."""
+
+    # `Any`: what a cell of pandas is, which may be <NA>.
+    def with_nonfinite(self, ratio: str, largest: float, step: Any) -> str:
+        """What is said of a site's largest ratio, and of its non-finite elements if they differ.
+
+        Args:
+            ratio: in words, maybe none; left out beside the other where it is within the tolerance.
+            largest: its log2, NaN where it is not known.
+            step: `nonfinite_step` of the site.
+        """
+        if pd.isna(step):
+            return ratio
+        told = f"other non-finite elements from step {step}"
+        is_near = abs(largest) <= np.log2(1 + self.tolerance)
+        return told if is_near or not ratio else f"{ratio}; {told}"
 
     def __repr__(self) -> str:
         return self.text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import isnan, log2
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -174,12 +174,8 @@ def parted_sites(found: Comparison, *, most: int = 20) -> str:
     columns = order.head(most)[names]
     for site, step, bits, largest, at, nonfinite in columns.itertuples(name=None):
         first = "not known" if pd.isna(bits) else str(bits)
-        is_known = not pd.isna(largest)
-        ratio = f"{words.ratio(2.0 ** float(largest))} at step {at}" if is_known else "none"
-        if not pd.isna(nonfinite):
-            is_near = not is_known or abs(float(largest)) <= log2(1 + found.tolerance)
-            told = f"other non-finite elements from step {nonfinite}"
-            ratio = told if is_near else f"{ratio}; {told}"
+        ratio = "" if pd.isna(largest) else f"{words.ratio(2.0 ** float(largest))} at step {at}"
+        ratio = found.with_nonfinite(ratio, float(largest), nonfinite) or "none"
         where = name_of(str(site), step=int(step))
         rows.append((where, str(int(step)), first, ratio))
     more = f" ({most} of {words.thousands(len(order))})" if len(order) > most else ""

@@ -60,8 +60,8 @@ class ParallelHooks:
         """Units and slots whose unsharded weights this step has."""
         self._groups: dict[tuple[torch.nn.Module, str], Group] = {}
         """Of the unsharded weights of units, by slot."""
-        self._looks: dict[torch.nn.Module, Callable[[], None]] = {}
-        """By unit what is called when its forward begins."""
+        self._look: Callable[[], None] | None = None
+        """What is called when the outermost unit's forward begins, until the first has begun."""
         self._hooked: Any = WeakIdKeyDictionary()
         """Unsharded parameters that have a hook; FSDP2 keeps them from step to step."""
         self._silent: dict[str, int] = {}
@@ -107,7 +107,7 @@ class ParallelHooks:
         at when its forward ends, then: before FSDP2's own hook lets go of it.
         """
         whole = self._names.whole
-        look = self._looks.pop(whole, None)
+        look, self._look = self._look, None
         if look is None or whole._compiled_call_impl is not None:  # pyright: ignore[reportPrivateUsage]
             return
 
@@ -205,7 +205,8 @@ class ParallelHooks:
         def gradient_comes(_: torch.Tensor | None) -> None:
             self._are_gathered(unit, held, FOR_BACKWARD, gradient_comes)
 
-        self._looks[unit] = begins
+        if unit is self._names.whole:
+            self._look = begins
         self._handles.append(unit.register_forward_pre_hook(Hook(begins)))
 
     @eager
