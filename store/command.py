@@ -157,7 +157,9 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     parted = found.sites.dropna(subset=["numbers_step"]).sort_values("numbers_step", kind="stable")
     if len(parted):
         yield f"{len(parted):,} of {len(found.sites):,} sites part; the first:"
-    columns = parted.head(MOST_PARTED)[["numbers_step", "largest", "largest_step", "nonfinite_step"]]
+    columns = parted.head(MOST_PARTED)[
+        ["numbers_step", "largest", "largest_step", "nonfinite_step"]
+    ]
     for site, step, largest, at, nonfinite in columns.itertuples(name=None):
         times = f"{2.0 ** float(largest):.3g} times as large in step {at}"
         if np.isnan(float(largest)):
