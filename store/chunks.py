@@ -7,7 +7,6 @@ written here, and the other way round; the tests do.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import threading
@@ -24,6 +23,7 @@ from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, TransposeCodec
+from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
 
 from ..sketch.errors import StoreError
@@ -37,6 +37,10 @@ LEVEL = 1
 """Of compression, for all chunks; the arrays' metadata say with what, and how to shuffle."""
 LITTLE = 2
 """A part of a chunk is decoded alone where it is at most one in so many rows."""
+AT_ONCE = 64
+"""So many chunks are asked for or written at a time. For files Icechunk has a thread for each, and
+each wakes us through the interpreter: 512 that wait for the GIL, of 5 ms each, leave it to nobody.
+"""
 SAMPLE = 509
 """A chunk is looked at for what is not the fill value in steps of so many elements first."""
 
@@ -175,7 +179,8 @@ def write_regions(requests: Iterable[Request], known: Encoded | None = None) -> 
     before: dict[int, Stored | None] = {at: known.get(names[at]) for at in partial}
     before |= dict(found)
     encoded = list(_threads.map(encode, works, [before.get(at) for at in range(len(works))]))
-    sync(_set_all([key_of(chunk) for chunk in works], encoded))
+    values = [(*key_of(chunk), value) for chunk, value in zip(works, encoded, strict=True)]
+    sync(concurrent_map(values, _set, AT_ONCE))
     return {names[at]: encoded[at] for at in partial}
 
 
@@ -200,20 +205,12 @@ def parts_of(requests: Iterable[Request]) -> Iterator[Work]:
 
 
 def _get_all(keys: Sequence[Key]) -> list[Stored | None]:
-    return sync(_gather(keys)) if keys else []
-
-
-async def _gather(keys: Sequence[Key]) -> list[Stored | None]:
-    return await asyncio.gather(*(_get(*key) for key in keys))
+    return sync(concurrent_map(keys, _get, AT_ONCE)) if keys else []
 
 
 async def _get(array: zarr.Array[Any], chunk: tuple[int, ...]) -> Stored | None:
     found = await array.store.get(name_of(array, chunk), default_buffer_prototype())
     return None if found is None else found.as_numpy_array()
-
-
-async def _set_all(keys: Iterable[Key], values: Iterable[bytes | None]) -> None:
-    await asyncio.gather(*(_set(*key, value) for key, value in zip(keys, values, strict=True)))
 
 
 async def _set(array: zarr.Array[Any], chunk: tuple[int, ...], value: bytes | None) -> None:
