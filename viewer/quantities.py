@@ -73,15 +73,18 @@ def load_curves(run: Run, name: str, parts: Sequence[Part]) -> Curves:
     frame = _frame(run, name, parts)
     steps = np.unique(frame["step"].to_numpy(np.int64))
     values = np.full((len(steps), len(parts)), np.nan)
+    bad = list[NDArray[np.int64]]()
     for column, part in enumerate(parts):
         own = _of_part(frame, part)
-        values[np.searchsorted(steps, own["step"].to_numpy(np.int64)), column] = own["value"]
+        measured, found = own["step"].to_numpy(np.int64), own["value"].to_numpy(float)
+        values[np.searchsorted(steps, measured), column] = found
+        bad.append(measured[~np.isfinite(found)])
     return Curves(
         statistic=name,
         names=[one.name for one in parts],
         steps=steps,
         values=np.where(np.isinf(values), np.nan, values),
-        bad=[steps[np.isinf(values[:, column])] for column in range(len(parts))],
+        bad=bad,
     )
 
 

@@ -111,7 +111,7 @@ def test_a_vector_is_a_map_by_index_and_its_numbers_at_the_step(
     assert "could not be known: see the events" in page.told.summary
 
 
-def test_what_follows_from_several_kinds_is_drawn_and_what_is_infinite_told_apart(
+def test_what_follows_from_several_kinds_is_drawn_and_what_is_not_finite_told_apart(
     open_quantities: Callable[..., Quantities], new_job: Callable[..., Any]
 ) -> None:
     job, up = new_job(ranks=1, bad_step=None, hold=1), "blocks.1.mlp.up"
@@ -119,7 +119,9 @@ def test_what_follows_from_several_kinds_is_drawn_and_what_is_infinite_told_apar
     job.sites = [*job.sites, *pair]
     job.index = np.array(job.writer.catalog.add_sites(job.sites), np.intp)
     job.kept[job.site(up, "update"), 3, 0, True] = sketch_array(np.zeros(512, np.float32))
-    job.commit(range(5))
+    for kind in ("weight", "update"):
+        job.kept[job.site(up, kind), 4, 0, True] = sketch_array(np.zeros(512, np.float32))
+    job.commit(range(6))
 
     page = open_quantities(job.path, quantity="trust_ratio")
 
@@ -127,12 +129,12 @@ def test_what_follows_from_several_kinds_is_drawn_and_what_is_infinite_told_apar
     assert {"update_ratio", "trust_ratio", "unchanged_share"} < {*page.told.names}
     assert page.told.shown == "lines"
     drawn = page.lines.lines[0].data
-    known = asked[asked["step"] != 3]
-    assert asked.loc[asked["step"] == 3, "value"].tolist() == [np.inf]
+    known = asked[~asked["step"].isin([3, 4])]
+    np.testing.assert_array_equal(asked.loc[asked["step"].isin([3, 4]), "value"], [np.inf, np.nan])
     np.testing.assert_array_equal(drawn["step"], known["step"])
     np.testing.assert_array_equal(drawn["value"], known["value"])
     assert page.curves is not None
-    assert [list(one) for one in page.curves.bad] == [[3]]
+    assert [list(one) for one in page.curves.bad] == [[3, 4]]
     assert plain(page.told.legend) == up
 
 
