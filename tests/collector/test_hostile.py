@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
 import msgpack
 import msgspec
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,7 +37,31 @@ SLOW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 @pytest.mark.parametrize("file", sorted(CORPUS.glob("*.msgpack")), ids=lambda file: file.stem)
 def test_a_collector_bears_what_was_kept(file: Path) -> None:
-    bear([list(parts) for parts in load(file)])
+    session = [list(parts) for parts in load(file)]
+
+    with counted_threads() as counts:
+        bear(session)
+
+    assert max(counts) - counts[0] < 256  # where nobody bounds Tokio's pool for files it has 512
+
+
+@contextmanager
+def counted_threads() -> Generator[list[int]]:
+    """How many threads this process has, again and again while the block lasts."""
+    own, over = psutil.Process(), threading.Event()
+    counts = [own.num_threads()]
+
+    def count() -> None:
+        while not over.wait(0.02):
+            counts.append(own.num_threads())
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    try:
+        yield counts
+    finally:
+        over.set()
+        counter.join()
 
 
 def test_the_corpus_is_there_and_small() -> None:
