@@ -3,6 +3,7 @@
 import importlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -224,8 +225,10 @@ def cli(context: click.Context, config: str | None) -> None:
     from .config import defaults_of, strays_of
 
     if has_variables:
-        # `run` starts a collector, whose own warnings would be in its log alone.
-        started = group.get_command(context, "collect") if name == "run" else None
+        started = None
+        if name == "run":  # its collector's own warnings would be in that one's log alone
+            with suppress(click.ClickException):  # one that is not installed is not started
+                started = group.get_command(context, "collect")
         for stray in [*strays_of(command), *(strays_of(started) if started else [])]:
             click.echo(f"Warning: {stray}", err=True)
     if config is not None:

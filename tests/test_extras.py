@@ -47,3 +47,28 @@ def test_a_module_of_ours_that_is_gone_is_not_explained_away(tmp_path: Path) -> 
 
     assert "pip install" not in done.stderr
     assert "rankscope.store.writer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        (["--to", "tcp://127.0.0.1:7600", "--print-environment"], 0, ""),
+        (
+            ["--", sys.executable, "-c", "pass"],
+            1,
+            "Error: `rankscope run` needs icechunk, which is not installed. "
+            "Install it with: pip install 'rankscope[torch,collector]'\n",
+        ),
+    ],
+    ids=["of another host", "of its own"],
+)
+def test_a_job_needs_the_extra_of_the_collector_where_it_starts_one(
+    asked: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    hidden = "import sys\nsys.modules['icechunk'] = None\n"
+    script = f"{hidden}from rankscope.__main__ import main\nmain()"
+    command = [sys.executable, "-c", script, "run", "--run", "x", *asked]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert (done.returncode, done.stderr) == (code, said)
