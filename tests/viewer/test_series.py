@@ -120,7 +120,15 @@ def test_a_constant_has_an_axis_of_its_own_size() -> None:
     fig = look.plot("constant", y_range=DataRange1d())
     rates = np.array([0.01, nan, 0.01])
 
-    look.fit_constant(fig, rates, logarithmic=False)
+    look.fit_axis(fig, rates, logarithmic=False)
     assert fig.y_range.default_span == 0.01
-    look.fit_constant(fig, rates, logarithmic=True)
+    look.fit_axis(fig, rates, logarithmic=True)
     assert fig.y_range.default_span == 2.0
+
+
+def test_where_nothing_is_finite_the_axis_has_no_numbers() -> None:
+    fig = look.plot("lost", y_range=DataRange1d())
+
+    for losses, numbers in (([nan, nan], False), ([nan, 2.5], True)):
+        look.fit_axis(fig, np.array(losses), logarithmic=False)
+        assert (fig.yaxis[0].major_label_text_alpha, fig.ygrid.visible) == (numbers, numbers)

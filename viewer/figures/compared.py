@@ -161,7 +161,7 @@ class CurvesFigure:
         axis = self.figure.yaxis[0]
         self.heights.show(logarithmic=logarithmic)
         axis.axis_label = look.literal(curves.statistic)
-        look.fit_constant(self.figure, curves.values, logarithmic=logarithmic)
+        look.fit_axis(self.figure, curves.values, logarithmic=logarithmic)
         width = look.frame(self.figure)[0]
         for place, (line, bad) in enumerate(zip(self.lines, self.bad, strict=True)):
             steps, values = np.empty(0, np.int64), np.empty(0)

@@ -66,7 +66,7 @@ class FacetsFigure:
         for one in scalars:
             fig = self.figures[one.name]
             self.heights[one.name].show(logarithmic=one.logarithmic)
-            look.fit_constant(fig, one.values, logarithmic=one.logarithmic)
+            look.fit_axis(fig, one.values, logarithmic=one.logarithmic)
             keep = thin(one.steps, [one.values], 4 * look.frame(fig)[0])
             steps, values = one.steps[keep], one.values[keep]
             update(self.sources[one.name], {"step": steps, "value": values})

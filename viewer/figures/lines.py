@@ -145,7 +145,7 @@ class LinesFigure:
         self.heights.show(logarithmic=logarithmic)
         self.figure.yaxis[0].axis_label = look.literal(lines.name)
         data = self._data(lines, logarithmic)
-        look.fit_constant(self.figure, data["low"], data["high"], logarithmic=logarithmic)
+        look.fit_axis(self.figure, data["low"], data["high"], logarithmic=logarithmic)
         self._draw(lines)
         update(self.source, data)
         # Without lines of its own each rank is inside the band.

@@ -178,10 +178,10 @@ def move(span: Range, start: float, end: float) -> None:
     span.update(start=start, end=end)
 
 
-def fit_constant(fig: Figure, *values: NDArray[np.float64], logarithmic: bool) -> None:
+def fit_axis(fig: Figure, *values: NDArray[np.float64], logarithmic: bool) -> None:
     """Let an axis on which all is one number span as much as that number; Bokeh's spans 2.
 
-    Where it varies, Bokeh fits the axis to it.
+    Where it varies, Bokeh fits the axis to it. Without a finite number the axis has none either.
 
     Args:
         fig: whose y-axis is a DataRange1d.
@@ -191,6 +191,8 @@ def fit_constant(fig: Figure, *values: NDArray[np.float64], logarithmic: bool) -
     known = np.concatenate([one[np.isfinite(one)] for one in values])
     size = float(np.abs(known).max()) if known.size and not logarithmic else 0.0
     fig.y_range.default_span = size or 2.0
+    fig.yaxis[0].major_label_text_alpha = float(known.size > 0)
+    fig.ygrid.visible = known.size > 0
 
 
 def frame(fig: Figure, width: int = 720, height: int = 380) -> tuple[int, int]:
