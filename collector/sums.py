@@ -168,6 +168,8 @@ def _linear(
         several = scale * scale > SEVERAL * squares
     spoilt = np.bincount(place[numbers[:, NONFINITE] > 0], minlength=sites) > 0
     known = np.isfinite(scale)
+    # Of copies one is counted, and where they differ the others were added up as well.
+    known &= ~np.isin(merged.sites[pairs.addends], [one.site for one in merged.divergences])
     for rows in (pairs.addends, pairs.reduced):
         known &= _is_whole(merged, rows) & ~spoilt[rows]
     moments = merged.table.moments

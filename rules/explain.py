@@ -6,6 +6,7 @@ was judged is never called healthy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..sketch.labels import rank_words
+from ..sketch.mesh_axes import MODEL_AXES
 from ..store.ending import Ending
 from ..store.incidents import COUNTED, OF_RANKS, Incident, escalated, incidents_of
 from ..store.query import Run
@@ -123,14 +125,17 @@ class _Known:
     attempts: int
     ranks: int
     """In the latest attempt."""
+    peers: int
+    """How many of them hold the same part of the model."""
     agreeing: Collection[int]
     """Attempts in which copies were compared, and none was odd."""
 
 
 def why(run: Run) -> Why:
     """What went wrong in a run, of the latest attempt first, or what was found right."""
-    judged, sizes = run.judged(), run.attempts["world_size"].tolist()
-    attempts = len(sizes)
+    judged, known_attempts = run.judged(), run.attempts
+    attempts = len(known_attempts)
+    ranks, peers = _ranks_and_peers(known_attempts)
     told = run.incidents() if judged else [*_unjudged(run), *run.incidents()]
     sites = run.sites()
     looked_at = len(sites) > 0 and bool(judged)
@@ -142,7 +147,8 @@ def why(run: Run) -> Why:
         gaps=run.gaps(),
         sites=sites,
         attempts=attempts,
-        ranks=sizes[-1] if sizes else 0,
+        ranks=ranks,
+        peers=peers,
         agreeing=set(range(attempts if judged.get(COPIES.name) else 0)) - diverged,
     )
     incidents, records = _once(told), known.records
@@ -162,6 +168,14 @@ def why(run: Run) -> Why:
         checked=dict(sorted(judged.items())),
         not_observed=list(_not_observed(known, judged)),
     )
+
+
+def _ranks_and_peers(attempts: pd.DataFrame) -> tuple[int, int]:
+    """Of the latest attempt; 0 if there is none."""
+    if not len(attempts):
+        return 0, 0
+    ranks, mesh = int(attempts["world_size"].iloc[-1]), attempts["mesh"].iloc[-1]
+    return ranks, ranks // math.prod(mesh.get(axis, 1) for axis in MODEL_AXES)
 
 
 def _once(told: Iterable[Incident]) -> list[tuple[Incident, list[int]]]:
@@ -308,6 +322,16 @@ def _why_unjudged(known: _Known) -> str:
     return "an older collector stored them, or no site matched"
 
 
+def _without_majority(known: _Known) -> str:
+    apart = "`run.rank_outliers` tells how far they are apart."
+    if known.peers == known.ranks:
+        return f"of {known.ranks} none has a majority to be unlike. {apart}"
+    if known.peers > 1:
+        alike = f"{known.peers} of {known.ranks} hold the same part of the model"
+        return f"{alike}, and of {known.peers} none has a majority to be unlike. {apart}"
+    return f"each of {known.ranks} holds a part of the model that no other has."
+
+
 def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     run, records, gaps = known.run, known.records, known.gaps
     if not len(records):
@@ -323,11 +347,8 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     if incomplete:
         lack = "lacks" if incomplete == 1 else "lack"
         yield f"{incomplete} of {counted(len(records), 'record')} {lack} a rank."
-    if 1 < known.ranks < FEWEST:
-        yield (
-            f"No rule compares the ranks: of {known.ranks} none has a majority to be unlike. "
-            "`run.rank_outliers` tells how far they are apart."
-        )
+    if known.ranks > 1 and known.peers < FEWEST:
+        yield f"No rule compares the ranks: {_without_majority(known)}"
     stride = float(np.median([*np.diff(np.unique(records["step"].to_numpy(np.int64))), 1]))
     if stride > 1:
         yield f"Steps were recorded about every {stride:.0f}."

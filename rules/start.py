@@ -6,14 +6,20 @@ import math
 
 import numpy as np
 
+from ..sketch.derive import MAIN
+from ..sketch.distribution import SPREAD
+from ..sketch.labels import rank_words
 from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
 
+RMS, LEAST, MOST = MAIN.index("rms"), SPREAD.index("min"), SPREAD.index("max")
 LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 """Modules whose output has the size of their input times sqrt(fan in) times the weights' rms."""
 SMALL = 0.5
 """Weights that are too small count half: small ones are often meant, as before a residual sum."""
+UNLIKE = 4.0
+"""So many times the smallest rms on any rank is no chance: others have begun otherwise."""
 CONSTANT = 99.0
 """Stands for weights that are all alike: units that begin alike stay so."""
 
@@ -54,13 +60,23 @@ def initial_gain(seen: Seen, memory: Memory) -> Verdict | None:
         label, evidence = seen.site(row).label, {"rms": float(rms[row]), "gain": float(gain[row])}
         if std[row] == 0:
             return Told(text=f"All elements of {label} begin alike.", evidence=evidence)
+        ranks, of_ranks = _unlike(seen, row)
         text = (
-            f"{label} begins with an rms of {rms[row]:.3g}: its layer multiplies what comes in by "
-            f"about {figures(gain[row])}."
+            f"{label} begins with an rms of {rms[row]:.3g}{of_ranks}: its layer multiplies what "
+            f"comes in by about {figures(gain[row])}."
         )
-        return Told(text=text, evidence=evidence)
+        return Told(text=text, ranks=ranks, evidence=evidence)
 
     return of_rows(seen, rows, off, tell)
+
+
+def _unlike(seen: Seen, row: int) -> tuple[tuple[int, ...], str]:
+    """The ranks whose part of a weight is many times as large as another's, and in words."""
+    least, most = (float(seen.record.spread[row, RMS, at]) for at in (LEAST, MOST))
+    if not most > UNLIKE * least:
+        return (), ""
+    ranks = seen.ranks_above(row, "rms", UNLIKE * least)
+    return ranks, f" (up to {most:.3g} on {rank_words(ranks)}, from {least:.3g} on others)"
 
 
 START = (

@@ -154,15 +154,17 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     some, projection = sites[rows], record.merged.moments[rows, PROJECTION]
     steps = record.step - at[some]
     change = (projection - last[some]) ** 2 / np.where(steps > 0, steps, np.nan)
-    last[some], at[some] = projection, record.step
+    # Of what is not finite sums leave elements out, and each time others.
+    spoilt = seen.statistic("nonfinite")[rows] > 0
+    last[some], at[some] = np.where(spoilt, np.nan, projection), record.step
     size = norm[rows]
     ratio = change / np.where(size > 0, size * size, np.nan)
-    told = np.isfinite(ratio) & ~_is_young(seen, memory, rows)
+    told = np.isfinite(ratio) & ~spoilt & ~_is_young(seen, memory, rows)
     rate = np.maximum(SMOOTHING, 1 / (count[some[told]] + 1))
     squares[some[told]] += rate * (ratio[told] - squares[some[told]])
     count[some[told]] += 1
     value = np.full(len(sites), np.nan)
-    value[rows] = np.where(count[some] >= FEW, np.sqrt(squares[some]), np.nan)
+    value[rows] = np.where((count[some] >= FEW) & ~spoilt, np.sqrt(squares[some]), np.nan)
 
     def tell(row: int) -> Told:
         text = (

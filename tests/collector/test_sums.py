@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rankscope.collector.blame import Share, whose
 from rankscope.store import Alert, SiteInfo
 
-from .reducing import INFOS, MIXED, Gradients, Job, gradients
+from .conftest import Rank
+from .reducing import INFOS, MIXED, SITES, Gradients, Job, gradients
 
 HALF: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 FEWER = [replace(one, checked=one.name in ("a", "b")) for one in INFOS]
@@ -217,6 +218,20 @@ def test_a_share_that_all_copies_lack_is_named_though_they_differ_in_a_bit() -> 
         reduced[1, 0] = np.nextafter(reduced[1, 0], np.float32(rank))
 
     assert told(Job(4), local, lose).ranks == (3,)
+
+
+def test_a_sum_is_not_judged_by_addends_whose_copies_differ() -> None:
+    job, local = Job(4), gradients(2)[[0, 0, 1, 1]]
+    job.ranks = [
+        Rank(rank, {"dp": (2, rank // 2), "tp": (2, rank % 2)}, SITES) for rank in range(4)
+    ]
+    assert job.train(local, 1 / 4) == []
+    local[3, 1] *= 1.5  # of the copies that of rank 2 is counted
+
+    alerts = job.train(local, 1 / 4)
+    assert [(one.rule, one.site, one.ranks) for one in alerts] == [
+        ("replica-divergence", "local_weight_gradient:b", (2, 3))
+    ]
 
 
 def test_gradients_that_were_averaged_and_are_added_up_once_are_told() -> None:

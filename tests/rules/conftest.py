@@ -98,6 +98,7 @@ def spread_of(numbers: np.ndarray) -> np.ndarray:
     spread = np.full((*numbers.shape[1:], len(SPREAD)), np.nan, np.float32)
     spread[..., SPREAD.index("max")] = known.max(0)
     spread[..., SPREAD.index("argmax")] = known.argmax(0)
+    spread[..., SPREAD.index("min")] = np.where(np.isnan(numbers), np.inf, numbers).min(0)
     return spread
 
 

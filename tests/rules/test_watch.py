@@ -227,6 +227,17 @@ def test_updates_as_large_as_a_weight_are_told(normal: Draw) -> None:
     assert rules_of(job.records(10, lambda step: walk(step, 1.0))) == ["update-ratio"]
 
 
+def test_a_weight_in_which_nan_spreads_is_not_changed_by_that(normal: Draw) -> None:
+    job, weight = Job([WEIGHT]), normal()
+
+    def spoilt(step: int) -> np.ndarray:
+        weight[:] += normal(1e-3)
+        weight[: max(0, 60 * (step - 9))] = np.nan
+        return weight
+
+    assert rules_of(job.records(24, spoilt)) == ["nonfinite"]
+
+
 def test_a_weight_that_begins_at_zero_is_judged_once_it_has_grown(normal: Draw) -> None:
     _, way, job = normal(), normal(1e-3), Job([WEIGHT])
 
@@ -330,6 +341,17 @@ def test_layers_that_begin_too_large_or_all_alike_are_told_once(normal: Draw) ->
     assert from_zero == []
     embedding = replace(FC, module="Embedding")
     assert Job([WEIGHT, embedding]).records(3, normal(5.0), normal()) == []
+
+
+def test_of_weights_that_begin_too_large_on_some_ranks_alone_these_are_named(normal: Draw) -> None:
+    pieces = [normal(5.0 if rank in (1, 2) else 0.1) for rank in range(4)]
+
+    [alert] = Job([WEIGHT, FC], ranks=4).record(pieces, normal())
+    assert (alert.rule, alert.ranks) == ("poor-initialisation", (1, 2))
+    of_ranks = r"an rms of 3\.\d+ \(up to [45]\.\d+ on ranks 1, 2, from 0\.\d+ on others\):"
+    assert re.search(of_ranks, alert.text)
+    [alert] = Job([WEIGHT, FC], ranks=4).record([normal(5.0) for _ in range(4)], normal())
+    assert alert.ranks == ()
 
 
 def test_of_many_sites_at_once_those_are_told_that_are_executed_first() -> None:
