@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from threading import Lock
 from typing import Any
 
@@ -42,6 +43,15 @@ class Decoded:
             self._chunks[key] = chunk
             while self._bytes > self._room:
                 self._bytes -= size_of(self._chunks.popitem(last=False)[1])
+
+    def besides(self, changed: Collection[str]) -> Decoded:
+        """The same for a later snapshot, which has other chunks under these keys of the store."""
+        later = Decoded(self._room)
+        with self._lock:
+            for key, chunk in self._chunks.items():
+                if key[0] not in changed:
+                    later.keep(key, chunk)
+        return later
 
 
 def size_of(chunk: Chunk) -> int:

@@ -28,6 +28,7 @@ from .record import SiteInfo
 from .repository import (
     BRANCH,
     Snapshot,
+    changed_chunks,
     open_repository,
     read_meta,
     read_snapshot,
@@ -94,7 +95,7 @@ class Reader:
         if before is not None and before.state.shapes == self.state.shapes:
             self.arrays = before.arrays.on(session.store)
         self._repository = repository
-        self._decoded = Decoded()
+        self._decoded = Decoded() if before is None else before._decoded_in(snapshot)
         if before is not None and before.state.meta == self.state.meta:
             self.meta: Meta = before.meta
             self._index, self.of_meta = before._index, before.of_meta
@@ -125,6 +126,11 @@ class Reader:
             if self._repository.lookup_branch(BRANCH) == self.snapshot.id:
                 return self
             return Reader(self.path, self._repository, before=self)
+
+    def _decoded_in(self, later: Snapshot) -> Decoded:
+        """What is decoded already of a later snapshot, as far as the store tells what changed."""
+        changed = changed_chunks(self._repository, self.snapshot, later)
+        return Decoded() if changed is None else self._decoded.besides(changed)
 
     def of_attempt(self, attempt: int) -> Reader:
         """A reader of this snapshot that reads the records of one attempt.

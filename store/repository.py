@@ -34,6 +34,8 @@ class Snapshot:
     """What one committed snapshot says about its run."""
 
     id: str
+    parent: str | None
+    """The one before it, as far as that is still known."""
     run: str
     run_id: str
     """What no other run has, not even one that was deleted and had its name; empty: not known."""
@@ -149,11 +151,34 @@ def read_snapshot(
     newest = next(iter(repository.ancestry(snapshot_id=session.snapshot_id)))
     return Snapshot(
         id=session.snapshot_id,
+        parent=newest.parent_id,
         run=attributes["run"],
         run_id=attributes.get("id", ""),
         state=State.from_json(read_attributes(session.store, "state")),
         streams=dict(newest.metadata.get("streams", {})),
     )
+
+
+def changed_chunks(
+    repository: icechunk.Repository, before: Snapshot, after: Snapshot
+) -> set[str] | None:
+    """The keys of all chunks that one commit wrote or deleted.
+
+    None where it was not one commit, or the store cannot tell.
+    """
+    if after.parent != before.id:
+        return None
+    try:
+        made = repository.diff(from_snapshot_id=before.id, to_snapshot_id=after.id)
+    except icechunk.IcechunkError:
+        return None
+    if made.deleted_arrays or made.deleted_groups:
+        return None
+    return {
+        f"{path.strip('/')}/c/{'/'.join(map(str, place))}"
+        for path, places in made.updated_chunks.items()
+        for place in places
+    }
 
 
 def read_meta(store: Store) -> Meta:

@@ -150,7 +150,6 @@ def assemble(found: Heatmap, *, pool: str, width: int, logarithmic: bool, signed
         shade, state = pool_columns(shade, state, held, pool)
         first = np.array([first[span[0]] if len(span) else -1 for span in held], np.int64)
         last = np.array([last[span[-1]] if len(span) else -1 for span in held], np.int64)
-    row_sites = [list(sites) for sites in found.row_sites]
     return Grid(
         shade=shade,
         state=state,
@@ -158,8 +157,8 @@ def assemble(found: Heatmap, *, pool: str, width: int, logarithmic: bool, signed
         stride=stride,
         first=first,
         last=last,
-        row_sites=row_sites,
-        names=[row_name(sites) for sites in row_sites],
+        row_sites=found.row_sites,
+        names=[row_name(sites) for sites in found.row_sites],
         logarithmic=logarithmic,
         signed=signed,
     )

@@ -135,7 +135,7 @@ class Session:
 
     def _tell_options(self) -> None:
         self.options.param.update(
-            kinds=list(dict.fromkeys(self.follower.sites()["kind"])),
+            kinds=self.follower.sites()["kind"].unique().tolist(),
             views=[*words.VIEWS, *self.run.groups, *map(str, range(self.world_size))],
             names=self.follower.training_names(),
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from icechunk import IcechunkError
 from numpy.typing import NDArray
@@ -488,6 +489,37 @@ def test_answers_stay_with_their_snapshot_until_refresh(
     assert run.refresh()
     assert not run.refresh()
     assert len(run.records()) == 21
+
+
+def test_a_run_that_was_refreshed_answers_as_one_that_was_opened_anew(
+    writer: RunWriter, record: Make
+) -> None:
+    followed = open_run(writer.path)
+
+    def look() -> None:
+        followed.refresh()
+        anew = open_run(writer.path)
+        for one, other in zip(answers(followed), answers(anew), strict=True):
+            xr.testing.assert_identical(one, other)
+        pd.testing.assert_frame_equal(followed.records(), anew.records())
+
+    def answers(run: Run) -> list[xr.DataArray | xr.Dataset]:
+        return [run.main(), run.training(), run.exponents(site=UP_0), run.ranks("rms", site=UP_0)]
+
+    made = [record(index) for index in range(7)]
+    for start in range(0, 1100, 50):  # both rings come round, and the history begins
+        late = [] if not start else [replace(made[6], index=start - 3, step=start - 3)]
+        batch = [
+            replace(made[at % 7], index=at, step=at, training={0: {"loss": at}})
+            for at in range(start, start + 50)
+        ]
+        writer.commit([*late, *batch], streams={})
+        look()
+        for _ in range(3):
+            writer.compact_if_due(keep=600)
+            look()
+    writer.finish()
+    look()
 
 
 def test_a_snapshot_that_was_cleaned_away_says_so(
