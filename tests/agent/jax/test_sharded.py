@@ -314,3 +314,50 @@ def test_axes_may_be_called_otherwise_in_the_run(watch: Watch, observed: Observe
     assert placement_of("weight:w", run) == {"tp": "shard"}
     assert {"tp=0", "dp=1"} <= set(run.groups)
     assert_same(observed.sketches(0)["weight:w"], np.asarray(weights), "w")
+
+
+def test_layers_that_are_stacked_for_a_scan_are_seen_one_by_one(
+    watch: Watch, observed: Observed
+) -> None:
+    layers = {"up": normal(0, (3, 8, 16))}
+    layers["up"] = layers["up"].at[1, 2, 3].set(jnp.nan)
+    sharding = NamedSharding(
+        jax.make_mesh((4,), ("tp",), (AxisType.Auto,), devices=jax.devices()[:4]),
+        P(None, None, "tp"),
+    )
+    sharded = jax.device_put(layers, {"up": sharding})
+    with watch() as scope:
+
+        @jax.jit
+        def step(layers: dict[str, jax.Array]) -> Telemetry:
+            count = len(layers["up"])
+            return scope.sketch(
+                weights={str(i): jax.tree.map(lambda x, i=i: x[i], layers) for i in range(count)}
+            )
+
+        scope.step(step(sharded))
+    for i in range(3):
+        assert_same(observed.sketches(0)[f"weight:{i}.up"], np.asarray(layers["up"][i]), str(i))
+    found = open_run(observed.path).first_bad()
+    assert found is not None
+    assert found.site == "weight:1.up"
+
+
+def test_a_shard_map_of_two_axes_hands_out_the_sketches_of_all_devices(
+    watch: Watch, observed: Observed
+) -> None:
+    mesh = jax.make_mesh((2, 2), ("dp", "tp"), (AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    values = normal(0, (8, 16))
+    samples = jax.device_put(values, NamedSharding(mesh, P("dp", "tp")))
+    with watch(mesh=mesh) as scope:
+
+        def part(x: jax.Array) -> Telemetry:
+            return scope.sketch(aux={"x": 2 * x})
+
+        mapped = jax.shard_map(part, mesh=mesh, in_specs=P("dp", "tp"), out_specs=P(("dp", "tp")))
+        scope.step(jax.jit(mapped)(samples))
+    ranks = open_run(observed.path).ranks("l2", site="tap:x", steps=0).values.ravel()
+    assert len(ranks) == 4
+    assert np.isfinite(ranks).all()
+    parts = np.asarray(2 * values).reshape(2, 4, 2, 8).swapaxes(1, 2).reshape(4, -1)
+    np.testing.assert_allclose(ranks, np.linalg.norm(parts, axis=1), rtol=1e-6)
