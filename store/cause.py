@@ -161,11 +161,21 @@ class Case:
         if step < self.step - 1:
             why = f"It was good in step {step}, and began up to step {self.step - 1}, not observed."
             return "weights", step, self.step - 1, why
-        gradients = self._places(self.site.name, "weight_gradient")
-        if gradients and self._observed(np.array([record]), gradients).all():
-            return "update", step, step, f"The update of step {step} made it, of good gradients."
-        why = f"It began in step {step}, in gradients that were not observed or in the update."
-        return "weights", step, step, why
+        if not self._was_good(record, "weight_gradient"):
+            why = f"It began in step {step}, in gradients that were not observed or in the update."
+            return "weights", step, step, why
+        if self._was_good(record, "update"):
+            why = (
+                f"The gradient and the update of step {step} were finite: adding them up "
+                "overflowed, or something else wrote to it."
+            )
+            return "weights", step, step, why
+        return "update", step, step, f"The update of step {step} made it, of good gradients."
+
+    def _was_good(self, record: int, kind: str) -> bool:
+        """Whether this kind of the parameter was observed in an earlier record: all was good."""
+        places = self._places(self.site.name, kind)
+        return bool(places) and bool(self._observed(np.array([record]), places).all())
 
     def _of_gathered(self) -> Verdict:
         if self._good(self._places(self.site.name, "weight")):

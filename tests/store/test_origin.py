@@ -30,10 +30,12 @@ ORDER = [
     ("weight_gradient", "0.weight"),
     ("weight_gradient", "1.weight"),
     ("optimizer_state", "0.weight"),
+    ("update", "0.weight"),
 ]
 LABELS = [f"{kind}:{name}" for kind, name in ORDER]
 SITES = [SiteInfo(kind=kind, name=name, order=at) for at, (kind, name) in enumerate(ORDER)]
-ALL = frozenset(LABELS)
+UPDATE = frozenset({LABELS[-1]})
+ALL = frozenset(LABELS) - UPDATE
 GOOD, BAD = np.ones(1, np.float32), np.full(1, np.nan, np.float32)
 
 
@@ -180,6 +182,19 @@ def test_the_update_is_blamed_where_gradients_were_good(told: Told) -> None:
     assert told.first_bad() == ("weight:0.weight", (0, 1), "update", 4, 4)
 
 
+def test_an_update_that_was_observed_and_good_is_not_blamed(told: Told) -> None:
+    told.step(4, seen=ALL | UPDATE)
+    told.step(5, (set(LABELS), set(LABELS)), seen=ALL | UPDATE)
+
+    assert told.first_bad() == ("weight:0.weight", (0, 1), "weights", 4, 4)
+    found = open_run(told.writer.path).first_bad()
+    assert found is not None
+    assert found.text.endswith(
+        "The gradient and the update of step 4 were finite: adding them up overflowed, "
+        "or something else wrote to it."
+    )
+
+
 def test_where_gradients_were_not_observed_the_step_before_may_be_it(told: Told) -> None:
     told.step(4, seen=frozenset(label for label in LABELS if "gradient" not in label))
     told.step(8, (set(LABELS), set(LABELS)))
@@ -276,7 +291,7 @@ def test_the_answer_is_never_a_site_that_came_later_or_a_step_without_it(
 ) -> None:
     """Something is made in step 3, of which some sites are never seen; from then on all is bad."""
     told = Told(tmp_path_factory.mktemp("runs") / "r", record)
-    seen = ALL - unseen
+    seen = frozenset(LABELS) - unseen
     if first.startswith("weight:"):  # made by the update of the step before
         first_step, bad = 2, (set(LABELS), set(LABELS))
     else:
