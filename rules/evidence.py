@@ -32,7 +32,8 @@ class Moment:
     rms: float | None
     abs_max: float | None
     nonfinite: float | None
-    """How many elements are NaN or infinite."""
+    """How many elements are NaN or infinite; on the first rank to blame, if that has more of them:
+    of copies one is merged, and it may be another."""
     blamed_rms: float | None
     """The rms of the first rank to blame, where it is kept."""
     peers_rms: float | None
@@ -92,12 +93,12 @@ def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:
     at = seen["step"].values
     chosen = (at <= cause.first_step) | (at == told)
     blamed, peers = _rms_of_ranks(run, cause, at)
+    spoilt = _nonfinite_of_rank(run, cause, at)
     return Evidence(
         moments=[
-            _moment(
-                seen.isel(step=int(place)), blamed.get(int(at[place])), peers.get(int(at[place]))
-            )
-            for place in np.flatnonzero(chosen)
+            _moment(seen.isel(step=place), *(found.get(step) for found in (blamed, peers, spoilt)))
+            for place, step in enumerate(at.tolist())
+            if chosen[place]
         ],
         exponents=_exponents(run, cause.site, (first, told), cause.attempt),
     )
@@ -125,12 +126,27 @@ def _rms_of_ranks(
     return _by_step(kept.sel(rank=first).dropna("step")), _by_step(rest.median("rank"))
 
 
+def _nonfinite_of_rank(run: Run, cause: Alert, steps: NDArray[np.int64]) -> dict[int, float]:
+    """By step how much of the first rank to blame is not finite, where kept."""
+    if not cause.ranks or not len(steps):
+        return {}
+    span = int(steps[0]), int(steps[-1])
+    kept = run.ranks("nonfinite", site=cause.site, steps=span, attempt=cause.attempt)
+    if cause.ranks[0] not in kept["rank"].values:
+        return {}
+    return _by_step(kept.sel(rank=cause.ranks[0]).dropna("step"))
+
+
 def _by_step(values: xr.DataArray) -> dict[int, float]:
     return dict(zip(values["step"].values.tolist(), values.values.tolist(), strict=True))
 
 
-def _moment(row: xr.DataArray, blamed_rms: float | None, peers_rms: float | None) -> Moment:
+def _moment(
+    row: xr.DataArray, blamed_rms: float | None, peers_rms: float | None, spoilt: float | None
+) -> Moment:
     rms, abs_max, nonfinite = (None if np.isnan(one) else float(one) for one in row.values)
+    if nonfinite is not None and spoilt is not None:
+        nonfinite = max(nonfinite, spoilt)
     return Moment(
         step=int(row["step"]),
         rms=rms,

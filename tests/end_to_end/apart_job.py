@@ -2,8 +2,9 @@
 
 Usage: torchrun --nproc-per-node 4 apart_job.py RUN DIRECTORY FAULT [fsdp]
 
-The fault is `large` (its part of a weight), `norm` (its copy of one) or `nan` (a row of its part,
-from step `FAULTY` on). With `fsdp` the mesh is 2 x 2, and FSDP2 is along the first axis.
+The fault is `large` (its part of a weight), `norm` (its copy of one), and from step `FAULTY` on
+`nan` (a row of its part) or `copy` (an element of its copy). With `fsdp` the mesh is 2 x 2, and
+FSDP2 is along the first axis.
 """
 
 import sys
@@ -65,6 +66,8 @@ def spoil(block: Any, fault: str, step: int) -> None:
         own(block.norm.weight).mul_(1.5)
     if fault == "nan" and step == FAULTY:
         own(block.down.weight)[3] = float("nan")
+    if fault == "copy" and step == FAULTY:
+        own(block.norm.weight)[3] = float("nan")
 
 
 def main() -> None:

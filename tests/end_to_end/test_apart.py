@@ -23,6 +23,7 @@ FIRST = 0, 1
         ("norm", "replica-divergence", "2.norm.weight", (2,), (0,)),
         ("norm fsdp", "replica-divergence", "2.norm.weight", (2, 3), (0,)),  # of two none is odd
         ("nan", "nonfinite", "2.down.weight", (2,), (3,)),
+        ("copy", "replica-divergence", "2.norm.weight", (2,), (3,)),
     ],
 )
 def test_the_rank_whose_part_or_copy_is_wrong_is_named(
@@ -40,8 +41,12 @@ def test_the_rank_whose_part_or_copy_is_wrong_is_named(
     assert found == (rule, f"weight:{site}", ranks)
     assert incident.first_step in steps
     assert "conservation" not in {one.rule for one in incident.alerts}
+    told = why(run)
+    spoilt = told.findings[0].stored.moments[-1].nonfinite
+    assert spoilt is not None
+    assert (spoilt > 0) == (arguments in ("nan", "copy"))
     alone = "each of 4 holds a part of the model that no other has."
     if "fsdp" in arguments:
         alone = "2 of 4 hold the same part of the model, and of 2 none has a majority to be unlike."
-    [said] = [one for one in why(run).not_observed if "compares" in one]
+    [said] = [one for one in told.not_observed if "compares" in one]
     assert said.startswith(f"No rule compares the ranks: {alone}")
