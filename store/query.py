@@ -230,6 +230,10 @@ class Run:
         `glanced` were left to the sentinel, and `nonfinite` have NaN or infinity. `ranks` is how
         many ranks it holds, `missing` lists the others of its attempt. Of one that is `deleted`
         retention has left this row, training statistics and counters.
+
+        Args:
+            all_attempts: all there are. By default one of each step: of the latest attempt that
+                recorded it; a final one, of weights alone, where none recorded the step itself.
         """
         reader = self._reader
         return records_frame(
