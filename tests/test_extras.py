@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_a_job_needs_the_extra_of_the_collector_where_it_starts_one(
     script = f"{hidden}from rankscope.__main__ import main\nmain()"
     command = [sys.executable, "-c", script, "run", "--run", "x", *asked]
 
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        # Settings of the tests are strange to the command, which says so.
+        env={name: value for name, value in os.environ.items() if "RANKSCOPE_" not in name},
+        check=False,
+    )
 
     assert (done.returncode, done.stderr) == (code, said)
