@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 import zmq
 
@@ -379,25 +380,25 @@ def test_the_log_is_quiet_when_all_is_well(
 
 
 def test_agents_above_their_budget_are_told_how_to_go_on(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path) as service,
-        Peer(service.address) as first,
-        Peer(service.address) as late,
-    ):
-        costly = {"hook_seconds": 0.0, "wall_seconds": 0.0, "stretch": 1.0}
-        first.say(hello(budget=0.01))
-        first.say(make_schema(SITES))
-        first.frame(0, health=costly)
-        first.frame(1, step=40, health={**costly, "hook_seconds": 1.0, "wall_seconds": 4.0})
-        told = first.hear(Control)
-        assert isinstance(told, Control)
-        assert told.stretch == 4
-        assert told.from_step > 40
-        late.say(hello(budget=0.01, stream="stream-0"))  # the same rank, on a new connection
-        assert late.hear(Control) == told
-    events = open_run(tmp_path / "demo").events()
-    assert events["kind"].tolist() == ["budget", "rank-lost"], "it has not said goodbye"
-    assert "The agent added 33.33% to the step time of rank 0" in events["text"].iloc[0]
+    def events() -> pd.DataFrame:
+        return open_run(tmp_path / "demo").events()
+
+    with serving(tmp_path) as service:
+        with Peer(service.address) as first, Peer(service.address) as late:
+            costly = {"hook_seconds": 0.0, "wall_seconds": 0.0, "stretch": 1.0}
+            first.say(hello(budget=0.01))
+            first.say(make_schema(SITES))
+            first.frame(0, health=costly)
+            first.frame(1, step=40, health={**costly, "hook_seconds": 1.0, "wall_seconds": 4.0})
+            told = first.hear(Control)
+            assert isinstance(told, Control)
+            assert told.stretch == 4
+            assert told.from_step > 40
+            late.say(hello(budget=0.01, stream="stream-0"))  # the same rank, on a new connection
+            assert late.hear(Control) == told
+        wait_until(lambda: "rank-lost" in events()["kind"].tolist())  # it has not said goodbye
+    assert events()["kind"].tolist() == ["budget", "rank-lost"]
+    assert "The agent added 33.33% to the step time of rank 0" in events()["text"].iloc[0]
 
 
 def test_all_ranks_are_told_of_an_alert(tmp_path: Path) -> None:
