@@ -108,13 +108,10 @@ def _rms_of_ranks(
     run: Run, cause: Alert, steps: NDArray[np.int64]
 ) -> tuple[dict[int, float], dict[int, float]]:
     """By step the rms of the first rank to blame, and the median of its peers, where kept."""
-    if not cause.ranks or cause.undetermined or not len(steps):
+    kept = None if cause.undetermined else _on_ranks(run, cause, "rms", steps)
+    if kept is None:
         return {}, {}
-    span = int(steps[0]), int(steps[-1])
-    kept = run.ranks("rms", site=cause.site, steps=span, attempt=cause.attempt)
-    first = cause.ranks[0]
-    if first not in kept["rank"].values:
-        return {}, {}
+    first, span = cause.ranks[0], (int(steps[0]), int(steps[-1]))
     found = run.rank_ratios("rms", site=cause.site, steps=span, attempt=cause.attempt)
     group = dict(zip(found.ranks, found.group, strict=True))
     others = [
@@ -128,13 +125,19 @@ def _rms_of_ranks(
 
 def _nonfinite_of_rank(run: Run, cause: Alert, steps: NDArray[np.int64]) -> dict[int, float]:
     """By step how much of the first rank to blame is not finite, where kept."""
+    kept = _on_ranks(run, cause, "nonfinite", steps)
+    return {} if kept is None else _by_step(kept.sel(rank=cause.ranks[0]).dropna("step"))
+
+
+def _on_ranks(
+    run: Run, cause: Alert, statistic: str, steps: NDArray[np.int64]
+) -> xr.DataArray | None:
+    """A main statistic on each rank; None where none is kept of the first rank to blame."""
     if not cause.ranks or not len(steps):
-        return {}
+        return None
     span = int(steps[0]), int(steps[-1])
-    kept = run.ranks("nonfinite", site=cause.site, steps=span, attempt=cause.attempt)
-    if cause.ranks[0] not in kept["rank"].values:
-        return {}
-    return _by_step(kept.sel(rank=cause.ranks[0]).dropna("step"))
+    kept = run.ranks(statistic, site=cause.site, steps=span, attempt=cause.attempt)
+    return kept if cause.ranks[0] in kept["rank"].values else None
 
 
 def _by_step(values: xr.DataArray) -> dict[int, float]:
