@@ -1,24 +1,16 @@
-"""One run in the collector: its streams, the records in the making, and its commits.
-
-A frame is acknowledged as durable only after the commit that holds its record.
-"""
+"""One run in the collector: its streams, its attempts, and the records in the making."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
 
 from ..merge.placement import Layout, groups_of
-from ..sinks.fanout import Sinks, Stored
-from ..sinks.troubles import troubles_of
-from ..sketch.errors import StoreError
-from ..store.layout import CHUNK
-from ..store.record import Alert, Event, Record
+from ..sinks.fanout import Sinks
+from ..store.record import Event
 from ..store.writer import RunWriter
 from ..wire.codec import PackedFrame
 from ..wire.joined import JoinedFrame
@@ -35,22 +27,18 @@ from ..wire.messages import (
     State,
 )
 from .attempt import AGAIN, Attempt, lost_of
-from .commits import Commits
 from .cursor import Cursor
-from .joiner import UNREADABLE, Batch, Joiner
+from .joiner import UNREADABLE, Joiner
 from .ranks import Place
 from .room import Names
 from .schemas import Schemas
 from .settings import CollectorSettings
+from .storing import Storing
 from .stream import Stream
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
 
 ELSEWHERE = "it is in the spool of a relay that the rank has left, or in a store that is gone"
-
-RECORDS_SHARE = 4
-"""Of what may be held a fourth, at most, are records that wait to be durable: then no more are
-made, but for those of one commit."""
 
 
 class Run:
@@ -75,28 +63,8 @@ class Run:
         self.name = name
         self.settings = settings
         self.streams: dict[str, Stream] = {}
-        self.records = 0
-        """Committed, patches among them."""
-        self.patches = 0
-        """Of records that were committed before."""
-        self.alerts = 0
-        self.lost_frames = 0
-        self.lag_s = 0.0
-        """From the end of the newest step that is stored to when it was."""
         self._writer = writer
         self._catalog = writer.catalog
-        self._commits = Commits(writer, settings)
-        self._ready: Batch | None = None
-        """What was gathered, and is to be stored with the next commit."""
-        self._next_record = writer.next_record
-        self._committed = writer.next_record - 1
-        """Index of the newest record that is durable."""
-        self._usual_bytes = 0
-        """What a record takes of memory, by the last."""
-        self._newest = writer.newest()
-        """Attempt and step of the newest record."""
-        self._wall_ns = wall_ns
-        self._sinks = sinks or Sinks()
         self._attempts: dict[int, Attempt] = {}
         """Those that have ranks which are heard of, or whose records are not all stored."""
         self._schemas = Schemas(name, writer.catalog, settings)
@@ -105,11 +73,9 @@ class Run:
         self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
         self._is_sealed = False
-        self._gathered_at = float("-inf")
-        self._began_at = float("-inf")
-        """When the last commit with records began."""
-        self._everyone_left = False
-        """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
+        self.storing = Storing(
+            name, writer, settings, self.streams, self._attempts, wall_ns, sinks or Sinks()
+        )
 
     # Streams -------------------------------------------------------------------------------------
 
@@ -119,7 +85,7 @@ class Run:
         They come in order or not at all. Nothing to be waited for, or no longer: an empty text.
         """
         stream = self.streams.get(hello.stream)
-        stored = self._commits.stored.get(hello.stream, -1)
+        stored = self.storing.stored.get(hello.stream, -1)
         cursor = Cursor(stored) if stream is None else stream.cursor
         before = self._elsewhere.get(hello.stream)
         if before is None or before[0] < cursor.received:
@@ -166,7 +132,7 @@ class Run:
                 mesh=hello.mesh,
                 groups=groups_of(hello.mesh, hello.host),
                 peer=peer,
-                cursor=Cursor(self._commits.stored.get(hello.stream, -1)),
+                cursor=Cursor(self.storing.stored.get(hello.stream, -1)),
             )
         stream.peer, stream.needs_schema, stream.ended, stream.user = peer, False, False, user
         stream.told_received = stream.told_committed = -2
@@ -174,7 +140,7 @@ class Run:
         stream.told_control = None
         stream.is_leaving = stream.is_leave_gathered = False
         stream.excuse = ELSEWHERE if hello.durable > stream.cursor.received else ""
-        self._leave(number, back={hello.rank})
+        self.storing.leave(number, back={hello.rank})
         attempt.introduce(hello, now)
         return stream
 
@@ -279,7 +245,8 @@ class Run:
         stream.told_committed = -2
         joiner = self._joiner_of(stream)
         joiner.leave(stream.rank, goodbye.reason)
-        self._everyone_left = self._everyone_left or joiner.ranks.is_deserted
+        if joiner.ranks.is_deserted:
+            self.storing.hurry()
 
     def steer(self) -> Iterator[tuple[Stream, Control | Alerts]]:
         """Which streams are to be told how to go on, if some do not know it."""
@@ -303,45 +270,6 @@ class Run:
         for attempt in self._attempts.values():
             attempt.joiner.lose_absent(why)
 
-    # Commits -------------------------------------------------------------------------------------
-
-    @property
-    def failing(self) -> str:
-        """Why the last commit did not work; empty if it did."""
-        return self._commits.failing
-
-    @property
-    def is_storing(self) -> bool:
-        """Whether a commit is under way."""
-        return self._commits.is_busy
-
-    def is_behind(self, now: float) -> bool:
-        """Whether there is something to gather at once."""
-        return self._due(now) > 0
-
-    @property
-    def commit_s(self) -> float:
-        """How long the last commit took."""
-        return self._commits.last_s
-
-    def advance(self, now: float) -> bool:
-        """Gather what is due and go on with storing; whether something has become durable.
-
-        Raises:
-            StoreError: a commit failed; it is kept for another try.
-            BusyError: another collector has taken the run over; nothing more can be stored here.
-            GoneError: its store was moved or deleted, likewise.
-        """
-        stored = self._commits.take(now)
-        if stored is not None:
-            self._release(stored)
-        most = self._due(now)
-        if most:
-            self._gather(now, most)
-        if self._ready is not None and self._commits.is_free:
-            self._begin_commit(self._ready, now)
-        return stored is not None
-
     def world_size(self, attempt: int) -> int:
         """How many ranks an attempt has."""
         return self._attempts[attempt].world_size
@@ -353,7 +281,8 @@ class Run:
 
     def held_bytes(self) -> int:
         """What frames, and records that are not durable yet, take of memory."""
-        return self._record_bytes() + sum(one.joiner.held_bytes for one in self._attempts.values())
+        frames = sum(one.joiner.held_bytes for one in self._attempts.values())
+        return frames + self.storing.held_bytes
 
     @property
     def is_awaited(self) -> bool:
@@ -363,8 +292,7 @@ class Run:
     def is_done(self, now: float) -> bool:
         """Whether every rank of every attempt has said goodbye or is gone, and all is stored."""
         return (
-            self._ready is None
-            and self._commits.is_free
+            self.storing.is_done
             and not self._elsewhere
             and all(attempt.is_over(now) for attempt in self._attempts.values())
         )
@@ -387,32 +315,6 @@ class Run:
             if number not in used and number != latest and attempt.is_over(now):
                 del self._attempts[number]
 
-    def close(self, now: float) -> None:
-        """Commit all there is, mark the run as finished and let its store go.
-
-        Raises:
-            StoreError: something could not be stored.
-        """
-        try:
-            self._wait_for_commit(now)
-            self._gather(now, self._most_records(), everything=True)
-            while self._ready is not None and self._begin_commit(self._ready, now):
-                self._wait_for_commit(now)
-                self._gather(now, self._most_records(), everything=True)
-            self._writer.finish()
-        except StoreError:
-            raise
-        except Exception as error:  # whatever the store's engine raises
-            raise StoreError(f"Run {self.name!r} could not be finished: {error}") from error
-        finally:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Let the store go without storing what is here: the ranks will send it again."""
-        self._commits.close()
-        self._writer.close()
-        self._sinks.ended(self.name)
-
     # Inside --------------------------------------------------------------------------------------
 
     def _refusal(
@@ -427,8 +329,8 @@ class Run:
             return (
                 f"Run {self.name!r} was started {self.settings.max_attempts} times: take another."
             )
-        if stream is None and len(self._commits.stored) >= self.settings.max_stored_streams:
-            return f"Run {self.name!r} has had {len(self._commits.stored)} streams: take another."
+        if stream is None and len(self.storing.stored) >= self.settings.max_stored_streams:
+            return f"Run {self.name!r} has had {len(self.storing.stored)} streams: take another."
         if attempt is None:
             return ""
         if (attempt.world_size, attempt.mesh) != (hello.world_size, mesh):
@@ -485,7 +387,7 @@ class Run:
         )
 
     def _begin(self, number: int, world_size: int, mesh: dict[str, int], now: float) -> Attempt:
-        newest = self._newest
+        newest = self.storing.newest
         attempt = self._attempts[number] = Attempt(
             number,
             world_size,
@@ -505,14 +407,14 @@ class Run:
         before = self._catalog.meta.attempts[number]
         if number in self._attempts:  # its joiner tells it, once they have been silent for long
             return
-        step = self._newest[1] if self._newest and self._newest[0] == number else 0
+        newest = self.storing.newest
+        step = newest[1] if newest and newest[0] == number else 0
         gone = {*before.left, *lost_of(self._writer, number)}
         words = f"{AGAIN}; its last step that is stored is {step}."
         for rank in sorted({info.rank for info in before.ranks} - gone):
             text = f"Rank {rank} {words}"
             lost = Event(kind="rank-lost", attempt=number, rank=rank, step=step, text=text)
-            self._ready = self._ready or Batch()
-            self._ready.events.append(self._dated(lost))
+            self.storing.tell(lost)
 
     def _lost(self, stream: Stream, told: Sequence[Gap], missing: int, step: int) -> Sequence[Gap]:
         """What a frame says was lost before it, and what was jumped over and it does not say."""
@@ -527,195 +429,3 @@ class Run:
 
     def _joiner_of(self, stream: Stream) -> Joiner:
         return self._attempts[stream.attempt].joiner
-
-    def _due(self, now: float) -> int:
-        """How many records are to be gathered now, at most; 0: it is not time yet."""
-        if self._record_bytes() > self.settings.held_bytes // RECORDS_SHARE:
-            return 0
-        if now - self._gathered_at >= self.settings.commit_s or self._is_rested(now):
-            return _up_to_a_chunk(self._next_record, self._most_records())
-        most, waiting = self._most_records(), self._ready.records if self._ready else ()
-        if self._everyone_left and not waiting:
-            return _up_to_a_chunk(self._next_record, most)
-        # One chunk of the store at a time: messages are answered in between.
-        some = min(_up_to_a_chunk(self._next_record, CHUNK["tail"]), most)
-        ready = sum(one.joiner.ready(some) for one in self._attempts.values())
-        return some if ready >= some <= most - len(waiting) else 0
-
-    def _is_rested(self, now: float) -> bool:
-        """Whether a record is complete that need wait for no others: none was stored lately."""
-        return (
-            now - self._began_at >= self.settings.commit_s
-            and not (self._ready and self._ready.records)
-            and any(one.joiner.ready(1) for one in self._attempts.values())
-        )
-
-    def _record_bytes(self) -> int:
-        """What the records take that are not durable yet."""
-        return self._commits.held_bytes + (0 if self._ready is None else self._ready.size_bytes)
-
-    def _most_records(self) -> int:
-        """How many records a commit has, at most."""
-        room = self.settings.held_bytes // RECORDS_SHARE // max(self._usual_bytes, 1)
-        return max(min(self.settings.commit_records, room), 1)
-
-    def _gather(self, now: float, most: int, *, everything: bool = False) -> None:
-        """Add what is ready, at most so many records, to what the next commit is to store."""
-        self._gathered_at = now
-        self._take_farewells()
-        self._ready = gathered = self._ready or Batch()
-        for number, attempt in sorted(self._attempts.items()):
-            batch = attempt.joiner.tick(now, self._next_record, most=most, everything=everything)
-            self._leave(number, attempt.joiner.ranks.take_left_again())
-            for record in batch.records:
-                if record.index == self._next_record:
-                    self._next_record, self._newest = record.index + 1, (number, record.step)
-                self._usual_bytes = record.size_bytes
-            attempt.pace(batch.records)
-            self._alarm(attempt, batch.alerts)
-            batch.events = list(map(self._dated, batch.events))
-            gathered.add(batch)
-        self._everyone_left = self._everyone_left and len(gathered.records) > 0
-        for stream in self.streams.values():
-            stream.is_leave_gathered = stream.is_leaving
-
-    def _judge_quantities(self, records: Sequence[Record]) -> None:
-        """What is found in records that are durable is stored with the next."""
-        meta = self._catalog.meta
-        for record in records:
-            attempt = self._attempts.get(record.attempt)
-            if attempt is not None:
-                alerts = attempt.joiner.judge_quantities(record, meta.quantities, meta.sites)
-                self._alarm(attempt, alerts)
-                if alerts:
-                    self._ready = self._ready or Batch()
-                    self._ready.alerts += alerts
-
-    def _alarm(self, attempt: Attempt, alerts: Sequence[Alert]) -> None:
-        """Agents and sinks hear at once of what was found, stored or not."""
-        attempt.respond(alerts)
-        if not (alerts and self._sinks.are_there):
-            return
-        launch, sites = self._launch(attempt.number), self._catalog.meta.sites
-        for alert in alerts:
-            self._sinks.alarm(self.name, launch, alert)
-        for incident in attempt.incidents.add(alerts, sites):
-            self._sinks.found(self.name, launch, incident)
-
-    def _begin_commit(self, batch: Batch, now: float) -> bool:
-        """Have it stored; False if there is nothing to store."""
-        self._ready = None
-        released = _by_stream(batch.released)
-        cursors, batch.left = self._cursors(released), self._leavers(released)
-        if not (batch.records or batch.events or batch.alerts or cursors or batch.left):
-            self._release(batch)
-            return False
-        for _, attempt in sorted(self._attempts.items()):
-            attempt.write()
-        self._commits.begin(batch, cursors)
-        if batch.records:
-            self._began_at = now
-        return True
-
-    def _wait_for_commit(self, now: float) -> None:
-        self._commits.wait()
-        stored = self._commits.take(now)
-        if stored is not None:
-            self._release(stored)
-
-    def _release(self, stored: Batch) -> None:
-        """All of it is durable."""
-        self.records += len(stored.records)
-        for one in stored.records:
-            self.patches += one.index <= self._committed
-            self._committed = max(self._committed, one.index)
-        self.alerts += sum(alert.last_step is None for alert in stored.alerts)
-        self.lost_frames += sum(event.frames for event in stored.events)
-        self._tell(stored.records)
-        if self._sinks.are_there:
-            for one in troubles_of(stored.events, run=self.name, launch=self._launch):
-                self._sinks.trouble(one)
-        self._judge_quantities(stored.records)
-        for name, sequences in _by_stream(stored.released).items():
-            if name in self.streams:
-                self.streams[name].cursor.release(sequences)
-        for name in stored.left:
-            if name in self.streams:
-                self.streams[name].is_leaving = False
-
-    def _tell(self, records: Sequence[Record]) -> None:
-        """Sinks hear of records that are durable."""
-        if records:
-            newest_ns = max(record.time_ns for record in records)
-            self.lag_s = max((self._wall_ns() - newest_ns) / 1e9, 0.0)
-        for record in records:
-            self._sinks.stored(
-                Stored(
-                    run=self.name,
-                    launch=self._launch(record.attempt),
-                    record=record,
-                    sites=self._catalog.meta.sites,
-                )
-            )
-
-    def _launch(self, attempt: int) -> str:
-        return self._catalog.meta.attempts[attempt].launch
-
-    def _take_farewells(self) -> None:
-        """Tell what was lost at the end of streams whose frames are all durable, and so once."""
-        for stream in self.streams.values():
-            if stream.farewell and len(stream.cursor.waiting) == 1:
-                [last] = stream.cursor.waiting
-                self._joiner_of(stream).lose(stream.rank, stream.name, last, stream.farewell)
-                stream.farewell = ()
-
-    def _leavers(self, released: Mapping[str, Sequence[int]]) -> list[str]:
-        """Streams of which all is durable once these frames are; that they left is stored, too."""
-        leaving = [
-            stream
-            for stream in self.streams.values()
-            if stream.is_leaving
-            and stream.is_leave_gathered
-            and stream.cursor.committed_after(released.get(stream.name, ()))
-            >= stream.cursor.received
-        ]
-        for attempt in {stream.attempt for stream in leaving}:
-            self._leave(attempt, {one.rank for one in leaving if one.attempt == attempt})
-        return [stream.name for stream in leaving]
-
-    def _leave(
-        self, attempt: int, ranks: Collection[int] = (), *, back: Collection[int] = ()
-    ) -> None:
-        """Have it stored with the next commit who has left, and who has come back."""
-        known = set(self._catalog.meta.attempts[attempt].left)
-        left = (known | set(ranks)) - set(back)
-        if left != known:
-            self._catalog.set_left(attempt, left)
-
-    def _dated(self, event: Event) -> Event:
-        return event if event.time_ns else replace(event, time_ns=self._wall_ns())
-
-    def _cursors(self, released: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Where each stream stands once these frames are durable, if that is not stored yet."""
-        cursors = {
-            name: stream.cursor.committed_after(released.get(name, ()))
-            for name, stream in self.streams.items()
-        }
-        stored = self._commits.stored
-        return {name: number for name, number in cursors.items() if number > stored.get(name, -1)}
-
-
-def _up_to_a_chunk(index: int, most: int) -> int:
-    """How many records from `index` on, of at most `most`, end with a chunk of the store.
-
-    A chunk that is full need not be written again; where none ends there it is `most`.
-    """
-    end = (index + most) // CHUNK["tail"] * CHUNK["tail"]
-    return end - index if end > index else most
-
-
-def _by_stream(released: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
-    grouped: dict[str, list[int]] = defaultdict(list)
-    for name, pairs in groupby(released, key=lambda pair: pair[0]):
-        grouped[name] += [sequence for _, sequence in pairs]
-    return grouped

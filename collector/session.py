@@ -186,7 +186,7 @@ class Collector:
 
     def is_behind(self, now: float) -> bool:
         """Whether `tick` has something to do at once."""
-        return any(run.is_behind(now) for run in self._runs.values())
+        return any(run.storing.is_behind(now) for run in self._runs.values())
 
     def is_done(self, now: float) -> bool:
         """Whether there is nothing left to do: see `--until-done`."""
@@ -254,19 +254,19 @@ class Collector:
         counts.streams, counts.runs = len(self._peers), len(self._runs)
         counts.held_bytes = sum(run.held_bytes() for run in runs)
         counts.open_records = sum(run.open_records for run in runs)
-        counts.lag_s = max((run.lag_s for run in runs), default=counts.lag_s)
-        counts.commit_s = max((run.commit_s for run in runs), default=counts.commit_s)
+        counts.lag_s = max((run.storing.lag_s for run in runs), default=counts.lag_s)
+        counts.commit_s = max((run.storing.commit_s for run in runs), default=counts.commit_s)
         return replace(
             counts,
-            records=counts.records + sum(run.records for run in runs),
-            alerts=counts.alerts + sum(run.alerts for run in runs),
-            lost_frames=counts.lost_frames + sum(run.lost_frames for run in runs),
+            records=counts.records + sum(run.storing.records for run in runs),
+            alerts=counts.alerts + sum(run.storing.alerts for run in runs),
+            lost_frames=counts.lost_frames + sum(run.storing.lost_frames for run in runs),
         )
 
     @property
     def is_storing(self) -> bool:
         """Whether a commit is under way."""
-        return any(run.is_storing for run in self._runs.values())
+        return any(run.storing.is_busy for run in self._runs.values())
 
     @property
     def is_full(self) -> bool:
@@ -276,7 +276,8 @@ class Collector:
     @property
     def failing(self) -> str:
         """Why some run cannot be stored at the moment; empty where all can."""
-        return next((run.failing for run in self._runs.values() if run.failing), "")
+        failures = (run.storing.failing for run in self._runs.values())
+        return next(filter(None, failures), "")
 
     # Inside --------------------------------------------------------------------------------------
 
@@ -525,7 +526,7 @@ class Collector:
 
     def _advance(self, run: Run, now: float) -> None:
         try:
-            if run.advance(now):
+            if run.storing.advance(now):
                 self._touched |= run.streams
         except BusyError as error:
             self._counts.failed_commits += 1
@@ -545,16 +546,17 @@ class Collector:
         """Nothing more can be stored of it: its ranks may come again, with what was not stored."""
         for stream in run.streams.values():
             self._dismiss(stream, "run", reason, retry_s)
-        run.abandon()
+        run.storing.abandon()
         self._count(run)
         del self._runs[run.name]
 
     def _count(self, run: Run) -> None:
         """Keep what was counted of a run that goes."""
-        self._counts.records += run.records
-        self._counts.alerts += run.alerts
-        self._counts.lost_frames += run.lost_frames
-        self._counts.lag_s, self._counts.commit_s = run.lag_s, run.commit_s
+        storing = run.storing
+        self._counts.records += storing.records
+        self._counts.alerts += storing.alerts
+        self._counts.lost_frames += storing.lost_frames
+        self._counts.lag_s, self._counts.commit_s = storing.lag_s, storing.commit_s
 
     def _steer(self, now: float) -> None:
         try:
@@ -596,7 +598,7 @@ class Collector:
     def _failing(self, stream: Stream) -> str:
         """Why its run cannot be stored; empty where it can, or another collector writes it now."""
         run = self._runs.get(stream.run)
-        return "" if run is None else run.failing[:MAX_NAME]
+        return "" if run is None else run.storing.failing[:MAX_NAME]
 
     def _prune(self, now: float) -> None:
         for run in list(self._runs.values()):
@@ -607,8 +609,8 @@ class Collector:
 
     def _finish(self, run: Run, now: float) -> None:
         try:
-            run.close(now)
-            number = run.records - run.patches
+            run.storing.close(now)
+            number = run.storing.records - run.storing.patches
             logger.info("Run %r is stored: %d records since we began.", run.name, number)
         except StoreError as error:
             logger.error("Run %r could not be finished: %s", run.name, error)
