@@ -8,8 +8,9 @@ from .health import Health
 from .joiner import Batch, Joiner, JoinerSettings
 from .ranks import Place
 from .service import Service
-from .session import Collector, CollectorStatistics
+from .session import Collector
 from .settings import CollectorSettings
+from .statistics import CollectorStatistics
 
 __all__ = [
     "Batch",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..sinks.feed import FeedCounts
 from ..wire.health import HANGS_S
-from .session import CollectorStatistics
+from .statistics import CollectorStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

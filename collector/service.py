@@ -19,8 +19,9 @@ from ..wire.listener import Listener
 from ..wire.memory import resident_bytes, trim
 from .attempt import AGAIN
 from .health import Health, pipeline_of
-from .session import Collector, CollectorStatistics
+from .session import Collector
 from .settings import CollectorSettings
+from .statistics import CollectorStatistics
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from traceback import format_exc
 from typing import Literal, assert_never
@@ -45,6 +45,7 @@ from .keeper import keeps
 from .overload import Overload
 from .run import Run
 from .settings import CollectorSettings
+from .statistics import CollectorStatistics
 from .stream import Stream
 
 logger = logging.getLogger(__name__)
@@ -61,40 +62,6 @@ FULL_S = 30.0
 """And where there is no room for it, or for its sites."""
 
 Code = Literal["protocol", "run", "malformed", "oversized", "stream", "schema", "full"]
-
-
-@dataclass(slots=True, kw_only=True)
-class CollectorStatistics:
-    """What a collector has done so far."""
-
-    frames: int = 0
-    """Frames that were taken in."""
-    frame_bytes: int = 0
-    duplicates: int = 0
-    """Frames that had come before."""
-    malformed: int = 0
-    """Messages that could not be read."""
-    refused: int = 0
-    """Messages that were answered with `Reject`."""
-    records: int = 0
-    """Records committed, patches among them."""
-    alerts: int = 0
-    """How many began."""
-    failed_commits: int = 0
-    faults: int = 0
-    """Messages that met a fault of the collector's own; the log has the traceback."""
-    streams: int = 0
-    runs: int = 0
-    held_bytes: int = 0
-    open_records: int = 0
-    """Records that still wait for ranks."""
-    lost_frames: int = 0
-    """Frames of which is stored that they are lost."""
-    lag_s: float = 0.0
-    """From the end of the newest step, by its rank's clock, to when it was stored: the longest of
-    all open runs, or that of the run that was closed last."""
-    commit_s: float = 0.0
-    """How long the last commit took, likewise."""
 
 
 class Collector:

@@ -21,9 +21,8 @@ from torch import nn
 
 from rankscope.agent import Outbox, RankscopeWarning
 from rankscope.agent.torch import observe
-from rankscope.collector import Health
+from rankscope.collector import CollectorStatistics, Health
 from rankscope.collector.joiner import LATE
-from rankscope.collector.session import CollectorStatistics
 from rankscope.sketch import AddressError, SketchTable, sketch_array
 from rankscope.store import open_run
 from rankscope.wire import Frame, Site, pack_frame
