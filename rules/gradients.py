@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..sketch.table import Floats
 from .past import WARM_UP, usual
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Rows, Seen
@@ -26,6 +28,8 @@ LEAST_SHARE = 0.02
 """Of the loss itself: what moves less is as it was."""
 MANY = 8
 """So many sites must there be for their median to say something."""
+NOTHING = 20.0
+"""Octaves below that median where a gradient is next to nothing."""
 
 
 def exploding(seen: Seen, memory: Memory) -> Verdict | None:
@@ -96,7 +100,11 @@ def _began(rise: float, step: int, records: float, octaves: float) -> int:
 
 
 def vanishing(seen: Seen, _: Memory) -> Verdict | None:
-    """By how many octaves a weight's gradient is smaller than half of the others."""
+    """By how many octaves a weight's gradient is smaller than half of the others.
+
+    Not that of a bias whose module's matrix has one: the loss reaches the module, and what the bias
+    adds cancels, as before a normalisation, or, of keys of attention, in the softmax.
+    """
     rows, rms = seen.rows("weight_gradient"), seen.statistic("rms")
     now = np.log2(np.where(rms[rows] > 0, rms[rows], np.nan))
     if np.isfinite(now).sum() < MANY:
@@ -104,6 +112,7 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
     median = float(np.nanmedian(now))
     value = np.full(len(rms), np.nan)
     value[rows] = median - now
+    value[rows[_is_without_effect(seen, rows, value[rows])]] = np.nan
 
     def tell(row: int) -> Told:
         text = (
@@ -113,6 +122,16 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
         return Told(text=text, evidence={"rms": float(rms[row]), "median": 2**median})
 
     return of_rows(seen, rows, value, tell)
+
+
+def _is_without_effect(seen: Seen, rows: Rows, octaves: Floats) -> NDArray[np.bool_]:
+    """Which parameters have next to no gradient, though one of more axes of their module has."""
+    axes = seen.known("axes", lambda site: float(len(site.shape)))[rows]
+    module = seen.shared("module", lambda site: site.name.rpartition(".")[0])[rows]
+    reached = np.where(octaves < NOTHING, axes, 0.0)
+    most = np.zeros(module.max(initial=-1) + 1)
+    np.maximum.at(most, module, reached)
+    return (octaves >= NOTHING) & (axes < most[module])
 
 
 def loss_lost(seen: Seen, _: Memory) -> Verdict | None:
@@ -198,10 +217,9 @@ GRADIENTS_AND_LOSS = (
         meaning="A weight's gradient is next to nothing beside those of the others.",
         advice=(
             "Look at what lies between it and the loss: saturated nonlinearities, a wrong "
-            "initialisation, a missing residual or normalisation. A bias right before a "
-            "normalisation has no effect, and so no gradient: leave it out."
+            "initialisation, a missing residual or normalisation."
         ),
-        threshold=20.0,
+        threshold=NOTHING,
         clear=16.0,
         records=4,
         calm=8,

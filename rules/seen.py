@@ -34,6 +34,7 @@ class Sites:
         """By name the numbers of these."""
         self._rows: dict[object, Rows] = {}
         """By kinds the rows of that record that are of one of them."""
+        self._numbers: dict[object, int] = {}
 
     def __getitem__(self, index: int) -> SiteInfo:
         return self._site(index)
@@ -70,6 +71,10 @@ class Sites:
             rows.flags.writeable = False
         return rows
 
+    def number(self, key: object) -> float:
+        """Stands for what several sites share, as a module: the same for equal keys."""
+        return float(self._numbers.setdefault(key, len(self._numbers)))
+
     def _look_at(self, sites: Rows) -> None:
         if sites is not self._of:
             self._of, self._known, self._rows = sites, {}, {}
@@ -104,6 +109,11 @@ class Seen:
     def rows(self, *kinds: str) -> Rows:
         """Which rows of the record are of one of these kinds."""
         return self.sites.rows(self.record.sites, kinds)
+
+    def shared(self, name: str, key: Callable[[SiteInfo], object]) -> Rows:
+        """int64 [rows]: the same number for sites of equal keys."""
+        number = self.sites.number
+        return self.known(name, lambda site: number((name, key(site)))).astype(np.intp)
 
     def site(self, row: int) -> SiteInfo:
         """What is known of the site of a row."""

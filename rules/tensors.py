@@ -122,9 +122,19 @@ def overflow(seen: Seen, _: Memory) -> Verdict:
     return of_rows(seen, seen.rows(*ACTIVATIONS, "weight", "tap"), most / largest, tell)
 
 
-def dead(seen: Seen, _: Memory) -> Verdict:
-    """Which share of what a module gives is zero."""
+def dead(seen: Seen, memory: Memory) -> Verdict:
+    """Which share of what a module gives is zero.
+
+    Of an element of a nested output only where it gets a gradient, if any of what is observed does:
+    some are zeros on purpose, as the position bias of T5's layers that have none.
+    """
     rows, zeros = seen.rows("activation", "local_activation"), seen.statistic("zero_share")
+    output = seen.shared("output", lambda site: (site.name, site.slot, site.occurrence))
+    graded = memory.column("graded", int(output.max(initial=-1)) + 1, 0.0)
+    graded[output[seen.rows("activation_gradient")]] = 1
+    if graded.any():
+        nested = seen.known("nested", lambda site: float(bool(site.slot))) > 0
+        rows = rows[~nested[rows] | (graded[output[rows]] > 0)]
 
     def tell(row: int) -> Told:
         text = f"{zeros[row]:.2%} of {seen.site(row).label} is zero: it passes nothing on."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,38 @@ def test_a_layer_that_gives_zeros_alone_is_dead_after_two_records(normal: Draw) 
     assert job.record(np.zeros(64)) == []
     [alert] = job.record(np.zeros(64))
     assert (alert.rule, alert.first_step) == ("dead-activation", 3)
+
+
+def test_zeros_of_a_nested_output_are_told_where_it_gets_a_gradient(normal: Draw) -> None:
+    first, bias = replace(FC, slot="0"), replace(FC, slot="1")
+    graded = replace(first, kind="activation_gradient")
+
+    assert Job([first, bias, graded]).records(4, normal(), np.zeros(64), normal()) == []
+    [alert] = Job([first, bias, graded]).records(2, np.zeros(64), np.zeros(64), np.zeros(64))
+    assert alert.site == "activation:fc[0]"
+    told = Job([first, bias]).records(2, normal(), np.zeros(64))  # nobody knows
+    assert [one.site for one in told] == ["activation:fc[1]"]
+
+
+def test_a_gradient_that_vanishes_is_told_but_not_of_a_bias_that_has_no_effect(
+    normal: Draw,
+) -> None:
+    others = [replace(GRADIENT, name=f"layers.{i}.weight", shape=(32, 32)) for i in range(8)]
+    key = [
+        replace(GRADIENT, name="key.weight", shape=(32, 32)),
+        replace(GRADIENT, name="key.bias", shape=(1024,)),
+    ]
+    job = partial(Job, [*others, *key])
+    usual, nothing = [normal(1e-3)] * 8, normal(1e-11)
+
+    assert job().records(8, *usual, normal(1e-3), nothing) == []
+    assert [one.site for one in job().records(8, *usual, nothing, normal(1e-3))] == [
+        "weight_gradient:key.weight"
+    ]
+    assert [one.site for one in job().records(8, *usual, nothing, nothing)] == [
+        "weight_gradient:key.weight",
+        "weight_gradient:key.bias",
+    ]
 
 
 def test_a_gradient_that_explodes_is_told_with_its_first_step(normal: Draw) -> None:
