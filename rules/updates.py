@@ -44,12 +44,17 @@ def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
     stepped = bool((known & ~still).any())  # else warm-up, accumulation, or nothing at all
     gradient = _of_gradients(seen, rows, "rms")
     idle, since = memory.column("idle", 1, 0.0), memory.column("idle since", 1)
+    # What had no gradient, as an expert without tokens, is not updated; it goes on as it was.
+    graded = memory.column("graded", seen.size, 0.0)
     if stepped:
-        for_how_long[sites] = np.where(still & known, for_how_long[sites] + 1, 0.0)
+        for_how_long[sites] += graded[sites]
+        for_how_long[sites[~(still & known)]] = 0.0
         idle[0] = 0.0
     elif (known & (gradient > 0)).any():
         since[0] = since[0] if idle[0] else record.step
         idle[0] += 1
+    if len(seen.rows("weight_gradient")):
+        graded[sites] = gradient > 0
     value = np.where((gradient > 0) & stepped, for_how_long[sites], np.nan)
     value[~still] = 0.0
 
