@@ -185,11 +185,13 @@ def test_a_weight_with_a_gradient_that_stays_as_it_is_is_told(normal: Draw) -> N
 
 
 def test_a_weight_that_seldom_has_a_gradient_need_not_change_in_between(normal: Draw) -> None:
-    job, weights = Job([WEIGHT, BIAS, GRADIENT]), [normal(0.02) for _ in range(5)]
+    job, weight = Job([WEIGHT, BIAS, GRADIENT]), normal(0.02)
 
     told = job.records(
         28,
-        lambda step: weights[(step + 6) // 7],  # as of an expert that gets tokens in steps 0, 7, …
+        lambda step: (
+            weight * 1.001 ** ((step + 6) // 7)
+        ),  # as of an expert that gets tokens in steps 0, 7, …
         lambda _: normal(),
         lambda step: np.zeros(1024) if step % 7 else normal(1e-3),
     )
