@@ -5,6 +5,7 @@ A frame is acknowledged as durable only after the commit that holds its record.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,8 @@ from .settings import CollectorSettings
 from .stream import Stream
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
+
+logger = logging.getLogger(__name__)
 
 ELSEWHERE = "it is in the spool of a relay that the rank has left, or in a store that is gone"
 
@@ -632,9 +635,10 @@ class Run:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell(stored.records)
-        if self._sinks.are_there:
-            for one in troubles_of(stored.events, run=self.name, launch=self._launch):
-                self._sinks.trouble(one)
+        attempts = self._catalog.meta.attempts
+        for one in troubles_of(stored.events, run=self.name, attempts=attempts):
+            logger.warning("Run %r: %s", self.name, one.text)
+            self._sinks.trouble(one)
         self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self.streams:
