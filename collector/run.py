@@ -44,6 +44,7 @@ from .room import Names
 from .schemas import Schemas
 from .settings import CollectorSettings
 from .stream import Stream
+from .two_jobs import TwoJobs
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
 
@@ -111,6 +112,7 @@ class Run:
         self._gathered_at = float("-inf")
         self._began_at = float("-inf")
         """When the last commit with records began."""
+        self._two_jobs = TwoJobs()
         self._everyone_left = False
         """Whether all ranks of an attempt have left, and wait for what they sent to be durable."""
 
@@ -155,6 +157,8 @@ class Run:
         if refusal:
             return refusal
         self._catalog.attempt_of(hello.launch)
+        if is_new:
+            self._two_jobs.begin(number, self._wall_ns())
         if is_new and number:
             self._lose_those_of(number - 1)
         attempt = self._attempts.get(number) or self._begin(number, hello.world_size, mesh, now)
@@ -207,6 +211,7 @@ class Run:
             attempt.joiner.ranks.hear(stream.rank, now)
             return False
         lost = self._lost(stream, header.gaps, missing, header.step)
+        self._tell_two_jobs(stream, header.step, header.time_ns)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         attempt.hear_health(stream.rank, header.step, header.health)
         return True
@@ -231,6 +236,7 @@ class Run:
             missing = stream.cursor.receive(member.sequence, share) or 0
             lost[stream.rank] = self._lost(stream, member.gaps, missing, header.step)
             attempt.hear_health(stream.rank, header.step, member.health)
+        self._tell_two_jobs(first, header.step, header.members[0].time_ns)
         attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
     def refuses(self, streams: Sequence[Stream], header: FrameHeader | JoinedHeader) -> bool:
@@ -470,6 +476,12 @@ class Run:
         pairs = zip(streams, frame.header.members, strict=True)
         members = [self._known(stream, member) for stream, member in pairs]
         return replace(frame, header=msgspec.structs.replace(frame.header, members=members))
+
+    def _tell_two_jobs(self, stream: Stream, step: int, time_ns: int) -> None:
+        text = self._two_jobs.find(stream.attempt, time_ns)
+        if text:
+            logger.warning("Run %r: %s", self.name, text)
+            self._joiner_of(stream).telling.tell("two-jobs", stream.rank, step, text)
 
     def _known(self, stream: Stream, said: Said) -> Said:
         world_size = self.world_size(stream.attempt)

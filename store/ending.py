@@ -163,5 +163,5 @@ def _seen_words(steps: Mapping[int, int], hosts: Mapping[int, str]) -> str:
     first, last = min(steps.values()), max(steps.values())
     seen = f"step {first}" if first == last else f"steps {first} to {last}"
     names = sorted({hosts[rank] for rank in steps if rank in hosts})
-    on = f", on {names[0]}{more_words(names[1:])}" if names else ""
+    on = f", on {', '.join(names[:4])}{more_words(names[4:])}" if names else ""
     return f"{ranks} (last seen in {seen}{on})"
