@@ -491,9 +491,14 @@ class Joiner:
             if rank not in held.ranks:
                 if state is None or state.position is None or state.position < held.key:
                     return True
-            elif held.is_unfinished(rank) and state and state.position == held.key:
+            elif self._is_amid(rank, held):
                 return True
         return False
+
+    def _is_amid(self, rank: int, held: Held) -> bool:
+        """Whether a rank is still in the step of a record that has what it had seen of it."""
+        state = self.ranks.known.get(rank)
+        return held.is_unfinished(rank) and state is not None and state.position == held.key
 
     def _patch(self, batch: Batch) -> None:
         """Emit the closed records that changed; in order, so that no earlier frame is overtaken."""
@@ -508,14 +513,20 @@ class Joiner:
                     self._drop(key)
 
     def _forget(self, now: float) -> None:
-        """Let go of closed records beyond the retention window, oldest first."""
+        """Let go of closed records beyond the retention window, oldest first.
+
+        A step may take as long as it likes, as one in which a model is compiled.
+        """
         settings = self.settings
         while self._closed:
             key, held = next(iter(self._closed.items()))
             within = (
                 len(self._closed) <= settings.retain_records
                 and self._closed_bytes <= settings.retain_bytes
-                and now - held.closed <= settings.retain_s
+                and (
+                    now - held.closed <= settings.retain_s
+                    or any(self._is_amid(rank, held) for rank in self.ranks.present())
+                )
             )
             if within or held.changed:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -35,8 +36,11 @@ from .schemas import Schemas
 from .settings import CollectorSettings
 from .storing import Storing
 from .stream import Stream
+from .two_jobs import TwoJobs
 
 Said = TypeVar("Said", FrameHeader, JoinedMember)
+
+logger = logging.getLogger(__name__)
 
 ELSEWHERE = "it is in the spool of a relay that the rank has left, or in a store that is gone"
 
@@ -65,6 +69,7 @@ class Run:
         self.streams: dict[str, Stream] = {}
         self._writer = writer
         self._catalog = writer.catalog
+        self._wall_ns = wall_ns
         self._attempts: dict[int, Attempt] = {}
         """Those that have ranks which are heard of, or whose records are not all stored."""
         self._schemas = Schemas(name, writer.catalog, settings)
@@ -73,6 +78,7 @@ class Run:
         self._training, self._health = Names(meta.training), Names(meta.health)
         self._told_of_names = False
         self._is_sealed = False
+        self._two_jobs = TwoJobs()
         self.storing = Storing(
             name, writer, settings, self.streams, self._attempts, wall_ns, sinks or Sinks()
         )
@@ -118,6 +124,8 @@ class Run:
         if refusal:
             return refusal
         self._catalog.attempt_of(hello.launch)
+        if is_new:
+            self._two_jobs.begin(number, self._wall_ns())
         if is_new and number:
             self._lose_those_of(number - 1)
         attempt = self._attempts.get(number) or self._begin(number, hello.world_size, mesh, now)
@@ -170,6 +178,7 @@ class Run:
             attempt.joiner.ranks.hear(stream.rank, now)
             return False
         lost = self._lost(stream, header.gaps, missing, header.step)
+        self._tell_two_jobs(stream, header.step, header.time_ns)
         attempt.joiner.feed(stream.rank, stream.name, frame, layout, now, lost)
         attempt.hear_health(stream.rank, header.step, header.health)
         return True
@@ -194,6 +203,7 @@ class Run:
             missing = stream.cursor.receive(member.sequence, share) or 0
             lost[stream.rank] = self._lost(stream, member.gaps, missing, header.step)
             attempt.hear_health(stream.rank, header.step, member.health)
+        self._tell_two_jobs(first, header.step, header.members[0].time_ns)
         attempt.joiner.feed_joined(list(lost), frame, of_all, now, lost)
 
     def refuses(self, streams: Sequence[Stream], header: FrameHeader | JoinedHeader) -> bool:
@@ -369,6 +379,12 @@ class Run:
         pairs = zip(streams, frame.header.members, strict=True)
         members = [self._known(stream, member) for stream, member in pairs]
         return replace(frame, header=msgspec.structs.replace(frame.header, members=members))
+
+    def _tell_two_jobs(self, stream: Stream, step: int, time_ns: int) -> None:
+        text = self._two_jobs.find(stream.attempt, time_ns)
+        if text:
+            logger.warning("Run %r: %s", self.name, text)
+            self._joiner_of(stream).telling.tell("two-jobs", stream.rank, step, text)
 
     def _known(self, stream: Stream, said: Said) -> Said:
         world_size = self.world_size(stream.attempt)

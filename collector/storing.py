@@ -5,6 +5,7 @@ A frame is acknowledged as durable only after the commit that holds its record.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from .commits import Commits
 from .joiner import Batch
 from .settings import CollectorSettings
 from .stream import Stream
+
+logger = logging.getLogger(__name__)
 
 RECORDS_SHARE = 4
 """Of what may be held a fourth, at most, are records that wait to be durable: then no more are
@@ -279,9 +282,10 @@ class Storing:
         self.alerts += sum(alert.last_step is None for alert in stored.alerts)
         self.lost_frames += sum(event.frames for event in stored.events)
         self._tell_sinks(stored.records)
-        if self._sinks.are_there:
-            for one in troubles_of(stored.events, run=self._name, launch=self._launch):
-                self._sinks.trouble(one)
+        attempts = self._catalog.meta.attempts
+        for one in troubles_of(stored.events, run=self._name, attempts=attempts):
+            logger.warning("Run %r: %s", self._name, one.text)
+            self._sinks.trouble(one)
         self._judge_quantities(stored.records)
         for name, sequences in _by_stream(stored.released).items():
             if name in self._streams:

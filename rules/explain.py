@@ -354,7 +354,7 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
         yield f"Steps were recorded about every {stride:.0f}."
     events = run.events()
     kinds, texts = events["kind"].tolist(), events["text"].tolist()
-    for told in ("rule-failed", "not-judged", "imported"):
+    for told in ("rule-failed", "not-judged", "two-jobs", "imported"):
         own = (text for kind, text in zip(kinds, texts, strict=True) if kind == told)
         yield from list(dict.fromkeys(own))[:5]
     observed = set(known.sites["kind"].tolist())

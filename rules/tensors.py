@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO
 from ..store.record import SiteInfo
-from .rule import Memory, Rule, Told, Verdict, of_rows
+from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
 
 GRADIENTS = (
@@ -62,7 +63,7 @@ def nonfinite(seen: Seen, memory: Memory) -> Verdict:
     if not np.isnan(seen.training("loss_scale")):
         skipped, rows = memory.column("skipped", seen.size, 0.0), seen.rows(*GRADIENTS)
         skipped[sites[rows]] = np.where(count[rows] > 0, skipped[sites[rows]] + 1, 0)
-        count[rows[skipped[sites[rows]] < SKIPPED]] = 0
+        count[rows[(skipped[sites[rows]] < SKIPPED) & ~of_the_loss(seen)[rows]]] = 0
 
     def tell(row: int) -> Told:
         found = record.merged.counts[row]
@@ -83,6 +84,20 @@ def nonfinite(seen: Seen, memory: Memory) -> Verdict:
     return of_rows(seen, np.arange(len(sites)), count, tell)
 
 
+def of_the_loss(seen: Seen) -> NDArray[np.bool_]:
+    """Which rows are what the loss sends back to the whole model, and NaN without any infinity.
+
+    A loss scale that is too large makes infinities there first, and NaN only of these.
+    """
+    first, counts = seen.known("first gradient", is_first_gradient) > 0, seen.record.merged.counts
+    return first & (counts[:, NAN] > 0) & (counts[:, POS_INF] + counts[:, NEG_INF] == 0)
+
+
+def is_first_gradient(site: SiteInfo) -> float:
+    """1 for gradients of what the whole model returns."""
+    return float(site.kind == "activation_gradient" and site.name == "(root)")
+
+
 def underflow(seen: Seen, _: Memory) -> Verdict:
     """Which share of the non-zero elements of a narrow format is subnormal."""
     rows, merged = seen.rows(*GRADIENTS, "optimizer_state"), seen.record.merged
@@ -90,12 +105,14 @@ def underflow(seen: Seen, _: Memory) -> Verdict:
     known = (nonzero > 0) & (merged.counts[:, SUBNORMAL] >= 0)
     share = merged.counts[:, SUBNORMAL] / np.where(known, nonzero, np.nan)
     share[np.isnan(seen.known("largest", largest_of))] = np.nan
+    scale = seen.training("loss_scale")
+    scaled = "" if np.isnan(scale) else f" with a loss scale of {figures(scale)}"
 
     def tell(row: int) -> Told:
         info, zeros = seen.site(row), float(seen.statistic("zero_share")[row])
         text = (
             f"{share[row]:.0%} of the non-zero elements of {info.label} are subnormal in "
-            f"{info.dtype}, and {zeros:.0%} of all are zero: what is smaller is lost."
+            f"{info.dtype}{scaled}, and {zeros:.0%} of all are zero: what is smaller is lost."
         )
         evidence = {"subnormal_share": float(share[row]), "zero_share": zeros}
         return Told(text=text, evidence=evidence)
@@ -209,8 +226,9 @@ TENSORS = (
         severity="warning",
         meaning="A large part of a gradient is below the normal range of its narrow format.",
         advice=(
-            "Scale the loss (`torch.amp.GradScaler`), or use bfloat16, which has the range of "
-            "float32. Keep the optimizer's state in float32."
+            "Scale the loss (`torch.amp.GradScaler`; of one that does, a higher `init_scale` "
+            "or a shorter `growth_interval`), or use bfloat16, which has the range of float32. "
+            "Keep the optimizer's state in float32."
         ),
         threshold=0.25,
         clear=0.1,

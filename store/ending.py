@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..sketch.labels import rank_words
+from ..sketch.labels import more_words, rank_words
 from ..wire.messages import PROCESS_ENDED, TRAINING_ENDED
 from .reader import Reader
+from .state import Attempt
+
+TOGETHER_NS = 5_000_000_000
+"""Ranks that are lost within this time are lost by one cause: agents beat every two seconds."""
 
 State = Literal["open", "finished", "ended early", "ranks lost"]
 """`open`: it goes on, or its collector was killed. `ended early`: a rank left its block, or its
@@ -47,11 +51,14 @@ def ending_of(reader: Reader) -> Ending:
     told = defaultdict[int, list[Mapping[str, Any]]](list)
     for event in reader.log("events"):
         told[event["attempt"]].append(event)
+    hosts = [hosts_of(attempt) for attempt in reader.meta.attempts] or [{}]
     before = [
-        _ending(number, told[number], over=True) for number in sorted(told) if number < latest
+        _ending(number, told[number], hosts[number], over=True)
+        for number in sorted(told)
+        if number < latest
     ]
     earlier = tuple(one for one in before if one.is_bad)
-    ending = _ending(latest, told[latest], over=reader.state.finished)
+    ending = _ending(latest, told[latest], hosts[latest], over=reader.state.finished)
     alike = defaultdict[str, list[int]](list)
     for one in earlier:
         alike["the same" if one.text == ending.text else one.text].append(one.attempt)
@@ -64,24 +71,32 @@ def attempt_words(numbers: Sequence[int]) -> str:
     return f"attempt{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def lost_ranks(events: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """By rank that fell silent and did not come back, the step in which it was seen last.
+def hosts_of(attempt: Attempt) -> dict[int, str]:
+    """By rank its host, where there are several."""
+    hosts = {info.rank: info.host for info in attempt.ranks}
+    return hosts if len({*hosts.values()}) > 1 else {}
+
+
+def lost_ranks(events: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """By rank that fell silent and did not come back, the event that told it.
 
     Args:
         events: of one attempt.
     """
-    lost = dict[int, int]()
+    lost = dict[int, Mapping[str, Any]]()
     for one in events:
         if one["kind"] == "rank-lost":
-            lost[one["rank"]] = one["step"]
+            lost[one["rank"]] = one
         elif one["kind"] == "rank-joined":
             lost.pop(one["rank"], None)
     return lost
 
 
-def _ending(attempt: int, events: Sequence[Mapping[str, Any]], *, over: bool) -> Ending:
+def _ending(
+    attempt: int, events: Sequence[Mapping[str, Any]], hosts: Mapping[int, str], *, over: bool
+) -> Ending:
     """How one attempt ended, by its events alone."""
-    early, lost = early_words(early_ends(events)), lost_words(lost_ranks(events))
+    early, lost = early_words(early_ends(events)), lost_words(lost_ranks(events), hosts)
     words = [part for part in (early, lost) if part]
     if lost and _is_consequence(early):
         words.reverse()
@@ -124,11 +139,29 @@ def _is_consequence(text: str) -> bool:
     return any(words in text for words in ("closed by peer", "reset by peer", "Broken pipe"))
 
 
-def lost_words(lost: Mapping[int, int]) -> str:
-    """Which ranks are lost, by the step in which each was seen last; empty for none."""
+def lost_words(lost: Mapping[int, Mapping[str, Any]], hosts: Mapping[int, str]) -> str:
+    """Which ranks are lost, in which step and where each was seen last; empty for none.
+
+    Those that were lost first stand apart: they are the cause where others wait for them.
+
+    Args:
+        lost: see `lost_ranks`.
+        hosts: see `hosts_of`.
+    """
     if not lost:
         return ""
-    ranks = rank_words(sorted(lost)).partition(" ")[2]
-    first, last = min(lost.values()), max(lost.values())
-    steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    return f"ranks lost: {ranks} (last seen in {steps})"
+    until_ns = min(one["time_ns"] for one in lost.values()) + TOGETHER_NS
+    first = {rank: one["step"] for rank, one in lost.items() if one["time_ns"] <= until_ns}
+    then = {rank: one["step"] for rank, one in lost.items() if rank not in first}
+    words = ", then ".join(_seen_words(steps, hosts) for steps in (first, then) if steps)
+    return f"ranks lost: {words}"
+
+
+def _seen_words(steps: Mapping[int, int], hosts: Mapping[int, str]) -> str:
+    """Some ranks, by rank the step in which it was seen last."""
+    ranks = rank_words(sorted(steps)).partition(" ")[2]
+    first, last = min(steps.values()), max(steps.values())
+    seen = f"step {first}" if first == last else f"steps {first} to {last}"
+    names = sorted({hosts[rank] for rank in steps if rank in hosts})
+    on = f", on {', '.join(names[:4])}{more_words(names[4:])}" if names else ""
+    return f"{ranks} (last seen in {seen}{on})"

@@ -51,6 +51,15 @@ OF_RANKS = (COPIES, SUMS, "missing-rank", "rank-outlier")
 """What these find follows from nothing but themselves: numbers go bad on all ranks alike."""
 COUNTED = (COPIES, SUMS, "missing-rank", "nonfinite", "loss-nonfinite")
 """What these find was counted, not inferred from what is usual: their steps are exact."""
+UNDERFLOW = "underflow"
+TOO_LARGE = (
+    "overflow",
+    "nonfinite",
+    "exploding-activation",
+    "exploding-gradient",
+    "loss-nonfinite",
+)
+"""What these find does not come of gradients that are too small."""
 WITHIN = 8
 """Records after its latest alert in which an incident takes up others."""
 AGAIN = 64
@@ -159,6 +168,8 @@ class _Growing:
         # What users have bounds or rules of their own for says nothing of a cause.
         if alert.rule in CAUSES and not any(rule in CAUSES for rule, _ in self.until):
             return False
+        if alert.rule in TOO_LARGE and all(rule == UNDERFLOW for rule, _ in self.until):
+            return alert.record - self.alerts[0].record <= _lag(alert.rule)  # it is the cause
         away, key = alert.record - self.newest, (alert.rule, alert.ranks)
         since = alert.first_step - self.until.get(key, -math.inf)
         if since < AGAIN or (key in self.until and away <= AGAIN):

@@ -178,7 +178,8 @@ class RunWriter:
     def lost(self, attempt: int) -> dict[int, int]:
         """By rank of an attempt that is lost, its last step, as stored; it reads as `replay`."""
         events = Reader(self.path, self._repository).log("events")
-        return lost_ranks([one for one in events if one["attempt"] == attempt])
+        lost = lost_ranks(one for one in events if one["attempt"] == attempt)
+        return {rank: one["step"] for rank, one in lost.items()}
 
     def newest(self) -> tuple[int, int] | None:
         """The attempt and the step of the newest record, if there is one."""

@@ -75,13 +75,14 @@ def send(
     *,
     weight: float = 1.0,
     reports: Sequence[str] = (),
+    later_s: int = 0,
 ) -> None:
     for step in steps:
         box.send(
             pack_frame(
                 Frame(
                     step=step,
-                    time_ns=time.time_ns(),
+                    time_ns=time.time_ns() + later_s * 1_000_000_000,
                     sites=np.arange(2, dtype=np.uint32),
                     table=a_table(value, weight),
                     training={"loss": float(step)},

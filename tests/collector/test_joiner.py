@@ -363,6 +363,36 @@ def test_a_full_frame_replaces_a_partial_one(ranks: Ranks) -> None:
     assert steps(joiner.tick(61.1, 1)) == [(1, 5, (0, 1), True)]
 
 
+def test_a_step_that_takes_longer_than_a_late_frame_may_is_whole_in_the_end(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    for rank in (zero, one):
+        feed(joiner, rank, 0, partial=True)  # as when a model is compiled in its first forward
+    assert joiner.tick(0.1, 0).records[0].partial
+    for now in range(10, 1000, 10):
+        for rank in (0, 1):
+            joiner.ranks.hear(rank, now)
+        joiner.tick(now, 1)
+    feed(joiner, zero, 0, 1000.0, value=3.0)
+    feed(joiner, one, 0, 1000.0, value=5.0)
+    batch = joiner.tick(1000.1, 1)
+
+    assert steps(batch) == [(0, 0, (0, 1), True)]
+    assert not batch.records[0].partial
+    assert "gap" not in kinds(batch)
+
+
+def test_a_step_that_a_lost_rank_has_not_ended_is_let_go(ranks: Ranks) -> None:
+    joiner, (zero, one) = new_joiner(0, 2), ranks(2)
+    feed(joiner, zero, 0)
+    feed(joiner, one, 0, partial=True)
+    joiner.tick(0.1, 0)
+    joiner.ranks.hear(0, 200.0)
+    joiner.tick(200.0, 1)
+    feed(joiner, one, 0, 201.0)
+
+    assert kinds(joiner.tick(201.1, 1)) == ["gap", "rank-joined"]
+
+
 def test_a_partial_frame_in_an_open_record_is_replaced_before_it_closes(ranks: Ranks) -> None:
     joiner, (zero, one) = new_joiner(0, 2), ranks(2)
     feed(joiner, one, 4, value=2.0, partial=True)

@@ -17,6 +17,7 @@ import zmq
 
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.collector.joiner import UNREADABLE
+from rankscope.rules import why
 from rankscope.sketch import AddressError, BusyError, StoreError
 from rankscope.store import open_run
 from rankscope.wire import (
@@ -293,6 +294,28 @@ def test_a_new_launch_is_a_new_attempt(tmp_path: Path) -> None:
     records = open_run(tmp_path / "demo").records(all_attempts=True)
 
     assert records.attempt.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_start_that_goes_on_beside_a_later_one_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path) as service:
+        first, second = (
+            outbox(service.address, launch=launch, stream=launch) for launch in ("first", "second")
+        )
+        for box in (first, second):
+            send(box, [0])
+            wait_until(lambda box=box: box.poll(time.monotonic()) or box.statistics().acknowledged)
+        send(first, [1], later_s=10)  # it may be at its end
+        send(first, [2, 3], later_s=60)
+        send(second, [1], later_s=60)
+        assert close_all([first, second]) == [True, True]
+
+    run = open_run(tmp_path / "demo")
+    told = run.events().query("kind == 'two-jobs'")
+    assert told[["attempt", "step"]].to_numpy().tolist() == [[0, 2]]
+    assert "Attempt 0 goes on beside attempt 1, as of two jobs under one name" in caplog.text
+    assert told["text"].item() in why(run).not_observed
 
 
 def test_several_runs_are_served(tmp_path: Path) -> None:

@@ -69,6 +69,15 @@ def test_what_explodes_speaks_for_the_gradients_that_underflow_by_it() -> None:
     assert one.first_step == 28
 
 
+def test_gradients_that_underflow_explain_nothing_that_is_too_large() -> None:
+    early = [alert("underflow", "c", 10, severity="warning")]
+
+    found = group([*early, alert("nonfinite", "a", 14)], ORDER)
+    assert [one.cause.rule for one in found] == ["underflow", "nonfinite"]
+    [one] = group([*early, alert("exploding-activation", "a", 14)], ORDER)
+    assert one.cause.rule == "exploding-activation"
+
+
 def test_what_begins_later_is_another_unless_an_error_goes_on() -> None:
     early = alert("underflow", severity="warning")
     late = alert("dead-activation", "b", 100, severity="warning")

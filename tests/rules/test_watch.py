@@ -79,6 +79,18 @@ def test_gradients_that_overflow_while_a_scaler_seeks_its_scale_are_no_trouble(
     assert rules_of(Job([HALF]).record(bad)) == ["nonfinite"]
 
 
+def test_a_loss_that_is_nan_is_told_though_a_scaler_skips_its_update(normal: Draw) -> None:
+    job, scale = Job([replace(HALF, name="(root)"), HALF], ranks=2), {"loss_scale": 65536.0}
+    good, lost, overflown = normal(), np.full(1024, np.nan), normal()
+    overflown[:2] = np.inf, np.nan
+
+    assert job.record([good, overflown], [good, lost], training=scale) == []
+    [told, _] = job.record([good, lost], [good, lost], training=scale) + job.record(good, good)
+
+    assert (told.site, told.first_step, told.ranks) == ("activation_gradient:(root)", 1, (1,))
+    assert told.text == "activation_gradient:(root) holds 1,024 NaN of 2,048 elements."
+
+
 def test_gradients_below_the_range_of_their_format_are_underflow(normal: Draw) -> None:
     job = Job([HALF, replace(HALF, name="other", dtype="float32")])
 
@@ -87,6 +99,12 @@ def test_gradients_below_the_range_of_their_format_are_underflow(normal: Draw) -
     assert (alert.rule, alert.site, alert.first_step) == ("underflow", "activation_gradient:fc", 0)
     assert alert.evidence["subnormal_share"] > 0.9
     assert rules_of(Job([HALF]).records(8, normal(1e-2))) == []
+
+
+def test_underflow_in_spite_of_a_scaler_is_told_with_its_scale(normal: Draw) -> None:
+    [alert] = Job([HALF]).records(3, normal(1e-5), training={"loss_scale": 65536.0})
+
+    assert " are subnormal in float16 with a loss scale of 65,536, and " in alert.text
 
 
 def test_an_activation_near_the_end_of_its_format_is_told_before_it_overflows(normal: Draw) -> None:

@@ -11,13 +11,16 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.sketch import StoreError
-from rankscope.store import Ending, Event, Record, RunWriter, list_runs, open_run
+from rankscope.store import Ending, Event, RankInfo, Record, RunWriter, list_runs, open_run
 
 Make = Callable[..., Record]
 
 
-def event(kind: str, text: str = "", *, rank: int = 0, step: int = 0, attempt: int = 0) -> Event:
-    return Event(kind=kind, attempt=attempt, rank=rank, step=step, text=text)
+def event(
+    kind: str, text: str = "", *, rank: int = 0, step: int = 0, attempt: int = 0, second: int = 0
+) -> Event:
+    time_ns = second * 1_000_000_000
+    return Event(kind=kind, attempt=attempt, rank=rank, step=step, text=text, time_ns=time_ns)
 
 
 def ending(
@@ -108,6 +111,24 @@ def test_a_rank_that_fell_silent_is_lost_unless_it_came_back(tmp_path: Path, rec
     assert (found.state, found.text) == ("ranks lost", "ranks lost: 1 (last seen in step 29)")
     open_one = ending(tmp_path / "open", record, *events, over=False)
     assert open_one.text == "not finished; ranks lost: 1 (last seen in step 29)"
+
+
+def test_the_node_whose_ranks_were_lost_first_is_told_apart(tmp_path: Path) -> None:
+    lost = [("n1", 30, 18), ("n1", 30, 18), ("n2", 29, 0), ("n2", 29, 2)]
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.attempt_of("launch")
+        ranks = [RankInfo(rank=rank, host=host) for rank, (host, _, _) in enumerate(lost)]
+        writer.catalog.set_attempt(0, 4, {}, ranks)
+        events = [
+            event("rank-lost", rank=rank, step=step, second=second)
+            for rank, (_, step, second) in enumerate(lost)
+        ]
+        writer.commit([], streams={}, events=events)
+        writer.finish()
+
+    assert open_run(tmp_path / "run").ending.text == (
+        "ranks lost: 2, 3 (last seen in step 29, on n2), then 0, 1 (last seen in step 30, on n1)"
+    )
 
 
 def test_the_latest_attempt_counts_and_an_earlier_one_that_ended_badly_is_told(
