@@ -236,13 +236,15 @@ class Run:
                 recorded it; a final one, of weights alone, where none recorded the step itself.
         """
         reader = self._reader
-        return records_frame(
-            reader.facts(),
-            reader.meta.attempts,
-            attempt=reader.attempt,
-            all_attempts=all_attempts,
-            deleted=reader.state.deleted,
-        )
+        facts, only = reader.facts(), reader.attempt
+        if "records" not in reader.kept:
+            every = records_frame(facts, reader.meta.attempts, deleted=reader.state.deleted)
+            reader.kept["records"] = every
+        frame: pd.DataFrame = reader.kept["records"]
+        found = frame if only is None else frame.loc[frame["attempt"] == only]
+        if len(found) and not all_attempts:
+            found = frame.iloc[choose_records(facts, attempt=only).records]
+        return found.copy()
 
     def sites(
         self,

@@ -98,10 +98,11 @@ class Reader:
         self._decoded = Decoded() if before is None else before._decoded_in(snapshot)
         if before is not None and before.state.meta == self.state.meta:
             self.meta: Meta = before.meta
-            self._index, self.of_meta = before._index, before.of_meta
+            self._index, self._labels, self.of_meta = before._index, before._labels, before.of_meta
         else:
             self.meta = read_meta(session.store)
             self._index = index_of(self.meta.sites)
+            self._labels = list(self._index)
             self.of_meta: dict[str, Any] = {}
             """What a question leaves for the next one, as long as the sites stay the same."""
         is_same = before is not None and before.state.logs == self.state.logs
@@ -167,7 +168,7 @@ class Reader:
 
     def label(self, place: int) -> str:
         """The label of the site at an index."""
-        return self.meta.sites[place].label
+        return self._labels[place]
 
     def sites(self, places: Indices, attempt: int | None = None) -> list[SiteInfo]:
         """The sites at these indices, as an attempt had them, or the latest that saw them."""

@@ -237,7 +237,7 @@ def shades(
     values: NDArray[np.float32], state: NDArray[np.uint8], logarithmic: bool
 ) -> NDArray[np.float32]:
     """float32 [rows, columns]: what the ramp is read at; NaN where the state paints the cell."""
-    shade = np.where(np.isin(state, (NUMBER, NONFINITE)), values, np.nan)
+    shade = np.where((state == NUMBER) | (state == NONFINITE), values, np.nan)
     if logarithmic:
         magnitude = np.abs(shade)
         shade = np.log2(magnitude, where=magnitude > 0, out=np.full_like(shade, np.nan))
