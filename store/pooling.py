@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Pool = Literal["max", "min"]
 """Which of the numbers that fall into one cell is kept."""
+FEW = 32
+"""Fewer columns than this, as one step more has, are sooner pooled number by number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +89,8 @@ def pool_sites(
 ) -> NDArray[np.float32]:
     """float32 [rows, columns] of [columns, sites]: the worst of the sites of each row."""
     worst = np.fmax if pool == "max" else np.fmin
+    if len(values) < FEW:
+        return worst.reduceat(values, starts, axis=1).T if len(starts) else values.T
     # Reduced while it is the first axis, so that whole rows are compared at once.
     return reduce_groups(worst, np.ascontiguousarray(values.T), starts)
 

@@ -64,7 +64,6 @@ from .selection import (
     Indices,
     Steps,
     check_attempt,
-    choose_records,
     is_counted,
     lengths_of,
 )
@@ -243,7 +242,7 @@ class Run:
         frame: pd.DataFrame = reader.kept["records"]
         found = frame if only is None else frame.loc[frame["attempt"] == only]
         if len(found) and not all_attempts:
-            found = frame.iloc[choose_records(facts, attempt=only).records]
+            found = frame.iloc[reader.choose(deleted=0).records]
         return found.copy()
 
     def sites(
@@ -277,7 +276,7 @@ class Run:
         if kind is None and name is None:
             return frame.copy()
         places = reader.choose_sites(kind=kind, name=name)
-        return frame.loc[[reader.label(place) for place in places]]
+        return frame.loc[reader.labels(places)]
 
     def regions(
         self,
@@ -500,7 +499,7 @@ class Run:
         record = reader.choose_step(step, attempt)
         places = reader.choose_sites(site=site, sites=sites)
         here, table = observed(reader, view, record, places)
-        return [reader.label(place) for place in here], table
+        return reader.labels(here), table
 
     def formats(
         self,
@@ -797,8 +796,7 @@ class Run:
         """Training statistics over (step, rank, name), float64."""
         reader = self._reader
         names = reader.meta.training
-        attempt = reader.attempt_of(attempt)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = reader.choose(steps=steps, attempt=attempt, deleted=0)
         found = numbers(reader, "training", names, chosen.records)
         ranks = np.arange(found.shape[1])
         return xr.DataArray(

@@ -26,6 +26,10 @@ NEWEST = 512
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
 
+POOLED = "pooled"
+MOST_KEPT = 1 << 20
+"""Cells of a heatmap that are kept for the next question."""
+
 SKETCHED = "zero_share"
 """A main statistic that every tensor with finite elements has, unless it was left to the sentinel.
 
@@ -163,7 +167,7 @@ def heatmap(
     )
     several(reader, [(name, seen) for name, seen, _ in asked], chosen.records[:0], places)  # checks
     starts = row_starts(lengths, sizes[1])
-    numbers, most_bad, *known = pooled_by(reader, asked, columns, places, starts)
+    numbers, most_bad, *known = pooled_again(reader, asked, columns, places, starts)
     observed = ~np.isnan(known[0]) | (most_bad > 0) if known else ~np.isnan(most_bad)
     return Heatmap(
         statistic=statistic,
@@ -172,7 +176,7 @@ def heatmap(
         values=numbers,
         nonfinite=most_bad > 0,
         observed=observed,
-        row_sites=labels_by_row([reader.label(place) for place in places], starts),
+        row_sites=labels_by_row(reader.labels(places), starts),
         column_first=columns.first,
         column_last=columns.last,
     )
@@ -186,12 +190,39 @@ def silent_records(reader: Reader, statistic: str) -> NDArray[np.bool_]:
     return ~may_hold_all(*facts[:, [SKETCHES, GLANCED, BAD]].T)
 
 
-def pooled_by(
+def pooled_again(
     reader: Reader, asked: Sequence[Pooled], columns: Columns, places: Indices, starts: Indices
 ) -> list[NDArray[np.float32]]:
-    """float32 [rows, columns] of each: the worst of the steps in a column and sites in a row."""
+    """`pooled_by`, but for the columns that the last answer had, of a run that has grown since."""
+    question = asked, places.tobytes(), starts.tobytes()
+    asked_before, before, known = reader.of_records.get(POOLED, (None, columns, []))
+    same = columns.same_as(before) if asked_before == question else 0
+    known = [one[:, :same] for one in known]
+    found = pooled_by(reader, asked, columns, places, starts, known=known if same else ())
+    if found[0].size <= MOST_KEPT:
+        reader.of_records[POOLED] = question, columns, [one.copy() for one in found]
+    return found
+
+
+def pooled_by(
+    reader: Reader,
+    asked: Sequence[Pooled],
+    columns: Columns,
+    places: Indices,
+    starts: Indices,
+    *,
+    known: Sequence[NDArray[np.float32]] = (),
+) -> list[NDArray[np.float32]]:
+    """float32 [rows, columns] of each: the worst of the steps in a column and sites in a row.
+
+    Args:
+        known: of each the first columns, as far as they are known already.
+    """
     found = [np.empty((len(starts), len(columns)), np.float32) for _ in range(len(asked))]
-    for some, rows in columns.batches(AT_ONCE // max(len(places), 1)):
+    same = known[0].shape[1] if known else 0
+    for into, some in zip(found, known, strict=False):
+        into[:, :same] = some
+    for some, rows in columns.batches(AT_ONCE // max(len(places), 1), same):
         pooled = [np.full((some.stop - some.start, len(places)), np.nan, np.float32) for _ in asked]
         for part in rows:
             for values, into, (_, _, pool) in zip(
