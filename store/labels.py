@@ -29,12 +29,17 @@ def by_step(chosen: Chosen) -> dict[str, Any]:
 def by_site(sites: Sequence[SiteInfo]) -> dict[str, Any]:
     """Coordinates along the sites: what each label is made of."""
     return {
-        "site": np.array([site.label for site in sites], dtype=object),
-        "kind": ("site", np.array([site.kind for site in sites], dtype=object)),
-        "name": ("site", np.array([site.name for site in sites], dtype=object)),
-        "slot": ("site", np.array([site.slot for site in sites], dtype=object)),
+        "site": _texts([site.label for site in sites]),
+        "kind": _texts([site.kind for site in sites]),
+        "name": _texts([site.name for site in sites]),
+        "slot": _texts([site.slot for site in sites]),
         "occurrence": ("site", np.array([site.occurrence for site in sites], dtype=np.int64)),
     }
+
+
+def _texts(texts: Sequence[str]) -> xr.Variable:
+    """By site; xarray need not look for dates in them, which takes longer than all the rest."""
+    return xr.Variable("site", np.array(texts, dtype=object), fastpath=True)
 
 
 def by_column(columns: Columns) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Cell = TypeVar("Cell", bound=np.generic)
 Pool = Literal["max", "min"]
 """Which of the numbers that fall into one cell is kept."""
 FEW = 32
@@ -96,8 +97,8 @@ def pool_sites(
 
 
 def reduce_groups(
-    operation: np.ufunc, block: NDArray[np.float32], starts: NDArray[np.int64]
-) -> NDArray[np.float32]:
+    operation: np.ufunc, block: NDArray[Cell], starts: NDArray[np.int64]
+) -> NDArray[Cell]:
     """Reduce the rows from each start to the next to one."""
     if len(starts) == len(block):
         return block

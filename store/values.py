@@ -15,7 +15,7 @@ from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
 from .frames import latest
 from .layout import ENDS, pyramid_path
-from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, row_starts
+from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, reduce_groups, row_starts
 from .reader import Asked, Reader, of_words
 from .selection import ATTEMPT, BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
@@ -264,10 +264,10 @@ def summed(
             if not len(cuts):
                 continue
             into = some.start + part.columns[cuts]
-            was, seen = counts[into], np.add.reduceat(known, cuts, axis=0) > 0
+            was, seen = counts[into], np.logical_or.reduceat(known, cuts, axis=0)
             more = np.maximum(was, 0) + np.add.reduceat(found, cuts, axis=0)
             counts[into] = np.where(seen[..., None] | (was >= 0), more, -1)
-            histograms[into] += np.add.reduceat(bins, cuts, axis=0)
+            histograms[into] += reduce_groups(np.add, bins, cuts)
     return counts, histograms
 
 

@@ -199,7 +199,10 @@ class Follower:
 
 
 def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
-    own = alerts.loc[alerts["site"] == site]
+    is_own = alerts["site"] == site
+    if not is_own.any():
+        return np.empty(0, np.int64)
+    own = alerts.loc[is_own]
     ended = own.dropna(subset=["last_step"])
     ends = [*own["first_step"].tolist(), *ended["last_step"].tolist()]
     return np.unique(np.array(ends, np.int64))
