@@ -42,7 +42,7 @@ from .frames import (
     sites_frame,
 )
 from .incidents import Incident, by_identity, incidents_of
-from .labels import by_column, by_site, by_step, exponents_dataset
+from .labels import by_column, by_site, by_step, exponents_dataset, texts
 from .logframe import Part, logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
@@ -802,7 +802,7 @@ class Run:
         return xr.DataArray(
             found,
             dims=("step", "rank", "name"),
-            coords=by_step(chosen) | {"rank": ranks, "name": np.array(names, dtype=object)},
+            coords=by_step(chosen) | {"rank": ranks, "name": texts("name", names)},
             name="training",
         )
 

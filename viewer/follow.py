@@ -98,7 +98,7 @@ class Follower:
 
     def steps(self) -> NDArray[np.int64]:
         """int64 [steps]: all that have a record, ascending."""
-        return self._once("steps", lambda: np.unique(np.asarray(self.records()["step"], np.int64)))
+        return self._once("steps", lambda: self.records()["step"].to_numpy(np.int64))
 
     def steps_with(self, statistic: str) -> NDArray[np.int64]:
         """`grid.recorded_steps`."""

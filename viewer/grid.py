@@ -209,12 +209,17 @@ def _rank_of_largest(
 
 
 def recorded_steps(records: pd.DataFrame, statistic: str) -> NDArray[np.int64]:
-    """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`."""
-    steps = np.asarray(records["step"], np.int64)
+    """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`.
+
+    Args:
+        records: of `Run.records`: one of each step, in their order.
+        statistic: its name.
+    """
+    steps = records["step"].to_numpy(np.int64)
     if statistic not in SENTINEL:
         counts = (records[name].to_numpy() for name in ("sketched", "glanced", "nonfinite"))
         steps = steps[may_hold_all(*counts)]
-    return np.unique(steps)
+    return steps
 
 
 def states(
