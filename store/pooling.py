@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Cell = TypeVar("Cell", bound=np.generic)
 Pool = Literal["max", "min"]
 """Which of the numbers that fall into one cell is kept."""
 FEW = 32
@@ -97,12 +96,22 @@ def pool_sites(
 
 
 def reduce_groups(
-    operation: np.ufunc, block: NDArray[Cell], starts: NDArray[np.int64]
-) -> NDArray[Cell]:
-    """Reduce the rows from each start to the next to one."""
+    operation: np.ufunc,
+    block: NDArray[Any],
+    starts: NDArray[np.int64],
+    dtype: type[np.generic] | None = None,
+) -> NDArray[Any]:
+    """Reduce the rows from each start to the next to one.
+
+    Args:
+        operation: such as `np.add`.
+        block: any cells, [rows, …].
+        starts: int64, ascending: where each group of rows begins.
+        dtype: of the answer, and in which it is reduced; None: that of the block.
+    """
     if len(starts) == len(block):
         return block
-    pooled = np.empty((len(starts), *block.shape[1:]), block.dtype)
+    pooled = np.empty((len(starts), *block.shape[1:]), dtype or block.dtype)
     for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(block)])):
-        operation.reduce(block[start:stop], axis=0, out=pooled[row])
+        operation.reduce(block[start:stop], axis=0, out=pooled[row], dtype=pooled.dtype)
     return pooled

@@ -256,10 +256,10 @@ def summed(
     counts = np.full((len(columns), len(places), len(COUNTS)), -1, np.int64)
     histograms = np.zeros((len(columns), len(places), BINS), np.int64)
     for some, rows in columns.batches(AT_ONCE // BINS // max(len(places), 1)):
-        for part, (found, bins) in zip(rows, exact_of(reader, rows, places), strict=True):
+        for part, (found, words) in zip(rows, exact_of(reader, rows, places), strict=True):
             known = is_counted(found)
-            found[~known] = 0
-            bins[~known] = 0
+            for one in (found, *words):
+                one[~known] = 0
             cuts = np.flatnonzero(np.diff(part.columns, prepend=-1))
             if not len(cuts):
                 continue
@@ -267,14 +267,15 @@ def summed(
             was, seen = counts[into], np.logical_or.reduceat(known, cuts, axis=0)
             more = np.maximum(was, 0) + np.add.reduceat(found, cuts, axis=0)
             counts[into] = np.where(seen[..., None] | (was >= 0), more, -1)
-            histograms[into] += reduce_groups(np.add, bins, cuts)
+            sums = [reduce_groups(np.add, word, cuts, np.int64) for word in words]
+            histograms[into] += of_words(sums)
     return counts, histograms
 
 
 def exact_of(
     reader: Reader, rows: Sequence[Rows], places: Indices
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """int64 [rows, sites, COUNTS] and [rows, sites, BINS] of each, read at once."""
+) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.uint32]]]]:
+    """int64 [rows, sites, COUNTS] and the words of [rows, sites, BINS] of each, read at once."""
     names = [
         ("counts", *reader.histogram_arrays)
         if part.block == 1
@@ -289,7 +290,7 @@ def exact_of(
     found = iter(reader.read_all(asked))
     for some in names:
         counts, *words = (next(found) for _ in some)
-        yield counts, of_words(words)
+        yield counts, words
 
 
 def check(reader: Reader, statistic: str) -> None:
