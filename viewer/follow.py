@@ -199,7 +199,7 @@ class Follower:
 
 
 def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
-    is_own = alerts["site"] == site
+    is_own = (alerts["site"] == site).to_numpy()
     if not is_own.any():
         return np.empty(0, np.int64)
     own = alerts.loc[is_own]

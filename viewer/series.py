@@ -150,7 +150,7 @@ def load_training(run: Run, name: str, found: xr.DataArray | None = None) -> Lin
     if name == "loss":
         bad += _lost(run, attempts, steps, by_rank)
     low, high = envelope(values)
-    given = np.isfinite(told).any(axis=2)
+    given = np.asarray(np.isfinite(told).any(axis=2))
     if bad:  # told already
         rows = {rank: row for row, rank in enumerate(ranks)}
         at = np.searchsorted(steps, [step for step, _ in bad])
@@ -214,7 +214,7 @@ def _lost(
         attempts: int64 [steps]: which the record of each step is of.
     """
     alerts = run.alerts()
-    is_told = alerts["rule"] == "loss-nonfinite"
+    is_told = (alerts["rule"] == "loss-nonfinite").to_numpy()
     if not is_told.any():
         return []
     told = alerts.loc[is_told, ["attempt", "ranks", "first_step", "last_step"]]

@@ -26,7 +26,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Event, Record, Run, RunWriter, open_run
+from rankscope.store import Event, Heatmap, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
 
@@ -526,14 +526,19 @@ def test_a_heatmap_of_a_run_that_grows_is_that_of_the_run_opened_anew(
     writer: RunWriter, record: Make
 ) -> None:
     rows = [[UP_0], [UP_1]]
-    questions = {}, {"width": 25}, {"view": "max", "height": 1}, {"rows": rows, "width": 9}
+    questions: list[Callable[[Run], Heatmap]] = [
+        lambda run: run.heatmap("rms"),
+        lambda run: run.heatmap("rms", width=25),
+        lambda run: run.heatmap("rms", view="max", height=1),
+        lambda run: run.heatmap("rms", rows=rows, width=9),
+    ]
     followed = [open_run(writer.path) for _ in questions]
 
     def look() -> None:
         anew = open_run(writer.path)
-        for one, asked in zip(followed, questions, strict=True):
+        for one, ask in zip(followed, questions, strict=True):
             one.refresh()
-            ours, theirs = (run.heatmap("rms", **asked) for run in (one, anew))
+            ours, theirs = ask(one), ask(anew)
             for part in ("values", "nonfinite", "observed", "column_first", "column_last"):
                 assert np.array_equal(
                     getattr(ours, part), getattr(theirs, part), equal_nan=part == "values"
