@@ -229,7 +229,12 @@ class Reader:
         sketched: bool = False,
         deleted: int | None = None,
     ) -> Chosen:
-        """The records that can be asked for, by default for all they hold, see `choose_records`."""
+        """The records that can be asked for all they hold, see `choose_records`.
+
+        Args:
+            steps, attempt, sketched: as there.
+            deleted: leave out the records below this; None: those that retention deleted.
+        """
         facts, deleted = self.facts(), self.state.deleted if deleted is None else deleted
         attempt = self.attempt_of(attempt)
         if attempt is not None or is_one(steps):
