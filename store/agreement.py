@@ -118,7 +118,7 @@ def agreement_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataF
         beside = largest / np.sqrt(of.micro_batches) / local
     columns = {
         "step": np.repeat(chosen.steps, len(of.places)),
-        "site": [reader.label(int(one)) for one in of.places] * len(chosen),
+        "site": reader.labels(of.places) * len(chosen),
         "local": local.ravel(),
         "reduced": of.reduced.ravel(),
         "ranks": of.ranks.ravel(),

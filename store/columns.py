@@ -34,17 +34,35 @@ class Columns:
     last: Indices
     """int64 [columns]: the last step of each."""
     rows: list[Rows] = field(default_factory=list[Rows])
+    records: Indices
+    """int64: those that are asked for, in the order of their steps, whatever they are read from."""
+    ends: Indices
+    """int64 [columns]: how many of them lie in a column and those before."""
 
     def __len__(self) -> int:
         return len(self.first)
 
-    def batches(self, most: int) -> Iterator[tuple[slice, list[Rows]]]:
-        """A few columns at a time, with at most so many rows, or one column."""
+    def same_as(self, before: Columns) -> int:
+        """How many columns, from the first on, are of the same records as those before."""
+        shared = min(len(self.records), len(before.records))
+        is_same = np.append(self.records[:shared] == before.records[:shared], False)
+        columns = min(len(self), len(before))
+        ends = self.ends[:columns]
+        holds = (ends == before.ends[:columns]) & (ends <= is_same.argmin())
+        return int(np.append(holds, False).argmin())
+
+    def batches(self, most: int, start: int = 0) -> Iterator[tuple[slice, list[Rows]]]:
+        """A few columns at a time, with at most so many rows, or one column.
+
+        Args:
+            most: rows.
+            start: the first column.
+        """
         count = sum(
             (np.bincount(some.columns, minlength=len(self)) for some in self.rows),
             np.zeros(len(self), np.int64),
         )
-        ends, start = np.cumsum(count), 0
+        ends = np.cumsum(count)
         while start < len(self):
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
@@ -81,7 +99,9 @@ def in_columns(
         by_blocks: whether the pyramid has what is asked for. The columns are the same without.
     """
     if not len(chosen):
-        return Columns(first=chosen.steps, last=chosen.steps)
+        return Columns(
+            first=chosen.steps, last=chosen.steps, records=chosen.records, ends=chosen.records
+        )
     # Of a short run nothing is made, and its columns need not care.
     sizes = BLOCKS if state.stretches else ()
     levels = [blocks_of(chosen, state, size, silent) for size in sizes]
@@ -98,10 +118,13 @@ def in_columns(
         order = np.argsort(goes_to, kind="stable")
         rows.append(Rows(block=level.size, rows=numbers[order], columns=goes_to[order]))
     rows.append(Rows(block=1, rows=chosen.records[left], columns=column[left]))
+    ends = np.append(starts[1:], len(chosen))
     return Columns(
         first=chosen.steps[starts],
-        last=chosen.steps[np.append(starts[1:], len(chosen)) - 1],
+        last=chosen.steps[ends - 1],
         rows=[some for some in rows if len(some.rows)],
+        records=chosen.records,
+        ends=ends,
     )
 
 

@@ -161,9 +161,7 @@ def compare(
     pair = _pair(one, other, statistic, kind, name, steps)
     unknown = _why_bits_cannot_be_known(one, other)
     found = _Found(pair, tolerance, bits=not unknown)
-    labels = [
-        {reader.label(int(at)) for at in _chosen(reader, kind, name)} for reader in (one, other)
-    ]
+    labels = [set(reader.labels(_chosen(reader, kind, name))) for reader in (one, other)]
     bits, numbers = found.parting(found.first_bits), found.parting(found.first_numbers)
     told = [_told(reader, of) for reader, of in zip((one, other), training, strict=True)]
     trained = _training(*training, told, tolerance)
@@ -382,7 +380,7 @@ def _pair(
     places = [_chosen(reader, kind, name) for reader in (one, other)]
     theirs = {other.label(int(place)): int(place) for place in places[1]}
     shared = [int(place) for place in places[0] if one.label(int(place)) in theirs]
-    labels = [one.label(place) for place in shared]
+    labels = one.labels(np.array(shared, np.int64))
     if not shared:
         raise SettingError("The two runs have no site in common, of those that were asked for.")
     chosen: list[Chosen] = [

@@ -98,6 +98,8 @@ def fit_blocks(
         if isinstance(exact_count, BlockExponents)
         for target in targets
     }
+    if not rows:
+        return pd.DataFrame()
     index = pd.MultiIndex.from_tuples(list(rows), names=["exact_count", "format"])
     return pd.DataFrame(list(rows.values()), index=index)
 

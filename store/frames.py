@@ -29,53 +29,38 @@ from .selection import (
     TIME,
     Indices,
     check_attempt,
-    choose_records,
     ranks_in,
 )
 from .state import Attempt
 
+NO_TIME = int(np.datetime64("NaT").view(np.int64))
 GAUGES = ("stretch",)
 """What agents tell beside their counters, and is not to be added up."""
 
 
-def records_frame(
-    facts: Indices,
-    attempts: Sequence[Attempt],
-    *,
-    attempt: int | None,
-    all_attempts: bool,
-    deleted: int,
-) -> pd.DataFrame:
-    """One row a record, see `Run.records`."""
-    chosen = np.arange(len(facts))
-    if attempt is not None:
-        chosen = chosen[facts[:, ATTEMPT] == attempt]
-    if len(chosen) and not all_attempts:
-        chosen = choose_records(facts, attempt=attempt).records
-    rows = facts[chosen]
-    missing = [list[int]() for _ in rows]
-    for place in np.flatnonzero(rows[:, COMPLETE] == 0).tolist():
-        missing[place] = missing_ranks(rows[place], attempts)
-    frame = pd.DataFrame(
+def records_frame(facts: Indices, attempts: Sequence[Attempt], *, deleted: int) -> pd.DataFrame:
+    """One row a record, of all there are, see `Run.records`."""
+    missing = [list[int]() for _ in facts]
+    for place in np.flatnonzero(facts[:, COMPLETE] == 0).tolist():
+        missing[place] = missing_ranks(facts[place], attempts)
+    return pd.DataFrame(
         {
-            "step": rows[:, STEP],
-            "attempt": rows[:, ATTEMPT],
-            "time": times(rows[:, TIME]),
-            "complete": rows[:, COMPLETE].astype(bool),
-            "partial": rows[:, PARTIAL].astype(bool),
-            "final": rows[:, FINAL].astype(bool),
-            "sites": rows[:, ROWS],
-            "sketched": rows[:, SKETCHED],
-            "glanced": rows[:, GLANCED],
-            "nonfinite": rows[:, BAD],
-            "ranks": rows[:, RANKS],
-            "deleted": chosen < deleted,
-            "missing": missing,
+            "step": facts[:, STEP],
+            "attempt": facts[:, ATTEMPT],
+            "time": times(facts[:, TIME]),
+            "complete": facts[:, COMPLETE].astype(bool),
+            "partial": facts[:, PARTIAL].astype(bool),
+            "final": facts[:, FINAL].astype(bool),
+            "sites": facts[:, ROWS],
+            "sketched": facts[:, SKETCHED],
+            "glanced": facts[:, GLANCED],
+            "nonfinite": facts[:, BAD],
+            "ranks": facts[:, RANKS],
+            "deleted": np.arange(len(facts)) < deleted,
+            "missing": np.fromiter(missing, object, len(missing)),
         },
-        index=pd.Index(chosen, name="record"),
+        index=pd.Index(np.arange(len(facts)), name="record"),
     )
-    frame["missing"] = frame["missing"].astype(object)
-    return frame
 
 
 def missing_ranks(row: Indices, attempts: Sequence[Attempt]) -> list[int]:
@@ -86,30 +71,27 @@ def missing_ranks(row: Indices, attempts: Sequence[Attempt]) -> list[int]:
 
 def attempts_frame(facts: Indices, attempts: Sequence[Attempt]) -> pd.DataFrame:
     """One row an attempt, see `Run.attempts`."""
-    rows: list[dict[str, Any]] = []
-    for number, attempt in enumerate(attempts):
-        mine = facts[facts[:, ATTEMPT] == number] if len(facts) else facts
-        rows.append(
-            {
-                "launch": attempt.launch,
-                "world_size": attempt.world_size,
-                "mesh": dict(attempt.mesh),
-                "ranks": len(attempt.ranks),
-                "left": attempt.left,
-                "records": len(mine),
-                "first_step": int(mine[:, STEP].min()) if len(mine) else None,
-                "last_step": int(mine[:, STEP].max()) if len(mine) else None,
-                "started": time(int(mine[:, TIME].min())) if len(mine) else pd.NaT,
-                "updated": time(int(mine[:, TIME].max())) if len(mine) else pd.NaT,
-            }
-        )
-    columns = ["launch", "world_size", "mesh", "ranks", "left", "records"]
-    columns += ["first_step", "last_step", "started", "updated"]
-    frame = pd.DataFrame(rows, columns=columns)
-    frame.index.name = "attempt"
-    for column in ("first_step", "last_step"):  # `astype` of a frame takes ten times as long
-        frame[column] = frame[column].astype("Int64")
-    return frame
+    when = facts[:, [STEP, TIME]]
+    own = [when[facts[:, ATTEMPT] == number] for number in range(len(attempts))]
+    first, last = (
+        [end(rows, axis=0).tolist() if len(rows) else (None, NO_TIME) for rows in own]
+        for end in (np.min, np.max)
+    )
+    return pd.DataFrame(
+        {
+            "launch": [one.launch for one in attempts],
+            "world_size": [one.world_size for one in attempts],
+            "mesh": [dict(one.mesh) for one in attempts],
+            "ranks": [len(one.ranks) for one in attempts],
+            "left": [one.left for one in attempts],
+            "records": [len(rows) for rows in own],
+            "first_step": pd.array([step for step, _ in first], "Int64"),
+            "last_step": pd.array([step for step, _ in last], "Int64"),
+            "started": times(np.array([moment for _, moment in first], np.int64)),
+            "updated": times(np.array([moment for _, moment in last], np.int64)),
+        },
+        index=pd.RangeIndex(len(attempts), name="attempt"),
+    )
 
 
 def hosts_frame(attempts: Sequence[Attempt], attempt: int | None) -> pd.DataFrame:
@@ -217,9 +199,3 @@ def alerts_frame(alerts: Sequence[Alert]) -> pd.DataFrame:
 def times(time_ns: Indices) -> pd.DatetimeIndex:
     """Nanoseconds since 1970 as times in UTC."""
     return pd.DatetimeIndex(time_ns.astype("datetime64[ns]"), tz="UTC")
-
-
-def time(time_ns: int) -> pd.Timestamp:
-    """Nanoseconds since 1970 as a time in UTC."""
-    moment: Any = times(np.array([time_ns]))[0]  # pandas types it as an index too
-    return moment

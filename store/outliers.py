@@ -200,7 +200,7 @@ def _extremes(
         score = off / np.maximum(usual[group, site], LEAST_SPREAD)
         rank = numbers[..., NAMES][named].astype(np.int64)
         yield (
-            [reader.label(int(one)) for one in some],
+            reader.labels(some),
             _Extremes(record, site, rank, level, off, score, most, compared),
         )
 

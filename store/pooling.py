@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Pool = Literal["max", "min"]
 """Which of the numbers that fall into one cell is kept."""
+FEW = 32
+"""Fewer columns than this, as one step more has, are sooner pooled number by number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,17 +89,29 @@ def pool_sites(
 ) -> NDArray[np.float32]:
     """float32 [rows, columns] of [columns, sites]: the worst of the sites of each row."""
     worst = np.fmax if pool == "max" else np.fmin
+    if len(values) < FEW:
+        return worst.reduceat(values, starts, axis=1).T if len(starts) else values.T
     # Reduced while it is the first axis, so that whole rows are compared at once.
     return reduce_groups(worst, np.ascontiguousarray(values.T), starts)
 
 
 def reduce_groups(
-    operation: np.ufunc, block: NDArray[np.float32], starts: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Reduce the rows from each start to the next to one."""
+    operation: np.ufunc,
+    block: NDArray[Any],
+    starts: NDArray[np.int64],
+    dtype: type[np.generic] | None = None,
+) -> NDArray[Any]:
+    """Reduce the rows from each start to the next to one.
+
+    Args:
+        operation: such as `np.add`.
+        block: any cells, [rows, …].
+        starts: int64, ascending: where each group of rows begins.
+        dtype: of the answer, and in which it is reduced; None: that of the block.
+    """
     if len(starts) == len(block):
         return block
-    pooled = np.empty((len(starts), *block.shape[1:]), block.dtype)
+    pooled = np.empty((len(starts), *block.shape[1:]), dtype or block.dtype)
     for row, (start, stop) in enumerate(pairwise([*starts.tolist(), len(block)])):
-        operation.reduce(block[start:stop], axis=0, out=pooled[row])
+        operation.reduce(block[start:stop], axis=0, out=pooled[row], dtype=pooled.dtype)
     return pooled

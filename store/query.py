@@ -42,7 +42,7 @@ from .frames import (
     sites_frame,
 )
 from .incidents import Incident, by_identity, incidents_of
-from .labels import by_column, by_site, by_step, exponents_dataset
+from .labels import by_column, by_site, by_step, exponents_dataset, texts
 from .logframe import Part, logframe
 from .origin import FirstBad, first_bad
 from .outliers import By, rank_outliers
@@ -64,7 +64,6 @@ from .selection import (
     Indices,
     Steps,
     check_attempt,
-    choose_records,
     is_counted,
     lengths_of,
 )
@@ -236,13 +235,15 @@ class Run:
                 recorded it; a final one, of weights alone, where none recorded the step itself.
         """
         reader = self._reader
-        return records_frame(
-            reader.facts(),
-            reader.meta.attempts,
-            attempt=reader.attempt,
-            all_attempts=all_attempts,
-            deleted=reader.state.deleted,
-        )
+        facts, only = reader.facts(), reader.attempt
+        if "records" not in reader.kept:
+            every = records_frame(facts, reader.meta.attempts, deleted=reader.state.deleted)
+            reader.kept["records"] = every
+        frame: pd.DataFrame = reader.kept["records"]
+        found = frame if only is None else frame.loc[frame["attempt"] == only]
+        if len(found) and not all_attempts:
+            found = frame.iloc[reader.choose(deleted=0).records]
+        return found.copy()
 
     def sites(
         self,
@@ -275,7 +276,7 @@ class Run:
         if kind is None and name is None:
             return frame.copy()
         places = reader.choose_sites(kind=kind, name=name)
-        return frame.loc[[reader.label(place) for place in places]]
+        return frame.loc[reader.labels(places)]
 
     def regions(
         self,
@@ -498,7 +499,7 @@ class Run:
         record = reader.choose_step(step, attempt)
         places = reader.choose_sites(site=site, sites=sites)
         here, table = observed(reader, view, record, places)
-        return [reader.label(place) for place in here], table
+        return reader.labels(here), table
 
     def formats(
         self,
@@ -795,14 +796,13 @@ class Run:
         """Training statistics over (step, rank, name), float64."""
         reader = self._reader
         names = reader.meta.training
-        attempt = reader.attempt_of(attempt)
-        chosen = choose_records(reader.facts(), steps=steps, attempt=attempt)
+        chosen = reader.choose(steps=steps, attempt=attempt, deleted=0)
         found = numbers(reader, "training", names, chosen.records)
         ranks = np.arange(found.shape[1])
         return xr.DataArray(
             found,
             dims=("step", "rank", "name"),
-            coords=by_step(chosen) | {"rank": ranks, "name": np.array(names, dtype=object)},
+            coords=by_step(chosen) | {"rank": ranks, "name": texts("name", names)},
             name="training",
         )
 

@@ -98,10 +98,11 @@ class Reader:
         self._decoded = Decoded() if before is None else before._decoded_in(snapshot)
         if before is not None and before.state.meta == self.state.meta:
             self.meta: Meta = before.meta
-            self._index, self.of_meta = before._index, before.of_meta
+            self._index, self._labels, self.of_meta = before._index, before._labels, before.of_meta
         else:
             self.meta = read_meta(session.store)
             self._index = index_of(self.meta.sites)
+            self._labels = list(self._index)
             self.of_meta: dict[str, Any] = {}
             """What a question leaves for the next one, as long as the sites stay the same."""
         is_same = before is not None and before.state.logs == self.state.logs
@@ -111,8 +112,12 @@ class Reader:
         self.kept: dict[str, Any] = {}
         """What a question leaves for the next one of the same snapshot."""
         self._facts: Indices = np.empty((0, len(COLUMNS)), np.int64)
+        self.of_records: dict[str, Any] = {}
+        """What a question leaves for the next one, as long as earlier records stay the same."""
         if before is not None and before.state.patches == self.state.patches:
             self._facts = before._facts
+            # What is kept of single ranks may come late; then a log tells of it.
+            self.of_records = before.of_records if is_same else {}
         self.attempt: int | None = None if before is None else before.attempt
         """The only one whose records are read; None for all."""
 
@@ -167,7 +172,11 @@ class Reader:
 
     def label(self, place: int) -> str:
         """The label of the site at an index."""
-        return self.meta.sites[place].label
+        return self._labels[place]
+
+    def labels(self, places: Indices) -> list[str]:
+        """The labels of the sites at these indices."""
+        return [self._labels[place] for place in places.tolist()]
 
     def sites(self, places: Indices, attempt: int | None = None) -> list[SiteInfo]:
         """The sites at these indices, as an attempt had them, or the latest that saw them."""
@@ -213,18 +222,29 @@ class Reader:
         return facts
 
     def choose(
-        self, *, steps: Steps = None, attempt: int | None = None, sketched: bool = False
+        self,
+        *,
+        steps: Steps = None,
+        attempt: int | None = None,
+        sketched: bool = False,
+        deleted: int | None = None,
     ) -> Chosen:
-        """The records that can be asked for all they hold, see `choose_records`."""
-        facts, deleted = self.facts(), self.state.deleted
+        """The records that can be asked for all they hold, see `choose_records`.
+
+        Args:
+            steps, attempt, sketched: as there.
+            deleted: leave out the records below this; None: those that retention deleted.
+        """
+        facts, deleted = self.facts(), self.state.deleted if deleted is None else deleted
         attempt = self.attempt_of(attempt)
         if attempt is not None or is_one(steps):
             return choose_records(
                 facts, steps=steps, attempt=attempt, sketched=sketched, deleted=deleted
             )
-        if "chosen" not in self.kept:
-            self.kept["chosen"] = choose_records(facts, deleted=deleted)
-        return within(self.kept["chosen"], facts, steps=steps, sketched=sketched)
+        of = f"chosen from {deleted} on"
+        if of not in self.kept:
+            self.kept[of] = choose_records(facts, deleted=deleted)
+        return within(self.kept[of], facts, steps=steps, sketched=sketched)
 
     def choose_step(self, step: int, attempt: int | None = None) -> int:
         """The index of the record of one step, see `choose_step`."""

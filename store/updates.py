@@ -52,7 +52,7 @@ def updates_frame(reader: Reader, chosen: Chosen, places: Indices) -> pd.DataFra
         frame = pd.DataFrame(
             {
                 "step": np.repeat(chosen.steps, len(pairs)),
-                "site": [reader.label(int(one)) for one in changes] * len(chosen),
+                "site": reader.labels(changes) * len(chosen),
                 "weight": weight.ravel(),
                 "update": update.ravel(),
                 "ratio": (update / weight).ravel(),

@@ -15,7 +15,7 @@ from ..sketch.table import BINS, COUNT, COUNTS
 from .columns import Columns, Rows, in_columns
 from .frames import latest
 from .layout import ENDS, pyramid_path
-from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, row_starts
+from .pooling import Heatmap, Pool, labels_by_row, pool_sites, pool_steps, reduce_groups, row_starts
 from .reader import Asked, Reader, of_words
 from .selection import ATTEMPT, BAD, GLANCED, Chosen, Indices, is_counted, may_hold_all
 from .selection import SKETCHED as SKETCHES
@@ -25,6 +25,10 @@ NEWEST = 512
 """Records that are looked at for the newest of something, before more are."""
 AT_ONCE = 1 << 21
 """Numbers of one statistic that are in memory at a time while a heatmap is pooled."""
+
+POOLED = "pooled"
+MOST_KEPT = 1 << 20
+"""Cells of a heatmap that are kept for the next question."""
 
 SKETCHED = "zero_share"
 """A main statistic that every tensor with finite elements has, unless it was left to the sentinel.
@@ -163,7 +167,7 @@ def heatmap(
     )
     several(reader, [(name, seen) for name, seen, _ in asked], chosen.records[:0], places)  # checks
     starts = row_starts(lengths, sizes[1])
-    numbers, most_bad, *known = pooled_by(reader, asked, columns, places, starts)
+    numbers, most_bad, *known = pooled_again(reader, asked, columns, places, starts)
     observed = ~np.isnan(known[0]) | (most_bad > 0) if known else ~np.isnan(most_bad)
     return Heatmap(
         statistic=statistic,
@@ -172,7 +176,7 @@ def heatmap(
         values=numbers,
         nonfinite=most_bad > 0,
         observed=observed,
-        row_sites=labels_by_row([reader.label(place) for place in places], starts),
+        row_sites=labels_by_row(reader.labels(places), starts),
         column_first=columns.first,
         column_last=columns.last,
     )
@@ -186,12 +190,39 @@ def silent_records(reader: Reader, statistic: str) -> NDArray[np.bool_]:
     return ~may_hold_all(*facts[:, [SKETCHES, GLANCED, BAD]].T)
 
 
-def pooled_by(
+def pooled_again(
     reader: Reader, asked: Sequence[Pooled], columns: Columns, places: Indices, starts: Indices
 ) -> list[NDArray[np.float32]]:
-    """float32 [rows, columns] of each: the worst of the steps in a column and sites in a row."""
+    """`pooled_by`, but for the columns that the last answer had, of a run that has grown since."""
+    question = asked, places.tobytes(), starts.tobytes()
+    asked_before, before, known = reader.of_records.get(POOLED, (None, columns, []))
+    same = columns.same_as(before) if asked_before == question else 0
+    known = [one[:, :same] for one in known]
+    found = pooled_by(reader, asked, columns, places, starts, known=known if same else ())
+    if found[0].size <= MOST_KEPT:
+        reader.of_records[POOLED] = question, columns, [one.copy() for one in found]
+    return found
+
+
+def pooled_by(
+    reader: Reader,
+    asked: Sequence[Pooled],
+    columns: Columns,
+    places: Indices,
+    starts: Indices,
+    *,
+    known: Sequence[NDArray[np.float32]] = (),
+) -> list[NDArray[np.float32]]:
+    """float32 [rows, columns] of each: the worst of the steps in a column and sites in a row.
+
+    Args:
+        known: of each the first columns, as far as they are known already.
+    """
     found = [np.empty((len(starts), len(columns)), np.float32) for _ in range(len(asked))]
-    for some, rows in columns.batches(AT_ONCE // max(len(places), 1)):
+    same = known[0].shape[1] if known else 0
+    for into, some in zip(found, known, strict=False):
+        into[:, :same] = some
+    for some, rows in columns.batches(AT_ONCE // max(len(places), 1), same):
         pooled = [np.full((some.stop - some.start, len(places)), np.nan, np.float32) for _ in asked]
         for part in rows:
             for values, into, (_, _, pool) in zip(
@@ -225,25 +256,26 @@ def summed(
     counts = np.full((len(columns), len(places), len(COUNTS)), -1, np.int64)
     histograms = np.zeros((len(columns), len(places), BINS), np.int64)
     for some, rows in columns.batches(AT_ONCE // BINS // max(len(places), 1)):
-        for part, (found, bins) in zip(rows, exact_of(reader, rows, places), strict=True):
+        for part, (found, words) in zip(rows, exact_of(reader, rows, places), strict=True):
             known = is_counted(found)
-            found[~known] = 0
-            bins[~known] = 0
+            for one in (found, *words):
+                one[~known] = 0
             cuts = np.flatnonzero(np.diff(part.columns, prepend=-1))
             if not len(cuts):
                 continue
             into = some.start + part.columns[cuts]
-            was, seen = counts[into], np.add.reduceat(known, cuts, axis=0) > 0
+            was, seen = counts[into], np.logical_or.reduceat(known, cuts, axis=0)
             more = np.maximum(was, 0) + np.add.reduceat(found, cuts, axis=0)
             counts[into] = np.where(seen[..., None] | (was >= 0), more, -1)
-            histograms[into] += np.add.reduceat(bins, cuts, axis=0)
+            sums = [reduce_groups(np.add, word, cuts, np.int64) for word in words]
+            histograms[into] += of_words(sums)
     return counts, histograms
 
 
 def exact_of(
     reader: Reader, rows: Sequence[Rows], places: Indices
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """int64 [rows, sites, COUNTS] and [rows, sites, BINS] of each, read at once."""
+) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.uint32]]]]:
+    """int64 [rows, sites, COUNTS] and the words of [rows, sites, BINS] of each, read at once."""
     names = [
         ("counts", *reader.histogram_arrays)
         if part.block == 1
@@ -258,7 +290,7 @@ def exact_of(
     found = iter(reader.read_all(asked))
     for some in names:
         counts, *words = (next(found) for _ in some)
-        yield counts, of_words(words)
+        yield counts, words
 
 
 def check(reader: Reader, statistic: str) -> None:

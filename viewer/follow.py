@@ -98,7 +98,7 @@ class Follower:
 
     def steps(self) -> NDArray[np.int64]:
         """int64 [steps]: all that have a record, ascending."""
-        return self._once("steps", lambda: np.unique(np.asarray(self.records()["step"], np.int64)))
+        return self._once("steps", lambda: self.records()["step"].to_numpy(np.int64))
 
     def steps_with(self, statistic: str) -> NDArray[np.int64]:
         """`grid.recorded_steps`."""
@@ -199,7 +199,10 @@ class Follower:
 
 
 def _alert_steps(alerts: pd.DataFrame, site: str) -> NDArray[np.int64]:
-    own = alerts.loc[alerts["site"] == site]
+    is_own = (alerts["site"] == site).to_numpy()
+    if not is_own.any():
+        return np.empty(0, np.int64)
+    own = alerts.loc[is_own]
     ended = own.dropna(subset=["last_step"])
     ends = [*own["first_step"].tolist(), *ended["last_step"].tolist()]
     return np.unique(np.array(ends, np.int64))

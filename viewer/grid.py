@@ -209,12 +209,17 @@ def _rank_of_largest(
 
 
 def recorded_steps(records: pd.DataFrame, statistic: str) -> NDArray[np.int64]:
-    """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`."""
-    steps = np.asarray(records["step"], np.int64)
+    """int64 [steps]: the steps that may hold a statistic, ascending; see `Run.scalar`.
+
+    Args:
+        records: of `Run.records`: one of each step, in their order.
+        statistic: its name.
+    """
+    steps = records["step"].to_numpy(np.int64)
     if statistic not in SENTINEL:
         counts = (records[name].to_numpy() for name in ("sketched", "glanced", "nonfinite"))
         steps = steps[may_hold_all(*counts)]
-    return np.unique(steps)
+    return steps
 
 
 def states(
@@ -237,7 +242,7 @@ def shades(
     values: NDArray[np.float32], state: NDArray[np.uint8], logarithmic: bool
 ) -> NDArray[np.float32]:
     """float32 [rows, columns]: what the ramp is read at; NaN where the state paints the cell."""
-    shade = np.where(np.isin(state, (NUMBER, NONFINITE)), values, np.nan)
+    shade = np.where((state == NUMBER) | (state == NONFINITE), values, np.nan)
     if logarithmic:
         magnitude = np.abs(shade)
         shade = np.log2(magnitude, where=magnitude > 0, out=np.full_like(shade, np.nan))

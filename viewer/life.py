@@ -84,17 +84,16 @@ def load_life(
         width: columns at most.
     """
     span = span_of(between(recorded, steps))
-    found = run.exponents(sites=[site], steps=span, width=width).isel(site=0)
-    seen = np.asarray(found["observed"].values, bool)
-    if not seen.any():
+    found = run.exponents(sites=[site], steps=span, width=width)
+    if not found["observed"].values.any():
         return None
     names = (TOP[0], *(name for name, _ in BOTTOM), *BAD)
     return assemble(
         site,
         exponents=np.asarray(found["exponent"].values, np.int64),
-        counts=np.maximum(np.asarray(found["count"].values, np.int64), 0).T,
-        total=np.asarray(found["total"].values, np.int64),
-        aside={name: np.asarray(found[name].values, np.int64) for name in names},
+        counts=found["count"].values[:, 0].T,
+        total=found["total"].values[:, 0],
+        aside={name: found[name].values[:, 0] for name in names},
         first=np.asarray(found["step"].values, np.int64),
         last=np.asarray(found["last_step"].values, np.int64),
         width=width,

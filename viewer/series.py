@@ -132,26 +132,25 @@ def load_training(run: Run, name: str, found: xr.DataArray | None = None) -> Lin
         found: all that the run has, if that is known already.
     """
     found = run.training() if found is None else found
-    empty = np.empty(0)
-    if name not in found["name"].values:
-        steps = np.empty(0, np.int64)
+    names: list[str] = found["name"].values.tolist()
+    if name not in names:
+        steps, empty = np.empty(0, np.int64), np.empty(0)
         return Lines(name=name, steps=steps, values={}, low=empty, high=empty, bad=[])
-    table = found.sel(name=name).transpose("rank", "step")
-    values = np.asarray(table.values, float)
-    steps = np.asarray(table["step"].values, np.int64)
-    ranks = [int(rank) for rank in table["rank"].values]
+    told = found.values.transpose(1, 0, 2)  # [ranks, steps, names]
+    values = told[:, :, names.index(name)]
+    steps, attempts = found["step"].values, found["attempt"].values
+    ranks: list[int] = found["rank"].values.tolist()
     heard = [i for i in range(len(ranks)) if not np.isnan(values[i]).all() or len(ranks) == 1]
-    values, ranks = values[heard], [ranks[i] for i in heard]
+    told, values, ranks = told[heard], values[heard], [ranks[i] for i in heard]
     # An infinite loss has no place on the axis; it is marked instead.
     at = np.argwhere(np.isinf(values))
     bad = [(int(steps[column]), ranks[row]) for row, column in at]
     values = np.where(np.isfinite(values), values, np.nan)
     by_rank = dict(zip(ranks, values, strict=True))
     if name == "loss":
-        bad += _lost(run, table["attempt"].values, steps, by_rank)
+        bad += _lost(run, attempts, steps, by_rank)
     low, high = envelope(values)
-    finite = np.isfinite(found.transpose("rank", "step", "name").values[heard])
-    given = np.asarray(finite.any(axis=2))
+    given = np.asarray(np.isfinite(told).any(axis=2))
     if bad:  # told already
         rows = {rank: row for row, rank in enumerate(ranks)}
         at = np.searchsorted(steps, [step for step, _ in bad])
@@ -164,7 +163,7 @@ def load_training(run: Run, name: str, found: xr.DataArray | None = None) -> Lin
         high=high,
         bad=bad,
         lost=steps[_gaps(values, given)],
-        turns=turns_of(steps, table["attempt"].values),
+        turns=turns_of(steps, attempts),
     )
 
 
@@ -215,10 +214,10 @@ def _lost(
         attempts: int64 [steps]: which the record of each step is of.
     """
     alerts = run.alerts()
-    columns = ["attempt", "ranks", "first_step", "last_step"]
-    told = alerts.loc[alerts["rule"] == "loss-nonfinite", columns]
-    if not len(told):
+    is_told = (alerts["rule"] == "loss-nonfinite").to_numpy()
+    if not is_told.any():
         return []
+    told = alerts.loc[is_told, ["attempt", "ranks", "first_step", "last_step"]]
     records = run.records()
     final = np.isin(steps, records.loc[records["final"], "step"])
     short = records.loc[~records["complete"], ["step", "missing"]]

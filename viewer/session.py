@@ -232,9 +232,10 @@ class Session:
 
     def recent(self) -> NDArray[np.int64]:
         """int64 [steps]: those of the last attempt's last records, in the order of recording."""
-        records = self.follower.records().sort_index()
-        last = records[records["attempt"] == len(self.follower.attempts()) - 1]
-        return np.asarray(last["step"], np.int64)[-RECENT:]
+        records = self.follower.records()
+        is_last = records["attempt"].to_numpy() == len(self.follower.attempts()) - 1
+        order = np.argsort(records.index.to_numpy()[is_last])
+        return records["step"].to_numpy(np.int64)[is_last][order][-RECENT:]
 
     def since(self) -> findings.Since:
         """From where on the run is called now."""

@@ -26,7 +26,7 @@ from rankscope.sketch import (
     sketch_array,
 )
 from rankscope.sketch.reference import glance_at
-from rankscope.store import Event, Record, Run, RunWriter, open_run
+from rankscope.store import Event, Heatmap, Record, Run, RunWriter, open_run
 
 Make = Callable[..., Record]
 
@@ -518,6 +518,40 @@ def test_a_run_that_was_refreshed_answers_as_one_that_was_opened_anew(
         for _ in range(3):
             writer.compact_if_due(keep=600)
             look()
+    writer.finish()
+    look()
+
+
+def test_a_heatmap_of_a_run_that_grows_is_that_of_the_run_opened_anew(
+    writer: RunWriter, record: Make
+) -> None:
+    rows = [[UP_0], [UP_1]]
+    questions: list[Callable[[Run], Heatmap]] = [
+        lambda run: run.heatmap("rms"),
+        lambda run: run.heatmap("rms", width=25),
+        lambda run: run.heatmap("rms", view="max", height=1),
+        lambda run: run.heatmap("rms", rows=rows, width=9),
+    ]
+    followed = [open_run(writer.path) for _ in questions]
+
+    def look() -> None:
+        anew = open_run(writer.path)
+        for one, ask in zip(followed, questions, strict=True):
+            one.refresh()
+            ours, theirs = ask(one), ask(anew)
+            for part in ("values", "nonfinite", "observed", "column_first", "column_last"):
+                assert np.array_equal(
+                    getattr(ours, part), getattr(theirs, part), equal_nan=part == "values"
+                )
+            ours.values[:] = 0  # what is done to an answer is not done to the next one
+
+    for index in range(60):
+        attempt, step = (0, index) if index < 40 else (1, index - 15)  # which goes back to step 25
+        if index == 40:
+            assert writer.catalog.attempt_of("second launch") == 1
+        patch = [record(12, {0: f32([1e30, np.nan])})] if index == 30 else []
+        writer.commit([*patch, record(index, step=step, attempt=attempt)], streams={})
+        look()
     writer.finish()
     look()
 

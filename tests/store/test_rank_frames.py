@@ -70,6 +70,20 @@ def test_frames_are_found_again_and_the_last_of_a_record_count(
     assert len(schemas) == 1
 
 
+def test_frames_that_come_late_are_in_the_heatmap_of_a_run_that_is_followed(
+    writer: RunWriter, record: Make, sites: list[SiteInfo], path: Path
+) -> None:
+    tensors = {site: np.ones(8, np.float32) for site in range(4)}
+    records = [replace(record(0, tensors), index=at, step=at, ranks=(0, 1)) for at in range(2)]
+    writer.commit(records, streams={}, rank_frames=[two_ranks(records[1], sites, 20.0)])
+    run = open_run(path)
+    assert np.isnan(run.heatmap("l1", view=1).values[:, 0]).all()
+
+    writer.commit([], streams={"stream": 1}, rank_frames=[two_ranks(records[0], sites, 10.0)])
+    assert run.refresh()
+    assert run.heatmap("l1", view=1).values.tolist() == [[8 * 11, 8 * 21]] * 4
+
+
 def test_old_frames_go_with_their_records(
     writer: RunWriter, record: Make, sites: list[SiteInfo], path: Path
 ) -> None:

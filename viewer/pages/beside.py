@@ -54,7 +54,8 @@ class Beside:
         record = self.session.record_of(choice.step)
         # The bars under them may have been drawn anew for another format.
         facts = (choice.site, choice.view, choice.drawing, choice.amount, choice.format)
-        if not self._drawn.due("exponents", *there, *facts, *record, own is None):
+        is_due = self._drawn.due("exponents", *there, *facts, *record, own is None)
+        if not is_due or not (there or self.spectra):
             return
         self.spectra = beside.load_beside(
             self.session.run, there, step=choice.step, view=grid.run_view(choice.view)

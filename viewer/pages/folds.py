@@ -10,6 +10,7 @@ import param
 from .. import markup, modules
 from ..grid import Grid
 from ..session import Session
+from .page import Drawn
 
 
 class Made(NamedTuple):
@@ -39,6 +40,7 @@ class Folds:
         self.levels = modules.levels_of(self.root)
         self.rows: list[modules.Row] = []
         self._made = Made()
+        self._drawn = Drawn()
 
     @property
     def folding(self) -> modules.Folding:
@@ -71,6 +73,8 @@ class Folds:
 
     def tell(self, shown: Grid, *, height: int) -> None:
         """Tell the modules beside the rows that are shown, in a frame so many pixels high."""
+        if not self._drawn.due("told", self._made, shown.row_sites, height):
+            return
         brackets = modules.brackets_of(self.root, self.folding, shown.row_sites)
         self.told.beside = markup.modules(brackets, rows=len(shown.row_sites), height=height)
         fits = next(level for level in self.levels if level.depth == self.fitting)
