@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
+from ...wire.connection import Connection
 from ...wire.messages import PROTOCOL, Hello
 from ..block import Block, numbers_given
 from ..lifetime import OpenBlocks
@@ -247,6 +248,7 @@ class Scope(Block):
             self._to, self._keys = collector_of(
                 meeting, share, settings.run, settings.directory, self._own_collector
             )
+        self._streams.announce(Connection(self._to, keys=self._keys))
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         self._printer = Printer(self._worker.submit)
         self._layout = Layout(
