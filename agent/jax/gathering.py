@@ -7,7 +7,7 @@ does not leave the step at all, so that XLA drops it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -20,7 +20,7 @@ from jax.core import Tracer
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from .collecting import Taps
-from .in_program import is_placed, made_of, made_of_taps, packed, prints_of
+from .in_program import as_they_run, is_placed, made_of, made_of_taps, packed, prints_of
 from .names import Parts, dotted, named_leaves
 from .optimizers import Number, states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
@@ -107,6 +107,7 @@ def gather(
     plan = Plan(
         arrays=tuple(site for site, _ in left),
         rows=tuple(rows),
+        running=running_order([site for site, _ in read], as_they_run(made)),
         numbers=tuple(told),
         prints=tuple(site for site, _ in prints),
         unsupported=len(chosen) - len(read) + len(numbers) - len(told),
@@ -115,6 +116,14 @@ def gather(
     arrays = tuple(_own(leaf) for _, leaf in left)
     printed = tuple(rows for _, rows in prints)
     return Telemetry(arrays, tuple(rows.values()), _packed(told.values()), printed, plan)
+
+
+def running_order(
+    handed: Sequence[NamedSite], tapped: Sequence[NamedSite]
+) -> tuple[NamedSite, ...]:
+    """All sites as a step runs: what is handed over is made by the backward, but the weights."""
+    weights = [site for site in handed if site.kind == "weight"]
+    return (*weights, *tapped, *(site for site in handed if site.kind != "weight"))
 
 
 def is_readable(leaf: jax.Array) -> bool:
