@@ -199,7 +199,8 @@ GRADIENTS_AND_LOSS = (
         advice=(
             "Look at what lies between it and the loss: saturated nonlinearities, a wrong "
             "initialisation, a missing residual or normalisation. A bias right before a "
-            "normalisation has no effect, and so no gradient: leave it out."
+            "normalisation, or of an attention's keys, has no effect, and so no gradient: leave it "
+            "out."
         ),
         threshold=20.0,
         clear=16.0,
