@@ -182,10 +182,10 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
         )
         if record.step - leapt < FEW:
             text = (
-                f"The size (l2) of {label} went from {before:.3g} to {after:.3g} in step "
+                f"The size (l2) of {label} went from {figures(before)} to {figures(after)} in step "
                 f"{leapt:.0f}: most runs change a weight by 0.01% to 1% of its size in a step."
             )
-            return Told(text=text, evidence=evidence, since=int(leapt))
+            return Told(text=text, evidence=evidence)
         text = (
             f"Steps change {label} by about {value[row]:.0%} of its size each: most runs train "
             "with 0.01% to 1%."

@@ -111,6 +111,7 @@ def collect(
         SettingError: `samples` or `batch` cannot be used.
     """
 
+    check_within(within)
     call: Callable[..., Any] = fn
     how, within_key = _samples_of(samples, batch), object()
 
@@ -141,9 +142,26 @@ def collect(
     return collected
 
 
-def _samples_of(sharding: NamedSharding | None, batch: int | None) -> Samples | None:
+def check_within(within: object) -> None:
+    """Refuse a context where what makes one is asked for: each trace needs its own.
+
+    Raises:
+        SettingError: it is one.
+    """
+    if isinstance(within, AbstractContextManager):
+        raise SettingError(
+            "`within` must be a function that makes a context, got a context: write "
+            "within=lambda: outputs(model)."
+        )
+
+
+def _samples_of(sharding: object, batch: int | None) -> Samples | None:
     if sharding is None:
         return None
+    if not isinstance(sharding, NamedSharding):
+        raise SettingError(
+            f"`samples` must be a NamedSharding, as NamedSharding(mesh, P('dp')), got {sharding!r}."
+        )
     if not len(sharding.spec) or not names_of(sharding.spec[0]):
         raise SettingError(
             f"`samples` must cut the first axis, as P('dp') does, got {sharding.spec}; leave it out"

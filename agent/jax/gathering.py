@@ -49,6 +49,20 @@ class Trees:
         trees = (self.weights, self.gradients, self.updates)
         return {name for tree in trees if tree is not None for name, _ in named_leaves(tree)}
 
+    def given(self) -> Mapping[str, Any]:
+        """What `named_leaves` takes, by argument."""
+        trees = (self.weights, self.gradients, self.updates, self.optimizer, self.aux)
+        names = [name for name in TREES if name != "taps"]
+        return dict(zip(names, trees, strict=True))
+
+    def strays(self) -> list[str]:
+        """What gradients and updates are called that no weight is, if weights are given."""
+        if self.weights is None:
+            return []
+        known = {name for name, _ in named_leaves(self.weights)}
+        others = [*named_leaves(self.gradients), *named_leaves(self.updates)]
+        return [dotted(name) for name, _ in others if name not in known]
+
     def sites(self) -> Iterator[tuple[NamedSite, jax.Array]]:
         """All tensors, by what they are."""
         kinds: list[tuple[Kind, Any]] = [
@@ -89,6 +103,7 @@ def gather(
     if not kinds:
         return Telemetry()
     check_taps(trees.taps)
+    check_trees(trees.given())
     check_numbers(trees.numbers)
 
     def wanted(site: NamedSite) -> bool:
@@ -148,6 +163,18 @@ def check_taps(taps: object) -> None:
             "`taps` must be the second of what scope.collect(fn)(…) returns, as in "
             f"`result, taps = scope.collect(fn)(…)`, got {type(taps).__name__}."
         )
+
+
+def check_trees(trees: Mapping[str, Any]) -> None:
+    """Refuse a tree without an array, as the optimizer in place of its state.
+
+    Raises:
+        SettingError: it is such a thing.
+    """
+    for name, tree in trees.items():
+        if jax.tree.leaves(tree) and not named_leaves(tree, numbers=True):
+            state = ": give its state, as new.opt_state" if name == "optimizer" else ""
+            raise SettingError(f"`{name}` holds no array, got {type(tree).__name__}{state}.")
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | Non
 
 OUT_OF_REACH = "it is in a function that cannot be looked into, as a custom kernel"
 IN_A_CONDITION = "it is in the condition of a loop"
-NOT_OF_SAMPLES = "it has not a row a sample: give `tap` its sharding"
+NOT_OF_SAMPLES = "it has not a row a sample, of {} (`batch`): give `tap` its sharding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Walk:
         if sharding is None and self._samples is not None:
             sharding = self._samples.of(x)
             if sharding is None:
-                self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES})")
+                self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES.format(self._samples.count)})")
                 return
         if mark.printed is not None:
             self._note_print(x, mark, sharding, mark.printed, backward=backward is True)
