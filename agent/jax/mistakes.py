@@ -22,7 +22,8 @@ class Mistakes:
     """Due steps that brought no telemetry."""
     has_told: bool = False
     """Whether a step ever did."""
-    _is_in_program: bool = False
+    is_in_program: bool = False
+    """Whether a program was made with a sketch in it."""
     _trace: object = None
     """That in which `sketch` was called last."""
     _twice: bool = False
@@ -35,20 +36,15 @@ class Mistakes:
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees.given())):
             trace = get_opaque_trace_state()
             self._twice, self._trace = self._twice or trace == self._trace, trace
-            self._is_in_program = True
+            self.is_in_program = True
 
-    def sentences(self, steps: int) -> Iterator[str]:
-        """What to warn of after so many steps."""
+    def sentences(self) -> Iterator[str]:
+        """What to warn of."""
         if self.steps_untold and not self.has_told:
             yield (
                 f"{self.steps_untold} steps were due, and none brought telemetry: return from the "
                 "jitted step what this block's scope.sketch(…) makes in it, and hand it to "
                 "scope.step(telemetry)."
-            )
-        if self._is_in_program and not steps:
-            yield (
-                "No step was stored: call scope.step(telemetry) after each jitted step, with what "
-                "scope.sketch(…) has made in it."
             )
         if self._twice:
             yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -44,6 +45,8 @@ from .telemetry import Telemetry
 
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
 """Those of what `collect` finds."""
+
+logger = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -321,7 +324,12 @@ class Scope(Block):
         return self._delivery.lost
 
     def _warn_of_settings(self) -> None:
-        for sentence in self._mistakes.sentences(self._step - self._start):
+        if self._mistakes.is_in_program and self._step == self._start:  # or it was lowered alone
+            logger.warning(
+                "No step was stored: call scope.step(telemetry) after each jitted step, with what "
+                "scope.sketch(…) has made in it."
+            )
+        for sentence in self._mistakes.sentences():
             warnings.warn(sentence, RankscopeWarning, stacklevel=3)
         if self._book.sites:
             labels, settings = self._book.labels(), self._settings
