@@ -25,8 +25,6 @@ def begins_of(sites: Sequence[TapSite]) -> Mapping[Loop, int]:
 
 def whens_of(one: TapSite, begins: Mapping[Loop, int]) -> list[When]:
     """When each call of a tap runs; of one whose mode makes one of them, the last."""
-    if one.is_sum:  # it has no iterations any more
-        return [(one.at,)]
     if one.mode == ALL:
         return [_when(one, turn, begins) for turn in np.ndindex(one.stacked)]
     pairs = zip(one.loops, one.stacked, strict=True)

@@ -52,7 +52,7 @@ class Found:
     sharding: NamedSharding | None = None
     """How that is sharded, where it is known."""
     loops: tuple[Loop, ...] = ()
-    """The scans around it, the outermost first."""
+    """The scans around it, the outermost first; of a sum none, which has no iterations."""
 
 
 Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | None]
