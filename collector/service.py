@@ -130,7 +130,8 @@ class Service:
             if now >= next_trim:
                 next_trim = now + TRIM_S
                 trim()
-            if not (until_done and self._collector.is_done(now)):
+            connected = self._listener.connections > 0
+            if not (until_done and self._collector.is_done(now, connected=connected)):
                 leave_at = now + STAY_S
             elif now >= leave_at:
                 break

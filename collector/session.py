@@ -155,10 +155,14 @@ class Collector:
         """Whether `tick` has something to do at once."""
         return any(run.storing.is_behind(now) for run in self._runs.values())
 
-    def is_done(self, now: float) -> bool:
-        """Whether there is nothing left to do: see `--until-done`."""
+    def is_done(self, now: float, *, connected: bool) -> bool:
+        """Whether there is nothing left to do: see `--until-done`.
+
+        Args:
+            connected: somebody is, and may still say hello.
+        """
         if not self._heard:
-            return now - self._started > self.settings.first_hello_s
+            return not connected and now - self._started > self.settings.first_hello_s
         return all(run.is_done(now) for run in self._runs.values())
 
     @property

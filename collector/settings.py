@@ -29,7 +29,7 @@ class CollectorSettings:
     take_over_s: float = 0.0
     """How long to wait, at the start, for another collector that writes one of `runs`."""
     first_hello_s: float = 60.0
-    """With `until_done`: end if nobody said hello within this time."""
+    """With `until_done`: end if nobody said hello within this time, and nobody is connected."""
     credit_frames: int = 32
     """Frames that a stream may have under way."""
     credit_bytes: int = 16 << 20

@@ -226,9 +226,9 @@ TENSORS = (
         severity="warning",
         meaning="A large part of a gradient is below the normal range of its narrow format.",
         advice=(
-            "Scale the loss (`torch.amp.GradScaler`; of one that does, a higher `init_scale` "
-            "or a shorter `growth_interval`), or use bfloat16, which has the range of float32. "
-            "Keep the optimizer's state in float32."
+            "Scale the loss (in torch `torch.amp.GradScaler`; of one that does, a higher "
+            "`init_scale` or a shorter `growth_interval`), or use bfloat16, which has the range "
+            "of float32. Keep the optimizer's state in float32."
         ),
         threshold=0.25,
         clear=0.1,

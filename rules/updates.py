@@ -26,9 +26,14 @@ FEW, SMOOTHING = 8, 1 / 8
 ABOUT_ZERO, GROWTH = 1e-4, 1.5
 """A weight that begins with an rms below the first grows by whole steps: its own size says nothing
 until it grows, in `FEW` records, by no more than the second."""
-SECOND_MOMENTS = "exp_avg_sq", "square_avg", "exp_inf", "max_exp_avg_sq", "sum"
+LEAP = 0.5
+"""Of the larger of its sizes before and after: what one step does alone when it changes so much."""
+SECOND_MOMENTS = {
+    *("exp_avg_sq", "square_avg", "exp_inf", "max_exp_avg_sq", "sum"),
+    *("nu", "nu_max", "sum_of_squares"),  # optax
+}
 """Keys of optimizers' states that hold squares of gradients, or their largest."""
-FIRST_MOMENTS = "exp_avg", "momentum_buffer"
+FIRST_MOMENTS = {"exp_avg", "momentum_buffer", "mu", "trace"}
 
 
 def not_updating(seen: Seen, memory: Memory) -> Verdict | None:
@@ -145,7 +150,8 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     """How much of a weight one step changes: the size of its update over its own.
 
     A sum of all elements with fixed random signs changes by the size of the update, in the mean of
-    its square (Johnson and Lindenstrauss): so the projections of two records tell it.
+    its square (Johnson and Lindenstrauss): so the projections of two records tell it. Whatever the
+    signs, an update is no smaller than what the weight's size changes by.
     """
     rows, record = np.flatnonzero(seen.known("matrix", is_matrix) > 0), seen.record
     if not len(rows):
@@ -158,7 +164,9 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     )
     some, projection = sites[rows], record.merged.moments[rows, PROJECTION]
     steps = record.step - at[some]
-    change = (projection - last[some]) ** 2 / np.where(steps > 0, steps, np.nan)
+    steps = np.where(steps > 0, steps, np.nan)
+    leap = _leap(seen, memory, rows)
+    change = np.fmax((projection - last[some]) ** 2 / steps, (leap / steps) ** 2)
     # Of what is not finite sums leave elements out, and each time others.
     spoilt = seen.statistic("nonfinite")[rows] > 0
     last[some], at[some] = np.where(spoilt, np.nan, projection), record.step
@@ -172,13 +180,38 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
     value[rows] = np.where((count[some] >= FEW) & ~spoilt, np.sqrt(squares[some]), np.nan)
 
     def tell(row: int) -> Told:
-        text = (
-            f"Steps change {seen.site(row).label} by about {value[row]:.0%} of its size each: most "
-            "runs train with 0.01% to 1%."
+        label, evidence = seen.site(row).label, {"ratio": float(value[row]), "l2": float(norm[row])}
+        leapt, before, after = (
+            float(memory.column(name, seen.size)[sites[row]])
+            for name in ("leapt", "before", "after")
         )
-        return Told(text=text, evidence={"ratio": float(value[row]), "l2": float(norm[row])})
+        if record.step - leapt < FEW:
+            text = (
+                f"The size (l2) of {label} went from {figures(before)} to {figures(after)} in step "
+                f"{leapt:.0f}: most runs change a weight by 0.01% to 1% of its size in a step."
+            )
+            return Told(text=text, evidence=evidence)
+        text = (
+            f"Steps change {label} by about {value[row]:.0%} of its size each: most runs train "
+            "with 0.01% to 1%."
+        )
+        return Told(text=text, evidence=evidence)
 
     return of_rows(seen, rows, value, tell)
+
+
+def _leap(seen: Seen, memory: Memory, rows: Rows) -> NDArray[np.float64]:
+    """float64 [rows]: by how much the size of each weight has changed; what leaps is remembered."""
+    some, size = seen.record.sites[rows], seen.statistic("l2")[rows]
+    size = np.where(seen.statistic("nonfinite")[rows] > 0, np.nan, size)
+    last, leapt, before, after = (
+        memory.column(name, seen.size) for name in ("size", "leapt", "before", "after")
+    )
+    changed = np.abs(size - last[some])
+    leaps = changed > LEAP * np.fmax(size, last[some])
+    leapt[some[leaps]], before[some[leaps]] = seen.record.step, last[some[leaps]]
+    after[some[leaps]], last[some] = size[leaps], size
+    return changed
 
 
 def _is_young(seen: Seen, memory: Memory, rows: Rows) -> NDArray[np.bool_]:
@@ -199,7 +232,12 @@ def _is_young(seen: Seen, memory: Memory, rows: Rows) -> NDArray[np.bool_]:
 
 def is_second(site: SiteInfo) -> float:
     """1 for the second moments of an optimizer."""
-    return float(site.kind == "optimizer_state" and site.slot in SECOND_MOMENTS)
+    return float(site.kind == "optimizer_state" and _key_of(site) in SECOND_MOMENTS)
+
+
+def _key_of(site: SiteInfo) -> str:
+    """What the optimizer calls it, without its place in a chain of optax."""
+    return site.slot.rpartition(".")[2]
 
 
 def poisoned(seen: Seen, _: Memory) -> Verdict:
@@ -209,7 +247,7 @@ def poisoned(seen: Seen, _: Memory) -> Verdict:
     firsts = {
         seen.site(row).name: row
         for row in seen.rows("optimizer_state").tolist()
-        if seen.site(row).slot in FIRST_MOMENTS
+        if _key_of(seen.site(row)) in FIRST_MOMENTS
     }
     found = np.array([firsts.get(seen.site(row).name, -1) for row in rows.tolist()], np.intp)
     value = np.full(len(zeros), np.nan)
@@ -288,7 +326,10 @@ UPDATES = (
         name="update-ratio",
         severity="warning",
         meaning="Each step changes a large part of a weight: the learning rate is too high for it.",
-        advice="Lower the learning rate, or lengthen its warm-up.",
+        advice=(
+            "Lower the learning rate, or lengthen its warm-up. Where one step alone has changed "
+            "it, look at the batch and gradients of that step, and at what else writes to it."
+        ),
         threshold=0.3,
         clear=0.1,
         records=2,

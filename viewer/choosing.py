@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -94,11 +94,14 @@ class Choosing:
         places = {*self._named[name]}
         places |= {one for one in self._named.get(module, []) if self._kinds[one] not in PARAMETERS}
         places |= {*self._parameters.get(module, [])} if not is_parameter else set()
+        calls = Counter((*self._forms[one][:2], self._names[one]) for one in places)
         places -= {place}
         for one in sorted(places):
             kind = self._kinds[one]
             names = {self._names[other] for other in places if self._kinds[other] == kind}
             which = f" ({self._names[one].rpartition('.')[2]})" if len(names) > 1 else ""
+            if calls[(*self._forms[one][:2], self._names[one])] > 1:
+                which += f" #{self._forms[one][2]}"
             yield Suggestion(site=self.labels[one], why=f"its {kind.replace('_', ' ')}{which}")
 
     def _neighbours(self, site: str) -> Iterator[Suggestion]:

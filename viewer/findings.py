@@ -173,7 +173,7 @@ def _list(severity: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def _advice(one: Finding) -> str:
     numbers = {"value": one.value, "at most": one.threshold, **one.evidence}
-    told = ", ".join(f"{name} {_number(value)}" for name, value in numbers.items())
+    told = ", ".join(f"{name} {words.count_or_number(value)}" for name, value in numbers.items())
     texts = [part for part in (one.meaning, one.advice, f"In numbers: {told}.") if part]
     body = "".join(f"<p>{escape(part)}</p>" for part in texts)
     return f"<details><summary>What it means, and what to try</summary>{body}</details>"
@@ -199,11 +199,7 @@ def _moments(one: Finding, *, unfolded: bool) -> str:
 
 
 def _seen(value: float | None) -> str:
-    return "no number" if value is None else _number(value)
-
-
-def _number(value: float) -> str:
-    return words.thousands(int(value)) if value.is_integer() else words.number(value)
+    return "no number" if value is None else words.count_or_number(value)
 
 
 def now_title(told: Sequence[Card], *, recent: str) -> str:

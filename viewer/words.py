@@ -21,6 +21,8 @@ VIEWS: Mapping[str, str] = {
 
 ENDLESS = 2.0**128
 """A ratio of so much is one of a number to zero."""
+LARGEST_COUNT = 1e15
+"""Of elements or bytes nobody has more; 2^100 is a whole number, too."""
 SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
 
@@ -44,6 +46,12 @@ def number(value: float) -> str:
 def exact(value: float) -> str:
     """All digits of a whole number that people read as one, 65504; of others four."""
     return f"{value:.0f}" if value == floor(value) and 0 < value < 1e6 else number(value)
+
+
+def count_or_number(value: float) -> str:
+    """A whole number with thousands apart, unless it is as large as no count is; else `number`."""
+    is_count = value.is_integer() and abs(value) < LARGEST_COUNT
+    return thousands(int(value)) if is_count else number(value)
 
 
 def power(exponent: float) -> str:

@@ -21,7 +21,7 @@ from ..printing import PrintOptions
 from .functions import RULES
 from .objects import Objects
 from .shards import names_of
-from .walking import Found, Samples, Walk
+from .walking import Found, Loop, Samples, Walk
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ class TapSite:
     """How `shape` is cut along them; None in `shard_map`, where `shape` is of a part."""
     stacked: tuple[int, ...]
     """Lengths of the scans around it, the outermost first."""
+    at: int
+    """Its place in the order in which all taps run, without iterations; see `running`."""
+    loops: tuple[Loop, ...]
+    """The scans around it, as `stacked` has them."""
     mode: Mode
     """What is taken of its calls."""
     is_sum: bool
@@ -107,6 +111,7 @@ def collect(
         SettingError: `samples` or `batch` cannot be used.
     """
 
+    check_within(within)
     call: Callable[..., Any] = fn
     how, within_key = _samples_of(samples, batch), object()
 
@@ -137,9 +142,26 @@ def collect(
     return collected
 
 
-def _samples_of(sharding: NamedSharding | None, batch: int | None) -> Samples | None:
+def check_within(within: object) -> None:
+    """Refuse a context where what makes one is asked for: each trace needs its own.
+
+    Raises:
+        SettingError: it is one.
+    """
+    if isinstance(within, AbstractContextManager):
+        raise SettingError(
+            "`within` must be a function that makes a context, got a context: write "
+            "within=lambda: outputs(model)."
+        )
+
+
+def _samples_of(sharding: object, batch: int | None) -> Samples | None:
     if sharding is None:
         return None
+    if not isinstance(sharding, NamedSharding):
+        raise SettingError(
+            f"`samples` must be a NamedSharding, as NamedSharding(mesh, P('dp')), got {sharding!r}."
+        )
     if not len(sharding.spec) or not names_of(sharding.spec[0]):
         raise SettingError(
             f"`samples` must cut the first axis, as P('dp') does, got {sharding.spec}; leave it out"
@@ -175,27 +197,29 @@ _ARRAY = object()
 
 
 def _taps(walk: Walk) -> Taps:
-    """Rows of the forward in its order, then of the backward, their occurrences told apart.
+    """Rows of the forward, then of the backward, each in the order of the forward.
 
-    Backward goes through the calls the other way round.
+    So the occurrences of gradients are those of what they are of. Backward runs the other way.
     """
     if walk.unseen:
         names = ", ".join(dict.fromkeys(walk.unseen))
         logger.warning("Not seen are %s.", names)
-    pairs = list(zip(walk.found, walk.rows, strict=True))
-    forward = [pair for pair in pairs if not pair[0].backward]
-    ordered = [*forward, *reversed([pair for pair in pairs if pair[0].backward])]
+    found = [
+        (at, one, rows) for at, (one, rows) in enumerate(zip(walk.found, walk.rows, strict=True))
+    ]
+    forward = [one for one in found if not one[1].backward]
+    ordered = [*forward, *reversed([one for one in found if one[1].backward])]
     calls = Counter[tuple[str, str, str]]()
     sites = list[TapSite]()
-    for found, rows in ordered:
-        site = _site_of(found, rows)
+    for at, one, rows in ordered:
+        site = _site_of(one, at, rows)
         key = site.kind, site.name, site.slot
         sites.append(replace(site, occurrence=calls[key]))
         calls[key] += 1
-    return Taps(tuple(rows for _, rows in ordered), tuple(sites), tuple(walk.unseen))
+    return Taps(tuple(rows for *_, rows in ordered), tuple(sites), tuple(walk.unseen))
 
 
-def _site_of(found: Found, rows: jax.Array) -> TapSite:
+def _site_of(found: Found, at: int, rows: jax.Array) -> TapSite:
     mark, slot = found.mark, found.mark.slot
     kind = mark.gradient_kind if found.backward else mark.kind
     if found.backward and kind == mark.kind:
@@ -212,6 +236,8 @@ def _site_of(found: Found, rows: jax.Array) -> TapSite:
         varies=found.varies,
         spec=found.spec,
         stacked=() if found.is_sum else rows.shape[len(found.axes) : -1],
+        at=at,
+        loops=found.loops,
         mode=found.mark.mode,
         is_sum=found.is_sum,
         sharding=found.sharding,

@@ -136,6 +136,11 @@ def _scan(walk: Walk, params: Mapping[str, Any], given: Values) -> Values:
         reverse=params["reverse"],
         unroll=params["unroll"],
     )
+    loop = next(walk.loops), params["reverse"]
+    inner.found = [
+        found if found.is_sum else replace(found, loops=(loop, *found.loops))
+        for found in inner.found
+    ]
     left, added = iter(rest), iter(sums)
     rows = [
         next(added) if found.is_sum else jnp.moveaxis(next(left), 0, len(found.axes))

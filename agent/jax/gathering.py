@@ -7,7 +7,7 @@ does not leave the step at all, so that XLA drops it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -20,7 +20,7 @@ from jax.core import Tracer
 from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from .collecting import Taps
-from .in_program import is_placed, made_of, made_of_taps, packed, prints_of
+from .in_program import as_they_run, is_placed, made_of, made_of_taps, packed, prints_of
 from .names import Parts, dotted, named_leaves
 from .optimizers import Number, states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
@@ -48,6 +48,20 @@ class Trees:
         """The names of what is trained, as far as trees of the same shape were given."""
         trees = (self.weights, self.gradients, self.updates)
         return {name for tree in trees if tree is not None for name, _ in named_leaves(tree)}
+
+    def given(self) -> Mapping[str, Any]:
+        """What `named_leaves` takes, by argument."""
+        trees = (self.weights, self.gradients, self.updates, self.optimizer, self.aux)
+        names = [name for name in TREES if name != "taps"]
+        return dict(zip(names, trees, strict=True))
+
+    def strays(self) -> list[str]:
+        """What gradients and updates are called that no weight is, if weights are given."""
+        if self.weights is None:
+            return []
+        known = {name for name, _ in named_leaves(self.weights)}
+        others = [*named_leaves(self.gradients), *named_leaves(self.updates)]
+        return [dotted(name) for name, _ in others if name not in known]
 
     def sites(self) -> Iterator[tuple[NamedSite, jax.Array]]:
         """All tensors, by what they are."""
@@ -89,6 +103,7 @@ def gather(
     if not kinds:
         return Telemetry()
     check_taps(trees.taps)
+    check_trees(trees.given())
     check_numbers(trees.numbers)
 
     def wanted(site: NamedSite) -> bool:
@@ -107,6 +122,7 @@ def gather(
     plan = Plan(
         arrays=tuple(site for site, _ in left),
         rows=tuple(rows),
+        running=running_order([site for site, _ in read], as_they_run(made)),
         numbers=tuple(told),
         prints=tuple(site for site, _ in prints),
         unsupported=len(chosen) - len(read) + len(numbers) - len(told),
@@ -115,6 +131,14 @@ def gather(
     arrays = tuple(_own(leaf) for _, leaf in left)
     printed = tuple(rows for _, rows in prints)
     return Telemetry(arrays, tuple(rows.values()), _packed(told.values()), printed, plan)
+
+
+def running_order(
+    handed: Sequence[NamedSite], tapped: Sequence[NamedSite]
+) -> tuple[NamedSite, ...]:
+    """All sites as a step runs: what is handed over is made by the backward, but the weights."""
+    weights = [site for site in handed if site.kind == "weight"]
+    return (*weights, *tapped, *(site for site in handed if site.kind != "weight"))
 
 
 def is_readable(leaf: jax.Array) -> bool:
@@ -139,6 +163,18 @@ def check_taps(taps: object) -> None:
             "`taps` must be the second of what scope.collect(fn)(…) returns, as in "
             f"`result, taps = scope.collect(fn)(…)`, got {type(taps).__name__}."
         )
+
+
+def check_trees(trees: Mapping[str, Any]) -> None:
+    """Refuse a tree without an array, as the optimizer in place of its state.
+
+    Raises:
+        SettingError: it is such a thing.
+    """
+    for name, tree in trees.items():
+        if jax.tree.leaves(tree) and not named_leaves(tree, numbers=True):
+            state = ": give its state, as new.opt_state" if name == "optimizer" else ""
+            raise SettingError(f"`{name}` holds no array, got {type(tree).__name__}{state}.")
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from .engine import sketch
 from .pieces import Piece
 from .printouts import PrintedSite
 from .rows import merge_all
+from .running import When, begins_of, whens_of
 from .shards import per_device
 from .telemetry import NamedSite, SketchedSite
 from .walking import not_added_up, sketched
@@ -35,6 +36,8 @@ class Made:
     sites: list[SketchedSite]
     rows: jax.Array
     """uint32 [*sizes of the mesh's axes, sites, WORDS]"""
+    whens: Sequence[When] = ()
+    """By site, when it runs; of taps alone."""
 
 
 def is_placed(leaf: jax.Array) -> bool:
@@ -70,7 +73,7 @@ def made_of_taps(
         SettingError: a sum is asked for that cannot be had.
     """
     calls = Counter((site.kind, site.name, site.slot) for site in after)
-    made = list[Made]()
+    made, begins = list[Made](), begins_of(taps.sites)
     for one, rows in zip(taps.sites, taps.rows, strict=True):
         if one.printed is not None:
             continue
@@ -87,8 +90,15 @@ def made_of_taps(
         if sites and wanted(sites[0]):
             of, taken = _summed(one, rows) if one.is_sum else (one, _taken(one, rows))
             if taken is not None:
-                made.append(Made([_of_tap(of, site) for site in sites], taken))
+                found = [_of_tap(of, site) for site in sites]
+                made.append(Made(found, taken, whens_of(one, begins)))
     return made
+
+
+def as_they_run(made: Iterable[Made]) -> list[NamedSite]:
+    """The sites of taps in the order in which they run."""
+    pairs = [pair for one in made for pair in zip(one.whens, one.sites, strict=False)]
+    return [found.site for _, found in sorted(pairs, key=lambda pair: pair[0])]
 
 
 def _taken(one: TapSite, rows: jax.Array) -> jax.Array | None:

@@ -18,7 +18,7 @@ from ..telling import Telling
 from .host import HostBatch, Piece
 from .meshes import Device, Ranks, Spread, Spreads, spread_of_parts, wholes_of
 from .printouts import printouts
-from .telemetry import NamedSite, SketchedSite, Telemetry
+from .telemetry import NamedSite, Plan, SketchedSite, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Layout:
         self._unseen, self._uncounted = set[str](), set[str]()
         self._has_told_strays = False
         self._version, self._known = (0, 0), Sites([], [])
+        self._expected = Plan()
 
     @property
     def is_settled(self) -> bool:
@@ -82,6 +83,7 @@ class Layout:
         """The sketches of a step; waits for its arrays."""
         with self._lock:
             spreads = self._settled(telemetry.leaves)
+            self._expect(telemetry.plan)
             pieces = list(self._pieces(telemetry, spreads))
             rows = [self._rows_of(*group, spreads) for group in _groups(telemetry)]
             self._tell_of(telemetry)
@@ -124,6 +126,13 @@ class Layout:
             self._found(ranks)
             self._spreads = Spreads(ranks)
         return self._spreads
+
+    def _expect(self, plan: Plan) -> None:
+        """Give sites their place in the order of execution; what a program makes has one plan."""
+        if plan is not self._expected:
+            self._expected = plan
+            for site in plan.running:
+                self._book.expect(site.key)
 
     def _pieces(self, telemetry: Telemetry, spreads: Spreads) -> Iterator[Piece]:
         for site, array in zip(telemetry.plan.arrays, telemetry.arrays, strict=True):

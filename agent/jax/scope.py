@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from jax.sharding import NamedSharding
 
 from ...sketch.errors import SettingError
+from ...wire.connection import Connection
 from ...wire.messages import PROTOCOL, Hello
 from ..block import Block, numbers_given
 from ..lifetime import OpenBlocks
@@ -33,6 +35,7 @@ from .due import Due, nothing_due
 from .gathering import Trees, gather
 from .layout import Layout
 from .meshes import Ranks
+from .mistakes import Mistakes
 from .parcel import Number, Parcel
 from .processes import Processes, facts
 from .settings import Settings
@@ -42,6 +45,8 @@ from .telemetry import Telemetry
 
 TAPPED_KINDS = frozenset({"activation", "activation_gradient", "tap"})
 """Those of what `collect` finds."""
+
+logger = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -63,8 +68,7 @@ class Scope(Block):
         self._names = dict[str, None]()
         """All that `sketch` was given, observed or not."""
         self._due, self._is_due = Due(), False
-        self._untold, self._has_told = 0, False
-        """Due steps that brought no telemetry; and whether one ever did."""
+        self._mistakes = Mistakes()
         self._telling = Telling()
         self._stopwatch, self._begun = Stopwatch(), time.monotonic()
         self._streams = Streams(self._outbox_of)
@@ -112,6 +116,8 @@ class Scope(Block):
             numbers=numbers,
         )
         kinds = self._due.kinds()
+        if kinds:
+            self._mistakes.note(trees)
         with nothing_due():
             return gather(trees, kinds, self._chooses, in_program=self._in_program)
 
@@ -247,6 +253,7 @@ class Scope(Block):
             self._to, self._keys = collector_of(
                 meeting, share, settings.run, settings.directory, self._own_collector
             )
+        self._streams.announce(Connection(self._to, keys=self._keys))
         self._worker = Worker(self._streams, self._idle, self._job_failed)
         self._printer = Printer(self._worker.submit)
         self._layout = Layout(
@@ -280,8 +287,8 @@ class Scope(Block):
         if not self._is_due:
             return
         tells = isinstance(telemetry, Telemetry) and not telemetry.is_empty
-        self._untold += not tells
-        self._has_told = self._has_told or tells
+        self._mistakes.steps_untold += not tells
+        self._mistakes.has_told = self._mistakes.has_told or tells
         if not isinstance(telemetry, Telemetry | None):
             raise TypeError(f"it takes what scope.sketch() made, got {type(telemetry).__name__}")
         if telemetry is not None or training:
@@ -317,14 +324,13 @@ class Scope(Block):
         return self._delivery.lost
 
     def _warn_of_settings(self) -> None:
-        if self._untold and not self._has_told:
-            warnings.warn(
-                f"{self._untold} steps were due, and none brought telemetry: return from the "
-                "jitted step what this block's scope.sketch(…) makes in it, and hand it to "
-                "scope.step(telemetry).",
-                RankscopeWarning,
-                stacklevel=3,
+        if self._mistakes.is_in_program and self._step == self._start:  # or it was lowered alone
+            logger.warning(
+                "No step was stored: call scope.step(telemetry) after each jitted step, with what "
+                "scope.sketch(…) has made in it."
             )
+        for sentence in self._mistakes.sentences():
+            warnings.warn(sentence, RankscopeWarning, stacklevel=3)
         if self._book.sites:
             labels, settings = self._book.labels(), self._settings
             settings.selection.warn_of_strays(self._names)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 
+from ...sketch.errors import AddressError
 from ...wire.complaints import Complaints
+from ...wire.connection import Connection
 from ...wire.messages import Alerts, Gap
 from ..outbox import Outbox, OutboxStatistics
 from .meshes import Ranks
@@ -31,6 +34,11 @@ class Streams:
         self.outboxes: list[Outbox] = []
         """By device of this process."""
         self._complaints = Complaints(logger, every_s=AGAIN_S)
+        self._early: Connection | None = None
+
+    def announce(self, connection: Connection) -> None:
+        """Be connected until `open`: a collector ends where nobody is, and nobody says hello."""
+        self._early = connection
 
     def open(self, ranks: Ranks) -> None:
         """Have each device of this process say who it is."""
@@ -41,9 +49,18 @@ class Streams:
         self._complaints.say(text, text, time.monotonic())
 
     def poll(self, now: float) -> None:
-        """`Outbox.poll` of all."""
+        """`Outbox.poll` of all; once they have said hello nothing else need be connected."""
         for outbox in self.outboxes:
             outbox.poll(now)
+        if self._early is None:
+            return
+        if self.outboxes:
+            self._end_early()
+        elif self._early.is_open and self._early.is_broken():
+            self._early.drop(now)
+        else:
+            with suppress(AddressError):  # the outboxes will say so
+                self._early.open(now)
 
     def beat(
         self, now: float, *, step: int, tensors: int, health: Callable[[], dict[str, float]]
@@ -69,6 +86,7 @@ class Streams:
         while not self._take_leave(now := time.monotonic()) and now < deadline:
             time.sleep(LOOK_S)
         left = [outbox.close(timeout_s=0.0) for outbox in self.outboxes]
+        self._end_early()
         return all(left)
 
     def statistics(self) -> OutboxStatistics:
@@ -86,6 +104,11 @@ class Streams:
             answered=bool(each) and all(one.answered for one in each),
             rejected=next((one.rejected for one in each if one.rejected), ""),
         )
+
+    def _end_early(self) -> None:
+        if self._early is not None:
+            self._early.close(linger_ms=0)
+            self._early = None
 
     def _take_leave(self, now: float) -> bool:
         """`Outbox.take_leave` of all."""

@@ -55,6 +55,8 @@ class Plan:
 
     arrays: tuple[NamedSite, ...] = ()
     rows: tuple[tuple[SketchedSite, ...], ...] = ()
+    running: tuple[NamedSite, ...] = ()
+    """All of these sites, in the order in which they run."""
     numbers: tuple[str, ...] = ()
     prints: tuple[PrintedSite, ...] = ()
     unsupported: int = 0

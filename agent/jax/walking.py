@@ -6,9 +6,10 @@ What holds no mark is left as it is. Of functions within it, `functions` has the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import jax
@@ -26,6 +27,8 @@ from .shards import names_of, per_device
 from .taps import Mark, slope_p, value_p
 
 Values = list[Any]
+Loop = tuple[int, bool]
+"""Number of a scan in the walk, and whether it runs from the last iteration to the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class Found:
     row that is to be printed."""
     sharding: NamedSharding | None = None
     """How that is sharded, where it is known."""
+    loops: tuple[Loop, ...] = ()
+    """The scans around it, the outermost first; of a sum none, which has no iterations."""
 
 
 Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | None]
@@ -56,7 +61,7 @@ Sketched = tuple[jax.Array, tuple[str, ...], frozenset[str], PartitionSpec | Non
 
 OUT_OF_REACH = "it is in a function that cannot be looked into, as a custom kernel"
 IN_A_CONDITION = "it is in the condition of a loop"
-NOT_OF_SAMPLES = "it has not a row a sample: give `tap` its sharding"
+NOT_OF_SAMPLES = "it has not a row a sample, of {} (`batch`): give `tap` its sharding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,7 @@ class Walk:
         again: whether all was evaluated before: values are not counted again, but gradients are.
         samples: how arrays lie on the mesh of which nobody says it. Those that have not a row a
             sample are not seen then: to see them XLA might have to add up or gather over devices.
+        loops: numbers for scans; None: from 0 on.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class Walk:
         *,
         again: bool = False,
         samples: Samples | None = None,
+        loops: Iterator[int] | None = None,
     ) -> None:
         self.found: list[Found] = []
         self.rows: list[jax.Array] = []
@@ -104,6 +111,8 @@ class Walk:
         be added up."""
         self.unseen: list[str] = []
         self._rules, self._again, self._samples = rules, again, samples
+        self.loops = loops or count()
+        """Numbers of scans, also of those in walks within this one."""
         self._read: dict[tuple[int, NamedSharding | None], tuple[jax.Array, Sketched]] = {}
 
     def run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> Values:
@@ -142,7 +151,7 @@ class Walk:
         if sharding is None and self._samples is not None:
             sharding = self._samples.of(x)
             if sharding is None:
-                self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES})")
+                self.unseen.append(f"{mark.name} ({NOT_OF_SAMPLES.format(self._samples.count)})")
                 return
         if mark.printed is not None:
             self._note_print(x, mark, sharding, mark.printed, backward=backward is True)
@@ -225,7 +234,7 @@ class Walk:
     def within(self, *, again: bool = False, manual: bool = False) -> Walk:
         """A walk through a function within; `manual`: one that each device runs by itself."""
         samples = None if manual else self._samples
-        return Walk(self._rules, again=again or self._again, samples=samples)
+        return Walk(self._rules, again=again or self._again, samples=samples, loops=self.loops)
 
     def begin(self) -> None:
         """Forget what was found: JAX may trace a function within more than once."""

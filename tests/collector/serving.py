@@ -166,6 +166,8 @@ def serving(
     address: str = "tcp://127.0.0.1:*",
     keys: CollectorKeys | None = None,
     sinks: Sinks | None = None,
+    *,
+    until_done: bool = False,
 ) -> Generator[Service]:
     """A collector on a thread; when the block ends it stores all and stops."""
     service = Service(address, store, settings=settings, keys=keys, sinks=sinks)
@@ -173,7 +175,7 @@ def serving(
 
     def serve() -> None:
         try:
-            service.run(ended.is_set)
+            service.run(ended.is_set, until_done=until_done)
         finally:
             service.close()
 

@@ -392,6 +392,19 @@ def test_it_ends_by_itself_if_nobody_comes(tmp_path: Path) -> None:
     assert time.monotonic() - started < 2.0
 
 
+def test_it_waits_for_whom_it_does_not_know_as_long_as_somebody_is_connected(
+    tmp_path: Path,
+) -> None:
+    settings = replace(QUICK, first_hello_s=0.1)
+    with serving(tmp_path, settings, until_done=True) as service:
+        with Peer(service.address):
+            time.sleep(1.5)  # what takes no clock
+            box = outbox(service.address)
+        send(box, range(3))
+        assert box.close(timeout_s=10)
+    assert open_run(tmp_path / "demo").records()["step"].tolist() == [0, 1, 2]
+
+
 def test_the_log_is_quiet_when_all_is_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -293,6 +293,28 @@ def test_updates_as_large_as_a_weight_are_told(normal: Draw) -> None:
     assert rules_of(job.records(10, lambda step: walk(step, 1.0))) == ["update-ratio"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("factor", "expected"), [(200.0, True), (1 / 200, True), (1.5, False)])
+def test_a_weight_whose_size_leaps_in_one_step_is_told(
+    seed: int, factor: float, expected: bool
+) -> None:
+    """Whatever the signs by which its elements are added up."""
+    rng, job = np.random.default_rng(seed), Job([WEIGHT])
+    weight = rng.standard_normal(1024).astype(np.float32)
+
+    def scaled(step: int) -> np.ndarray:
+        weight[:] *= factor if step == 20 else 1
+        weight[:] *= 1 + 1e-4 * rng.standard_normal(1024).astype(np.float32)
+        return weight
+
+    told = [one for one in job.records(30, scaled) if one.rule == "update-ratio"]
+    assert bool(told) == expected
+    if expected:
+        assert told[0].first_step == 20
+        assert "The size (l2) of weight:fc.weight went from 3" in told[0].text
+        assert "in step 20: most runs change" in told[0].text
+
+
 def test_a_weight_in_which_nan_spreads_is_not_changed_by_that(normal: Draw) -> None:
     job, weight = Job([WEIGHT]), normal()
 
@@ -342,6 +364,15 @@ def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> N
     told = Job([FIRST, SQUARES]).record(gradient, gradient**2)
     assert rules_of(told) == ["optimizer-poisoned"]
     assert Job([FIRST, SQUARES]).record(100 * gradient, (100 * gradient) ** 2) == []
+
+
+@pytest.mark.parametrize("slots", [("mu", "nu"), ("trace", "sum_of_squares"), ("mu", "1.nu")])
+def test_those_of_optax_are_known_by_its_names(normal: Draw, slots: tuple[str, str]) -> None:
+    first, second = (replace(SQUARES, slot=slot) for slot in slots)
+    gradient = normal(1e-4)
+
+    told = Job([first, second]).record(gradient, gradient**2)
+    assert rules_of(told) == ["optimizer-poisoned"]
 
 
 def test_one_rank_that_is_unlike_its_peers_record_after_record_is_named(normal: Draw) -> None:

@@ -29,6 +29,7 @@ from rankscope.viewer.plots import look
 from rankscope.viewer.plots.guesses import shares
 from rankscope.viewer.spectrum import Spectrum, outline
 
+from ..collector.serving import outbox, send, serving
 from ..logframe.tandv import build
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def labelled(plot: Any, start: str) -> Any:
 def titles(plot: Any) -> list[str]:
     facets = plot if isinstance(plot, hv.Layout) else [plot]
     return [hv.Store.lookup_options("bokeh", one, "plot").kwargs["title"] for one in facets]
+
+
+def line_width(plot: Any) -> float:
+    [bars] = parts(plot, hv.Rectangles)
+    return hv.Store.lookup_options("bokeh", bars, "style").kwargs["line_width"]
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +170,8 @@ def test_several_formats_can_be_compared_and_none(broken_job: Path) -> None:
     none = plots.exponent_histogram(run, site=OTHER, step=20, formats=())
 
     assert len(parts(several, hv.Curve)) == 6
+    assert line_width(several) == 0, "bars as narrow as lines are hidden by these"
+    assert line_width(none) > 0
     assert parts(none, hv.Curve) == []
 
 
@@ -409,6 +417,17 @@ def test_ranks_are_told_apart_and_what_was_not_finite_last_is_named(
     shades = [hv.Store.lookup_options("bokeh", one, "style").kwargs["color"] for one in lines]
     assert len({*shades}) == 4
     assert titles(odd)[0].startswith(f"{ORIGIN}: rank 2 not finite from step 5")
+
+
+def test_a_site_that_never_was_finite_on_any_rank_is_drawn(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        box = outbox(service.address)
+        send(box, range(3), value=np.nan)
+        assert box.close(timeout_s=10)
+
+    drawn = plots.scalar_lines(open_run(tmp_path / "demo"), site="activation:fc", ranks=True)
+
+    assert titles(drawn) == ["activation:fc: rank 0 not finite from step 0"]
 
 
 def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(

@@ -24,6 +24,13 @@ def test_numbers(value: float, expected: str) -> None:
     assert words.number(value) == expected
 
 
+def test_whole_numbers_are_told_digit_by_digit_where_they_may_be_counts() -> None:
+    assert words.count_or_number(1234567.0) == words.thousands(1234567)
+    assert words.count_or_number(2.5) == "2.5"
+    assert words.count_or_number(2.0**120) == "1.329e+36"
+    assert words.count_or_number(math.inf) == "+∞"
+
+
 def test_powers_of_two() -> None:
     assert words.as_power(2.0**-24) == "2⁻²⁴"
     assert words.as_power(65504.0) == "2¹⁶"

@@ -122,4 +122,4 @@ class Triage:
             return ""
         sites = words.count(len(self.session.follower.sites()), "site")
         ranks = words.count(self.session.world_size, "rank")
-        return f"{sites} × {ranks} over steps {steps[0]}–{steps[-1]}"
+        return f"{sites} × {ranks} over {words.steps(int(steps[0]), int(steps[-1]))}"

@@ -32,6 +32,8 @@ MOST = 24
 """Plots side by side."""
 AXIS = hv.Dimension("exponent", label="|x|")
 STEP = hv.Dimension("step")
+MOST_OUTLINED = 120
+"""Exponents: bars of more are as narrow as the lines around them, which would hide them."""
 ROOM = 3
 """Exponents left free beside the data."""
 BEYOND = ("under", "over")
@@ -54,7 +56,7 @@ class Frame:
     @property
     def spacing(self) -> float:
         """Between two bars that stand apart."""
-        return max(1.5, (self.end - self.start) / 16)
+        return max(1.5, (self.end - self.start) / 12)
 
     def place(self, name: str) -> float:
         """Where such a bar stands."""
@@ -343,10 +345,11 @@ def _bars(
         return []
     bars = hv.Rectangles(rows, vdims=["colour", "count", "what"])
     tip = look.hover([("", "@what"), ("elements", "@count{0,0}")])
+    line = 0.5 if frame.end - frame.start < MOST_OUTLINED else 0.0
     drawn = look.styled(
         bars,
-        bokeh={"color": "colour", "line_color": "#ffffff", "line_width": 0.6, "tools": [tip]},
-        mpl={"color": "colour", "edgecolor": "#ffffff", "linewidth": 0.5},
+        bokeh={"color": "colour", "line_color": "#ffffff", "line_width": line, "tools": [tip]},
+        mpl={"color": "colour", "edgecolor": "#ffffff", "linewidth": line},
     )
     return [drawn]
 

@@ -275,7 +275,7 @@ def _since(lines: series.Lines, steps: NDArray[np.int64]) -> str:
     seen = lines.steps[np.isfinite(lines.high)]
     if not bad.size:
         return ""
-    end = int(max(bad[-1], *seen[-1:]))
+    end = int(max([bad[-1], *seen[-1:]]))
     return f"rank {lines.worst} not finite {words.span(int(bad[0]), int(bad[-1]), end)}"
 
 

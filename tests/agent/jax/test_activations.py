@@ -70,6 +70,45 @@ def test_outputs_of_modules_and_their_gradients_are_stored(
     assert open_run(observed.path).sites()["module"].to_dict()["activation:up"] == "Dense"
 
 
+def test_the_order_of_sites_is_that_in_which_they_run(watch: Watch, observed: Observed) -> None:
+    """Through a scan turn by turn, and in the backward from the end: there it overflows."""
+
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return tap("second", jnp.sin(tap("first", x @ w))), None
+
+    def loss_of(ws: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(jax.checkpoint(layer), normal(1, (4, 8)), ws)
+        x, _ = jax.lax.scan(layer, x, ws, reverse=True)
+        steep = tap("steep", 1e3 * x, mode="final")
+        return (steep * 1e38).sum()
+
+    ws = normal(2, (2, 8, 8))
+    with watch() as scope:
+
+        @jax.jit
+        def step(ws: jax.Array) -> Any:
+            (_, gradients), taps = scope.collect(jax.value_and_grad(loss_of))(ws)
+            return scope.sketch(weights={"ws": ws}, gradients={"ws": gradients}, taps=taps)
+
+        scope.step(step(ws))
+    run = open_run(observed.path).wait()
+    taps = [label.removeprefix("tap:") for label in run.sites().index if "tap" in label]
+    calls = ["first", "second", "first#1", "second#1", "first#3", "second#3", "first#2", "second#2"]
+    forward = [*calls, "steep"]
+    backward = [f"{name}[gradient]{number}" for name, number in map(parted, reversed(forward))]
+    bad = run.first_bad()
+
+    assert taps == [*forward, *backward]
+    assert bad is not None
+    assert (bad.site, bad.after) == ("tap:second[gradient]#2", "tap:steep[gradient]")
+
+
+def parted(label: str) -> tuple[str, str]:
+    """The name, and the number of the call with its sign."""
+    name, sign, number = label.partition("#")
+    return name, sign + number
+
+
 def test_layers_of_a_scan_are_calls(watch: Watch, observed: Observed) -> None:
     layers = normal(0, (3, 16, 16))
     batch = batch_of(0)

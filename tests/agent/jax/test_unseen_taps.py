@@ -57,11 +57,15 @@ def test_what_has_not_a_row_a_sample_is_told() -> None:
     taps = jax.jit(collect(model, samples=samples, batch=len(X)))(X)[1]
 
     assert [(site.name, site.spec) for site in taps.sites] == [("x", P("dp"))]
-    assert taps.unseen == (f"some ({NOT_OF_SAMPLES})", f"sum ({NOT_OF_SAMPLES})")
+    not_of_samples = NOT_OF_SAMPLES.format(len(X))
+    assert taps.unseen == (f"some ({not_of_samples})", f"sum ({not_of_samples})")
 
 
 def test_what_cannot_be_sharded_so_is_refused() -> None:
     mesh = mesh_of(AxisType.Auto)
+    wrong: Any = P("dp")
+    with pytest.raises(SettingError, match=r"`samples` must be a NamedSharding, .* got P\('dp'\)"):
+        collect(abs, samples=wrong, batch=4)
     with pytest.raises(SettingError, match=r"`samples` must cut the first axis, as P\('dp'\) does"):
         collect(abs, samples=NamedSharding(mesh, P()), batch=4)
     with pytest.raises(SettingError, match="`samples` needs `batch`: how many"):

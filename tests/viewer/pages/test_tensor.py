@@ -334,6 +334,25 @@ def test_parameters_of_one_module_are_told_apart() -> None:
     assert told == ["its weight (weight)", "its weight (bias)", "its weight gradient"]
 
 
+def test_calls_of_one_module_are_told_apart() -> None:
+    kinds = ("activation", "activation_gradient", "weight")
+    labels = [f"{kind}:up{call}" for kind in kinds[:2] for call in ("", "#1")] + ["weight:up"]
+    sites = pd.DataFrame(
+        [(label.partition(":")[0], "up", "", int(label[-1] == "1")) for label in labels],
+        columns=["kind", "name", "slot", "occurrence"],
+        index=labels,
+    )
+
+    suggested = Choosing(sites).suggestions(labels[1])[:4]
+
+    assert [(one.site, one.why) for one in suggested] == [
+        ("activation:up", "its activation #0"),
+        ("activation_gradient:up", "its activation gradient #0"),
+        ("activation_gradient:up#1", "its activation gradient #1"),
+        ("weight:up", "its weight"),
+    ]
+
+
 def test_a_site_that_there_is_not_draws_nothing(broken_job: Path, open_pages: Callable) -> None:
     pages = open_pages(broken_job, page="tensor", site="activation:nosuch")
 
