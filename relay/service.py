@@ -115,8 +115,9 @@ class Service:
             self._listener.attend(now)
             if now - self.health.at >= LOOK_S:
                 self.health = self._look(now)
-            deserted = nobody_comes and not self._listener.connections
-            if not (until_done and self._relay.is_done(now, deserted=deserted)):
+            connected = self._listener.connections > 0
+            is_done = self._relay.is_done(now, connected=connected, nobody_comes=nobody_comes)
+            if not (until_done and is_done):
                 leave_at = now + STAY_S
             elif now >= leave_at:
                 self._relay.forget_gone()

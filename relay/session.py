@@ -458,16 +458,18 @@ class Relay:
             for member in self._members.values()
         )
 
-    def is_done(self, now: float, *, deserted: bool = False) -> bool:
+    def is_done(self, now: float, *, connected: bool, nobody_comes: bool = False) -> bool:
         """Whether every stream has left or is gone, and all is durable upstream.
 
         Streams of an earlier process, which are in the spool, do not tell that nobody will come.
 
         Args:
-            deserted: nobody is connected, and nobody will come.
+            connected: somebody is, and may still say hello.
+            nobody_comes: whoever is not connected is gone.
         """
-        is_early = not self._heard and now - self._started < self.settings.first_hello_s
-        if is_early and not deserted:
+        deserted = nobody_comes and not connected
+        in_time = connected or now - self._started < self.settings.first_hello_s
+        if not self._heard and in_time and not deserted:
             return False
         return all(
             member.left or member.refused or self._is_gone(member, now, deserted=deserted)

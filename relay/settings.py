@@ -34,7 +34,7 @@ class RelaySettings:
     lost_after_s: float = 30.0
     """Seconds of silence after which a stream without goodbye is no longer waited for."""
     first_hello_s: float = 60.0
-    """With `until_done`: wait so long for the first hello."""
+    """With `until_done`: wait so long for the first hello, longer while somebody is connected."""
     merge: bool = False
     """Whether frames of one step are merged before they go up."""
     gather_s: float = 2.0

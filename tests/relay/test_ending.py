@@ -17,6 +17,7 @@ from rankscope.store import open_run
 from rankscope.wire.codec import encode
 
 from ..collector.serving import close_all, hello, outbox, send, start_collector, wait_until
+from ..collector.test_service import Peer
 from .relaying import assert_each_frame_is_stored_once, end, start_relay, statistics_of
 
 Start = Callable[[Path], subprocess.Popen[str]]
@@ -110,6 +111,21 @@ def ended(relay: subprocess.Popen[bytes]) -> str:
     _, log = relay.communicate(timeout=60)
     assert relay.returncode == 0, log
     return log.decode()
+
+
+def test_it_waits_for_whom_it_does_not_know_as_long_as_somebody_is_connected(
+    tmp_path: Path,
+) -> None:
+    _, at = start_collector(tmp_path)
+    relay, address = start_relay(at, "--until-done", "--first-agent", "0.5")
+    with Peer(address):
+        with pytest.raises(subprocess.TimeoutExpired):
+            relay.wait(3.0)
+        box = outbox(address)
+    send(box, range(3))
+    assert close_all([box]) == [True]
+    end(relay)
+    wait_until(lambda: len(open_run(tmp_path / "demo").records()) == 3)
 
 
 def test_while_its_input_is_open_it_outlasts_those_that_come_and_go(tmp_path: Path) -> None:
