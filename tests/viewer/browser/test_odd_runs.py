@@ -32,7 +32,7 @@ def test_one_step_is_enough_for_every_page(
     job.commit(range(7, 8))
     page = visit(start(job.path).address)
     page.open()
-    page.sees("over steps 7–7")
+    page.sees("over step 7")
     page.open(f"?page=map&site={SITE}&step=7")
     page.sees("activation · step 7 · float16")
     page.open(f"?page=tensor&site={SITE}&step=7")
