@@ -64,7 +64,9 @@ def test_what_has_not_a_row_a_sample_is_told() -> None:
 def test_what_cannot_be_sharded_so_is_refused() -> None:
     mesh = mesh_of(AxisType.Auto)
     wrong: Any = P("dp")
-    with pytest.raises(SettingError, match=r"`samples` must be a NamedSharding, .* got P\('dp',?\)"):
+    with pytest.raises(
+        SettingError, match=r"`samples` must be a NamedSharding, .* got P\('dp',?\)"
+    ):
         collect(abs, samples=wrong, batch=4)
     with pytest.raises(SettingError, match=r"`samples` must cut the first axis, as P\('dp'\) does"):
         collect(abs, samples=NamedSharding(mesh, P()), batch=4)
