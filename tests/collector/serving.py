@@ -15,13 +15,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
+import zmq
 
 from rankscope.agent import Outbox
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.sinks import Sinks
 from rankscope.sketch import SketchTable, sketch_array
-from rankscope.wire import PROTOCOL, Frame, Hello, MeshAxis, Site, pack_frame
+from rankscope.wire import (
+    PROTOCOL,
+    Frame,
+    Hello,
+    MeshAxis,
+    Site,
+    decode,
+    encode,
+    encode_frame,
+    make_schema,
+    pack_frame,
+)
 from rankscope.wire.keys import CollectorKeys
 
 SITES = [
@@ -40,6 +53,47 @@ QUICK = CollectorSettings(
     retry_s=0.05,
     resident_bytes=8 << 30,  # the process is that of the tests, which take some by themselves
 )
+
+
+class Peer:
+    """An agent that says what the test wants."""
+
+    def __init__(self, address: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(address)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.destroy(linger=0)
+
+    def say(self, *parts: object) -> None:
+        self.socket.send_multipart(
+            [part if isinstance(part, bytes) else encode(part) for part in parts]  # pyright: ignore[reportArgumentType]
+        )
+
+    def hear(self, kind: type | None = None, timeout_s: float = 5.0) -> object:
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            if self.socket.poll(int(left * 1000) + 1):
+                message = decode(self.socket.recv(), "collector")
+                if kind is None or isinstance(message, kind):
+                    return message
+        return None
+
+    def frame(self, sequence: int, step: int | None = None, **header: object) -> None:
+        frame = Frame(
+            sequence=sequence,
+            step=sequence if step is None else step,
+            time_ns=1,
+            sites=np.arange(2, dtype=np.uint32),
+            table=a_table(),
+        )
+        head, blob = encode_frame(frame, make_schema(SITES).hash)
+        self.say(msgspec.structs.replace(decode(head, "agent"), **header), blob)
 
 
 def hello(rank: int = 0, world_size: int = 1, **fields: object) -> Hello:

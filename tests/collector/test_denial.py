@@ -19,8 +19,7 @@ from rankscope.store import open_run
 from rankscope.wire import Frame, Reject, State, Welcome, encode, encode_frame, make_schema
 from rankscope.wire.memory import resident_bytes
 
-from .serving import QUICK, SITES, a_table, hello, outbox, send, serving, wait_until
-from .test_service import Peer
+from .serving import QUICK, SITES, Peer, a_table, hello, outbox, send, serving, wait_until
 
 MIB = 1 << 20
 

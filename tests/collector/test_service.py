@@ -10,10 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pandas as pd
 import pytest
-import zmq
 
 from rankscope.collector import CollectorSettings, JoinerSettings, Service
 from rankscope.collector.joiner import UNREADABLE
@@ -34,54 +32,21 @@ from rankscope.wire import (
     Welcome,
     decode,
     encode,
-    encode_frame,
     make_schema,
 )
-from rankscope.wire.codec import Frame
 from rankscope.wire.via import unwrap, wrap
 
-from .serving import QUICK, SITES, a_table, close_all, hello, outbox, send, serving, wait_until
-
-
-class Peer:
-    """An agent that says what the test wants."""
-
-    def __init__(self, address: str) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(address)
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.context.destroy(linger=0)
-
-    def say(self, *parts: object) -> None:
-        self.socket.send_multipart(
-            [part if isinstance(part, bytes) else encode(part) for part in parts]  # pyright: ignore[reportArgumentType]
-        )
-
-    def hear(self, kind: type | None = None, timeout_s: float = 5.0) -> object:
-        deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            if self.socket.poll(int(left * 1000) + 1):
-                message = decode(self.socket.recv(), "collector")
-                if kind is None or isinstance(message, kind):
-                    return message
-        return None
-
-    def frame(self, sequence: int, step: int | None = None, **header: object) -> None:
-        frame = Frame(
-            sequence=sequence,
-            step=sequence if step is None else step,
-            time_ns=1,
-            sites=np.arange(2, dtype=np.uint32),
-            table=a_table(),
-        )
-        head, blob = encode_frame(frame, make_schema(SITES).hash)
-        self.say(msgspec.structs.replace(decode(head, "agent"), **header), blob)
+from .serving import (
+    QUICK,
+    SITES,
+    Peer,
+    close_all,
+    hello,
+    outbox,
+    send,
+    serving,
+    wait_until,
+)
 
 
 def test_who_leaves_last_does_not_wait_for_the_next_commit(tmp_path: Path) -> None:

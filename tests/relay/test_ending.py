@@ -16,8 +16,7 @@ import zmq
 from rankscope.store import open_run
 from rankscope.wire.codec import encode
 
-from ..collector.serving import close_all, hello, outbox, send, start_collector, wait_until
-from ..collector.test_service import Peer
+from ..collector.serving import Peer, close_all, hello, outbox, send, start_collector, wait_until
 from .relaying import assert_each_frame_is_stored_once, end, start_relay, statistics_of
 
 Start = Callable[[Path], subprocess.Popen[str]]
