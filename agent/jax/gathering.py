@@ -21,7 +21,7 @@ from ...sketch.errors import SettingError
 from ...wire.messages import Kind
 from .collecting import Taps
 from .in_program import as_they_run, is_placed, made_of, made_of_taps, packed, prints_of
-from .names import Parts, dotted, named_leaves
+from .names import Parts, dotted, holds_arrays, named_leaves
 from .optimizers import Number, states_and_numbers
 from .telemetry import NamedSite, Plan, Telemetry
 
@@ -51,17 +51,20 @@ class Trees:
 
     def given(self) -> Mapping[str, Any]:
         """What `named_leaves` takes, by argument."""
-        trees = (self.weights, self.gradients, self.updates, self.optimizer, self.aux)
-        names = [name for name in TREES if name != "taps"]
-        return dict(zip(names, trees, strict=True))
+        return {name: getattr(self, name) for name in TREES if name != "taps"}
 
     def strays(self) -> list[str]:
         """What gradients and updates are called that no weight is, if weights are given."""
         if self.weights is None:
             return []
+        shape = jax.tree.structure(self.weights)
+        given = [tree for tree in (self.gradients, self.updates) if tree is not None]
+        others = [tree for tree in given if jax.tree.structure(tree) != shape]
+        if not others:
+            return []
         known = {name for name, _ in named_leaves(self.weights)}
-        others = [*named_leaves(self.gradients), *named_leaves(self.updates)]
-        return [dotted(name) for name, _ in others if name not in known]
+        found = (name for tree in others for name, _ in named_leaves(tree))
+        return [dotted(name) for name in found if name not in known]
 
     def sites(self) -> Iterator[tuple[NamedSite, jax.Array]]:
         """All tensors, by what they are."""
@@ -172,7 +175,7 @@ def check_trees(trees: Mapping[str, Any]) -> None:
         SettingError: it is such a thing.
     """
     for name, tree in trees.items():
-        if jax.tree.leaves(tree) and not named_leaves(tree, numbers=True):
+        if not holds_arrays(tree):
             state = ": give its state, as new.opt_state" if name == "optimizer" else ""
             raise SettingError(f"`{name}` holds no array, got {type(tree).__name__}{state}.")
 

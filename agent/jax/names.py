@@ -40,6 +40,12 @@ def named_leaves(tree: Any, *, numbers: bool = False) -> list[Leaf]:
     return [(name, leaf) for name, (_, leaf) in zip(chosen, found, strict=True)]
 
 
+def holds_arrays(tree: Any) -> bool:
+    """Whether a pytree has leaves that are arrays or numbers, or has none at all."""
+    leaves = jax.tree.leaves(tree)
+    return not leaves or any(_as_array(leaf, True) is not None for leaf in leaves)
+
+
 def dotted(parts: Sequence[str]) -> str:
     """The name, with its dots; that of a tree that is one leaf is `(root)`."""
     return ".".join(parts) or "(root)"
