@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -12,34 +12,33 @@ MAX_DEPTH = 8
 MAX_TENSORS = 256
 
 
-def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(value: Any) -> list[tuple[str, torch.Tensor]]:
     """(path, tensor) of each tensor in a tuple, list, mapping or dataclass, nested as it may be.
 
     The path of a lone tensor is empty; else it is dotted, as in `1.hidden`. None, numbers and
-    whatever else is passed over, as is what lies deeper than `MAX_DEPTH`.
+    whatever else is passed over, as is what lies deeper than `MAX_DEPTH`, or beyond `MAX_TENSORS`.
     """
-    if isinstance(value, torch.Tensor):
-        yield "", value
-    else:
-        for count, found in enumerate(_walk(value, "", MAX_DEPTH)):
-            if count >= MAX_TENSORS:
-                return
-            yield found
+    found: list[tuple[str, torch.Tensor]] = []
+    _gather(value, "", MAX_DEPTH, found)
+    return found
 
 
-def _walk(value: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+# It is compiled with the model, and torch 2.14 and 2.15 fail at `yield from`.
+def _gather(value: Any, path: str, depth: int, into: list[tuple[str, torch.Tensor]]) -> None:
     if isinstance(value, torch.Tensor):
-        yield path, value
+        into.append((path, value))
     elif depth:
         for key, element in _elements(value):
-            yield from _walk(element, f"{path}.{key}" if path else str(key), depth - 1)
+            if len(into) >= MAX_TENSORS:
+                return
+            _gather(element, f"{path}.{key}" if path else str(key), depth - 1, into)
 
 
-def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
+def _elements(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
-        yield from value.items()
-    elif isinstance(value, tuple | list):
-        names = getattr(value, "_fields", range(len(value)))
-        yield from zip(names, value, strict=True)
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from ((field.name, getattr(value, field.name, None)) for field in fields(value))
+        return value.items()
+    if isinstance(value, tuple | list):
+        return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name, None)) for field in fields(value)]
+    return ()
