@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check docs format bench fuzz dist installs oldest licences schema clean .venv names chromium
+.PHONY: help demo test soak check docs format bench fuzz dist installs oldest newest licences schema clean .venv names chromium
 
 # Many short Python processes run here; without bytecode on disk each would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -87,17 +87,21 @@ dist: .venv/installed ## Make the sdist and the wheel, and check them
 installs: dist ## Install the wheel with each extra alone, and use it
 	$(BIN)/python tests/release/installs.py dist/*.whl $(ARGS)
 
-# The oldest releases of what rankscope imports by itself; of what those import, and of what tests
-# alone need, the newest. Of torch a build in a local folder: it is the oldest that is allowed, which
+# The oldest releases of what rankscope imports by itself, or the newest that this Python takes; of
+# what those import, the newest. Of torch a build in a local folder is the oldest that is allowed, which
 # uv would take from PyPI, for 2.13.0 goes before 2.13.0+cpu.
-OLDEST := torch,jax,lightning,transformers,collector,parquet,viewer,notebook,toolkit,prometheus,tensorboard,wandb
-TESTING := equinox|flax|hypothesis|jsonschema|msgpack|nbclient|nbformat|optax|playwright|psutil|pytest.*|PyYAML|triton
+TRIED := torch,jax,lightning,transformers,collector,parquet,viewer,notebook,toolkit,prometheus,tensorboard,wandb
+TESTING := equinox|flax|hypothesis|jsonschema|msgpack|nbclient|nbformat|optax|playwright|psutil|pytest.*|PyYAML
 
-oldest: .venv/installed ## Run the tests with the oldest libraries that pyproject.toml allows
-	$(PYTHON) -m venv --clear build/oldest
-	$(BIN)/uv pip install --python build/oldest/bin/python --resolution lowest-direct -e '.[$(OLDEST)]' \
-		$(TORCH) $$(grep -E '^($(TESTING))==' deploy/constraints.txt)
-	build/oldest/bin/python -m pytest --timeout 300 -W default \
+oldest: CHOSEN := --resolution lowest-direct $(TORCH) $$(grep ^triton== deploy/constraints.txt)
+oldest: ## Run the tests with the oldest libraries that pyproject.toml allows
+newest: CHOSEN := --upgrade
+newest: ## Run the tests with the newest libraries; gigabytes of CUDA come with torch
+oldest newest: .venv/installed
+	$(PYTHON) -m venv --clear build/$@
+	$(BIN)/uv pip install --python build/$@/bin/python -e '.[$(TRIED)]' $(CHOSEN) \
+		$$(grep -E '^($(TESTING))==' deploy/constraints.txt)
+	build/$@/bin/python -m pytest --timeout 300 -W default \
 		tests/sketch tests/wire tests/merge tests/relay tests/store tests/rules tests/collector \
 		tests/agent tests/config tests/doctor tests/examples tests/launch tests/logframe tests/sinks tests/viewer \
 		tests/test_command_line.py tests/test_extras.py $(ARGS)

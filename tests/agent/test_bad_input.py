@@ -68,6 +68,7 @@ def test_wrappers_that_hide_parameters_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_a_model_that_takes_no_hooks_is_refused() -> None:
     with pytest.raises(SettingError, match=r"that torch\.jit has compiled takes no hooks"):
         observe(torch.jit.script(nn.Linear(2, 2)), run="x")
