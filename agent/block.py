@@ -108,7 +108,7 @@ class Block(ABC):
             self._detach()
         if self._state != "open":
             return
-        self._let_go(self._how_it_ended(error))
+        self._let_go(self._how_it_ended(error), CLOSE_S)
         self._wait()
         if error is None:
             self._warn_of_settings()
@@ -135,7 +135,7 @@ class Block(ABC):
     def leave_behind(self) -> None:
         """Leave the block, and let a thread wait for all to be stored: the process goes on."""
         if self._state == "open":
-            self._let_go("")
+            self._let_go("", CLOSE_S)
             Thread(target=self._wait, name="rankscope-leaves").start()
 
     def silence(self) -> None:
@@ -148,10 +148,10 @@ class Block(ABC):
         """The interpreter ends, and the block was not left; threads may still train."""
         error = _error_of_process()
         if self.ends_with_process:
-            self._let_go(self._how_it_ended(error))
+            self._let_go(self._how_it_ended(error), CLOSE_S)
         else:
             words = f"{PROCESS_ENDED}{self._step}, in the middle of the block{_words_of(error)}"
-            self._let_go(words)
+            self._let_go(words, CLOSE_S)
         self._state = "over"
 
     def wait_at_exit(self) -> None:
@@ -220,13 +220,13 @@ class Block(ABC):
         self._state = "closed"
         try:
             if is_made:
-                self._let_go(self._how_it_ended(error), timeout_s=UNDO_S)
+                self._let_go(self._how_it_ended(error), UNDO_S)
                 self._worker.join()
                 self._statistics = self._transport()
         finally:
             self._own_collector.end()
 
-    def _let_go(self, why: str, *, timeout_s: float = CLOSE_S) -> None:
+    def _let_go(self, why: str, timeout_s: float) -> None:
         """End the record that is open, and let the agent's thread say goodbye.
 
         Args:

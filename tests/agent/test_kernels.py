@@ -606,10 +606,11 @@ def test_tensors_that_no_one_launch_could_hold_are_read_together(engine: Any) ->
 @on_each_engine
 def test_of_tensors_read_together_some_may_be_missing_and_others_elsewhere(engine: Any) -> None:
     first = [torch.randn(n, device=DEVICE) for n in (20_000, 30_000, 7, several_chunks(engine))]
-    meter = new_meter(engine)
+    now = [one + 1 for one in first]
+    expected, meter = on_a_device(now, engine), new_meter(engine)
     add_all = prepared(meter, first)
     for here in ([0, 1, 2, 3], [1, 3], [0, 1, 2, 3], [2], [], [0, 1, 2, 3], [1, 3]):
-        step, now = new_step(), [one + 1 for one in first]
+        step = new_step()
         add_all(step, [one if row in here else None for row, one in enumerate(now)])
         copy = meter.send_home()
         if not here:
@@ -617,7 +618,7 @@ def test_of_tensors_read_together_some_may_be_missing_and_others_elsewhere(engin
             continue
         assert copy is not None
         assert copy.rows == here
-        assert received(meter, copy, step) == on_a_device([now[row] for row in here], engine)
+        assert received(meter, copy, step) == expected.take(here)
 
 
 @on_each_engine

@@ -90,7 +90,8 @@ def test_a_second_collector_of_a_run_is_refused_and_takes_over_when_the_first_is
     assert refused.returncode == 1
     assert f"is being written by process {first.pid}; stop that one" in refused.stderr
     where, processes.address = processes.address, ""
-    second = processes.collector("--until-done")  # of any run: it listens, but not to this one
+    # Of any run: it listens, but not to this one. Of the late job most ranks never come.
+    second = processes.collector("--until-done", "--lost-after", "10")
     late = processes.sender(2, 3, 5, 0.0, launch="late")
     wait_until(lambda: f"is being written by process {first.pid}" in processes.log.read_text())
     assert where != processes.address

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 if sys.argv[1] == "after_a_look":
     assert importlib.util.find_spec("torch") is not None
+if __name__ == "__main__":  # else all of torch is gone through again and again: 1.5 s of 4
+    gc.disable()
 
 import torch
 import torch.distributed as dist
@@ -357,5 +359,8 @@ def evaluating() -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     torch.manual_seed(0)
     globals()[sys.argv[1]]()
+    gc.freeze()

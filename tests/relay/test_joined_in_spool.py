@@ -78,7 +78,7 @@ def test_a_joined_frame_of_which_a_part_came_another_way_is_given_up_and_told(
     tmp_path: Path,
 ) -> None:
     port, kept = hold_joined(tmp_path, 3, 5)
-    collector, at = start_collector(tmp_path / "runs", port=port)
+    collector, at = start_collector(tmp_path / "runs", "--deadline", "2", port=port)
     twice = outbox(at, 1, 3)
     send(twice, range(3))  # as if this rank had found another way
     assert twice.close(timeout_s=40)

@@ -222,7 +222,8 @@ def test_what_cannot_be_read_of_a_spool_is_left_out_and_the_rest_is_sent(tmp_pat
         database.execute(change, second)
         database.commit()
     process, _ = start_relay(f"tcp://127.0.0.1:{port}", *options, "--first-agent", "0")
-    collector, _ = start_collector(tmp_path / "runs", "--until-done", "--deadline", "1", port=port)
+    soon = "--deadline", "1", "--lost-after", "5"  # a rank of which nothing is left never leaves
+    collector, _ = start_collector(tmp_path / "runs", "--until-done", *soon, port=port)
     log = end(process)
     end(collector)
     run = open_run(tmp_path / "runs" / "demo")

@@ -170,12 +170,15 @@ def facets(plots: Sequence[Plot], *, columns: int, shared: bool, width: int = WI
         return plots[0]
     filling = {"hooks": [_titled_above, _filling]}
     parts = [one if isinstance(one, hv.Empty) else styled(one, mpl=filling) for one in plots]
-    layout = hv.Layout(parts).cols(columns)
     room = {
         "sublabel_format": "", "vspace": _between(parts), "hspace": 0.2, "aspect_weight": 1,
         "fig_inches": (columns * width / 100, None),
     }  # fmt: skip
-    return styled(layout, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
+    empty = hv.Layout().cols(columns)
+    layout = styled(empty, bokeh={"shared_axes": shared}, mpl=room | {"shared_axes": shared})
+    # Of one that is filled HoloViews compares all that is in it: 5 s where 24 plots have 8 lines.
+    layout.update(hv.Layout(parts))
+    return layout
 
 
 def arranged(plot: Plot) -> Plot:
