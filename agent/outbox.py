@@ -305,8 +305,9 @@ class Outbox:
         if before <= ALONE_S < self._alone_s and not self._rejected:
             self._warn(
                 f"No collector has answered at {self._connection.address} for {ALONE_S:.0f} s. "
-                "Training goes on, and what has no room to wait is lost: start one there, or look "
-                "at `to` and RANKSCOPE_TO."
+                "Training goes on, and what has no room to wait is lost. One that this job has "
+                f"started itself logs to {self._hello.run}.log, beside its runs; else start one "
+                "there, or look at `to` and RANKSCOPE_TO."
             )
 
     def _is_silent(self, now: float) -> bool:

@@ -49,7 +49,7 @@ class JoinerSettings:
     stalled_after_s: float = 30.0
     """When no rank has come to another step or site for so long, it is told where each is."""
     begins_within_s: float = 300.0
-    """The same before the first tensor: training may be compiled, and rankscope's own kernels."""
+    """The same in the first step: training may be compiled, and rankscope's own kernels."""
     retain_s: float = 120.0
     """How long after its closing a record can be patched."""
     retain_records: int = 256

@@ -49,6 +49,15 @@ class Rank:
     place: Place = field(default_factory=Place)
     moved: float = 0.0
     """When it was last heard to be at another place."""
+    first: int | None = None
+    """The step in which it was first heard to be."""
+    has_ended_a_step: bool = False
+    """Whether it was heard to be in a later one."""
+
+    def stands_in(self, step: int) -> None:
+        """It was heard to be in a step, or to have sent of it."""
+        self.first = step if self.first is None else self.first
+        self.has_ended_a_step |= step > self.first
 
 
 class Ranks:
@@ -152,12 +161,14 @@ class Ranks:
         state.seen = max(state.seen, now)
         if place is not None and place != state.place:
             state.place, state.moved = place, now
+            state.stands_in(place.step)
         return state
 
     def arrive(self, rank: int, step: int, now: float, *, kept: bool) -> Rank:
         """A frame of a step came from the rank; one that it had `kept` back is no step back."""
         state = self.hear(rank, now, came=True)
         state.moved = now
+        state.stands_in(step)
         may_go_back = not kept and not state.unfinished  # then it is a rewind
         if step > state.place.step or may_go_back:
             state.place = state.place._replace(step=step)
@@ -205,7 +216,7 @@ class Ranks:
     def find_stall(self, now: float) -> None:
         """Tell where each rank is, once no rank has come to another step or site for long."""
         moved = max((one.moved for one in self.known.values() if not one.gone), default=now)
-        begun = any(one.place != Place() for one in self.known.values())
+        begun = any(one.has_ended_a_step for one in self.known.values())
         limit_s = self._stalled_after_s if begun else self._begins_within_s
         stalled = now - moved > limit_s
         if stalled and not self._stalled:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BEFORE = 4
 """So many steps before it are told."""
 SHOWN = ("rms", "abs_max", "nonfinite")
+BESIDE = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
+"""Where elements are counted that are in no bin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class Evidence:
     moments: Sequence[Moment] = ()
     """The last recorded steps before it, that in which it began, and that in which it was told."""
     exponents: Exponents | None = None
-    """In the step in which it was told, or the last before that was sketched; None: in neither."""
+    """In the step in which it was told, or the last before that was sketched; None: in neither, or
+    it has none over all ranks."""
 
 
 def is_apart(stored: Evidence) -> bool:
@@ -168,6 +171,9 @@ def _exponents(run: Run, site: str, steps: tuple[int, int], attempt: int) -> Exp
         return None
     last = found.isel(step=int(sketched[-1]))
     counts = last["count"].values
+    beside = sum(int(last[name]) for name in BESIDE)
+    if not counts.any() and beside < int(last["total"]):
+        return None  # of addends only what is not finite is counted over all ranks
     return Exponents(
         step=int(last["step"]),
         total=int(last["total"]),

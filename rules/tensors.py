@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ GRADIENTS = (
     "local_input_gradient",
 )
 ACTIVATIONS = "activation", "local_activation", "input"
+WHOLE = re.compile(r"\(root\)|\(stage (\d+)\)")
+"""What a model is called, or the part of it that is a stage of a pipeline."""
 SKIPPED = 16
 """A gradient scaler skips steps whose gradients overflow, and halves its scale each time; so many
 in a row are none of that."""
@@ -89,13 +93,17 @@ def of_the_loss(seen: Seen) -> NDArray[np.bool_]:
 
     A loss scale that is too large makes infinities there first, and NaN only of these.
     """
-    first, counts = seen.known("first gradient", is_first_gradient) > 0, seen.record.merged.counts
-    return first & (counts[:, NAN] > 0) & (counts[:, POS_INF] + counts[:, NEG_INF] == 0)
+    stage, counts = seen.known("stage", stage_of), seen.record.merged.counts
+    # Of all that are known: the rank with the last may be late.
+    last = seen.sites.column("stage", seen.size, stage_of).max(initial=0.0)
+    infinite = counts[:, POS_INF] + counts[:, NEG_INF]
+    return (stage == last) & (counts[:, NAN] > 0) & (infinite == 0)
 
 
-def is_first_gradient(site: SiteInfo) -> float:
-    """1 for gradients of what the whole model returns."""
-    return float(site.kind == "activation_gradient" and site.name == "(root)")
+def stage_of(site: SiteInfo) -> float:
+    """Of the gradient of what a stage of a pipeline returns its number, of a whole model's 0."""
+    found = WHOLE.fullmatch(site.name) if site.kind == "activation_gradient" else None
+    return -1.0 if found is None else float(found[1] or 0)
 
 
 def underflow(seen: Seen, _: Memory) -> Verdict:

@@ -25,6 +25,7 @@ from ..telling import UNSENT
 from .device import Copy, DeviceMeter, has_passed
 from .quantities.task import Taken
 from .recorder import Recorder, health_of
+from .scaling import LOSS_SCALE
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Delivery:
         ring: keeps what schedules leave out, for when something goes wrong; None: they say what is
             read, too.
         alarm: says in which steps something goes wrong.
+        loss_scale: that of the first step, as far as it is known.
     """
 
     def __init__(
@@ -83,9 +85,12 @@ class Delivery:
         submit: Callable[[Callable[[], None]], None],
         ring: Ring | None,
         alarm: Alarm,
+        loss_scale: Mapping[str, float],
     ) -> None:
         self._recorder, self._outbox, self._submit = recorder, outbox, submit
         self._ring, self._alarm = ring, alarm
+        self._loss_scale = loss_scale
+        """The last that is known: a step that has not ended cannot wait for its own."""
         self._parcels: deque[_Parcel] = deque()
         self._known = -1, -1
         """Sites and series that the outbox was told of."""
@@ -195,6 +200,8 @@ class Delivery:
         for meter, copy in parcel.copies:
             meter.receive(copy, step)
         step.training.update({name: float(value) for name, value in parcel.numbers})
+        if LOSS_SCALE in step.training:
+            self._loss_scale = {LOSS_SCALE: step.training[LOSS_SCALE]}
         for series, weight, values in parcel.taken:
             step.series[self._number(series)] = Weighted(weight, values.numpy())
         something = step.present.any() or not step.partial or self._recorder.has_reports
@@ -265,6 +272,9 @@ class Delivery:
 
     def _frame(self, step: StepTable, *, partial: bool, alarming: bool = False) -> None:
         self._tell_sites()
+        if partial:
+            for name, value in self._loss_scale.items():  # training may be adding its numbers
+                step.training.setdefault(name, value)
         reports = self._recorder.take_reports()
         self._outbox.note_gaps(self._recorder.take_lost())
         self._outbox.send(self._packed(step, partial=partial, alarming=alarming, reports=reports))

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Number = float | torch.Tensor
 
+LOSS_SCALE = "loss_scale"
+"""What it is called among the numbers of a step."""
+
 KNOWN = ("is_enabled", "_scale", "_init_scale")
 """What we ask of a GradScaler."""
 
@@ -35,6 +38,12 @@ class LossScale:
         self._scaler = scaler
         self._scale: Number | None = None
 
+    def first(self) -> dict[str, float]:
+        """`loss_scale` of a scaler that has scaled nothing yet."""
+        if self._scaler is None or not self._scaler.is_enabled():
+            return {}
+        return {LOSS_SCALE: self._scaler._init_scale}  # pyright: ignore[reportPrivateUsage]
+
     def note(self) -> None:
         """The forward begins."""
         if self._scaler is not None and self._scaler.is_enabled():
@@ -46,4 +55,4 @@ class LossScale:
     def take(self) -> dict[str, Number]:
         """`loss_scale` of the step that ends, if its forward was seen."""
         scale, self._scale = self._scale, None
-        return {} if scale is None else {"loss_scale": scale}
+        return {} if scale is None else {LOSS_SCALE: scale}

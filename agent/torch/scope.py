@@ -380,7 +380,12 @@ class Scope(Block):
         self._stopwatch = self._recorder.stopwatch
         self._recorder.forward_listeners.append(self._scale.note)
         self._delivery = Delivery(
-            self._recorder, self._outbox, self._worker.submit, self._ring, self._alarm
+            self._recorder,
+            self._outbox,
+            self._worker.submit,
+            self._ring,
+            self._alarm,
+            self._scale.first(),
         )
         self._ledger = Ledger()
         self._parameter_hooks = ParameterHooks(

@@ -279,6 +279,32 @@ def test_a_step_that_a_scaler_skips_keeps_its_gradients(observed: Observed, forg
     assert "optimizer_state" not in set(run.sites()["kind"])
 
 
+@pytest.mark.parametrize("ended", [0, 2])
+def test_gradients_of_a_step_that_does_not_end_may_overflow_under_a_scaler(
+    observed: Observed, ended: int
+) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+
+    def job() -> None:
+        with observed.observe(model, optimizer, scaler=scaler) as scope:
+            for step in range(ended + 1):
+                scaler.scale(loss_of(model, 0) * 100).backward()
+                if step == ended:
+                    raise KeyboardInterrupt
+                scaler.step(optimizer)
+                scaler.update()
+                scope.step()
+                optimizer.zero_grad()
+
+    with pytest.raises(KeyboardInterrupt):
+        job()
+    run = open_run(observed.path)
+    assert run.scalar("nonfinite", kind="activation_gradient", steps=ended).sum() > 0
+    assert run.alerts()["text"].tolist() == []
+
+
 def test_a_step_has_the_learning_rates_of_its_update_and_not_those_of_the_next(
     observed: Observed,
 ) -> None:

@@ -380,6 +380,7 @@ def test_an_address_at_which_nobody_answers_is_logged_once(
     assert [text.partition(" for ")[0] for text in caplog.messages] == [
         "No collector has answered at tcp://127.0.0.1:9"
     ]
+    assert f"One that this job has started itself logs to {HELLO.run}.log, " in caplog.text
     assert (box.statistics().address, box.statistics().answered) == ("tcp://127.0.0.1:9", False)
     box.close(timeout_s=0)
 

@@ -512,6 +512,19 @@ def test_of_a_job_that_hangs_it_is_told_where_each_rank_stands(ranks: Ranks) -> 
     assert [event.kind for event in joiner.tick(15.5, 1).events] == ["stalled"]
 
 
+def test_in_the_first_step_a_job_may_take_its_time(ranks: Ranks) -> None:
+    settings = JoinerSettings(stalled_after_s=5.0, begins_within_s=60.0, lost_after_s=1e3)
+    joiner, (zero,) = new_joiner(0, 1, settings=settings), ranks(1)
+    joiner.ranks.hear(0, 0.0, Place(500, 0, ""))
+    joiner.ranks.hear(0, 1.0, Place(500, 7, "activation:fc"))
+    feed(joiner, zero, 500, partial=True)
+    assert joiner.tick(50.0, 0).events == []
+    feed(joiner, zero, 500, now=50.0)
+    joiner.ranks.hear(0, 51.0, Place(501, 7, "activation:fc"))
+    [event] = joiner.tick(57.0, 0).events
+    assert event.text.startswith("No rank has moved for 5 s: rank 0 in step 501, last at ")
+
+
 def test_before_the_first_tensor_a_job_may_take_its_time() -> None:
     settings = JoinerSettings(stalled_after_s=5.0, begins_within_s=60.0, lost_after_s=1e3)
     joiner = new_joiner(0, 2, settings=settings)

@@ -91,6 +91,18 @@ def test_a_loss_that_is_nan_is_told_though_a_scaler_skips_its_update(normal: Dra
     assert told.text == "activation_gradient:(root) holds 1,024 NaN of 2,048 elements."
 
 
+def test_of_a_pipeline_the_last_stage_says_that_the_loss_is_nan(normal: Draw) -> None:
+    first, last = (replace(HALF, name=f"(stage {number})") for number in (0, 10))
+    job, scale = Job([first, replace(HALF, name="(stage 9)"), last]), {"loss_scale": 65536.0}
+    lost, overflown = np.full(1024, np.nan), normal()
+    overflown[:2] = np.inf, np.nan
+
+    assert job.record(lost, lost, overflown, training=scale) == []
+    told = job.record(lost, lost, lost, training=scale)
+
+    assert [(one.site, one.first_step) for one in told] == [("activation_gradient:(stage 10)", 1)]
+
+
 def test_gradients_below_the_range_of_their_format_are_underflow(normal: Draw) -> None:
     job = Job([HALF, replace(HALF, name="other", dtype="float32")])
 

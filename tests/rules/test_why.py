@@ -14,6 +14,8 @@ from click.testing import CliRunner
 
 from rankscope.__main__ import cli
 from rankscope.rules import why
+from rankscope.sketch import SketchTable
+from rankscope.sketch.table import COUNT
 from rankscope.store import Alert, Event, RankInfo, Record, RunWriter, SiteInfo, open_run
 
 from .conftest import Job
@@ -159,6 +161,27 @@ def test_where_one_rank_is_off_and_copies_agree_that_rank_is_to_be_looked_at(
     text = told(write(alert(), factor=115.0))
 
     assert "Only rank 1 is off, and copies of weights agree. Look at that rank's data," in text
+
+
+def test_elements_that_are_not_merged_are_not_said_to_be_none(
+    tmp_path: Path, normal: Normal
+) -> None:
+    site = SiteInfo(kind="local_weight_gradient", name="fc.weight", dtype="float32")
+    job = Job([site], ranks=2)
+    job.record([normal(), normal()])
+    [record] = job.kept
+    addends = SketchTable.empty(1)  # of which the count alone is that of the whole
+    addends.counts[:, COUNT] = record.merged.counts[:, COUNT]
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.attempt_of("launch")
+        writer.catalog.add_sites([site])
+        found = alert(site=site.label, rule="rank-outlier", first_step=0, record=0)
+        writer.commit([replace(record, merged=addends)], streams={}, alerts=[found])
+
+    text = told(tmp_path / "run")
+
+    assert "step rms largest not finite" in text
+    assert "by powers of two" not in text
 
 
 @pytest.mark.parametrize("case", ["all are off", "copies differ", "nobody compared copies"])
