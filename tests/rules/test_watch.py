@@ -126,6 +126,14 @@ def test_a_layer_that_gives_zeros_alone_is_dead_after_two_records(normal: Draw) 
     assert (alert.rule, alert.first_step) == ("dead-activation", 3)
 
 
+@pytest.mark.parametrize("site", [FC, GRADIENT])
+def test_zeros_beside_nan_are_not_told_as_nothing_but_zeros(site: SiteInfo) -> None:
+    some = np.zeros(64)
+    some[:8] = np.nan
+
+    assert rules_of(Job([site]).records(10, some)) == ["nonfinite"]
+
+
 def test_zeros_of_a_nested_output_are_told_where_it_gets_a_gradient(normal: Draw) -> None:
     first, bias = replace(FC, slot="0"), replace(FC, slot="1")
     graded = replace(first, kind="activation_gradient")
@@ -356,6 +364,16 @@ def test_updates_that_rounding_swallows_are_told(
 
     assert rules_of(told) == expected
     assert all("leave 90% of fc.weight as it is" in one.text for one in told)
+
+
+def test_updates_that_are_zero_throughout_are_not_told_as_rounded_away(normal: Draw) -> None:
+    frozen, other = replace(UPDATE, name="frozen.weight"), replace(GRADIENT, name="frozen.weight")
+    job = Job([UPDATE, frozen, GRADIENT, other])
+
+    [told] = job.records(4, normal(1e-4), np.zeros(1024), normal(1e-3), normal(1e-3))
+
+    assert told.rule == "lost-updates"
+    assert told.text.startswith("Updates of frozen.weight are zero throughout: the optimizer leaves")
 
 
 def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> None:
