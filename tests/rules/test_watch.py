@@ -373,7 +373,9 @@ def test_updates_that_are_zero_throughout_are_not_told_as_rounded_away(normal: D
     [told] = job.records(4, normal(1e-4), np.zeros(1024), normal(1e-3), normal(1e-3))
 
     assert told.rule == "lost-updates"
-    assert told.text.startswith("Updates of frozen.weight are zero throughout: the optimizer leaves")
+    assert told.text.startswith(
+        "Updates of frozen.weight are zero throughout: the optimizer leaves"
+    )
 
 
 def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> None:
