@@ -430,6 +430,22 @@ def test_a_site_that_never_was_finite_on_any_rank_is_drawn(tmp_path: Path) -> No
     assert titles(drawn) == ["activation:fc: rank 0 not finite from step 0"]
 
 
+@pytest.mark.parametrize("value", [np.nan, 0.0, 4.0])
+@pytest.mark.parametrize("ranks", [False, True])
+def test_a_logarithmic_axis_with_less_than_two_numbers_has_ends(
+    tmp_path: Path, value: float, ranks: bool
+) -> None:
+    with serving(tmp_path) as service:
+        box = outbox(service.address)
+        send(box, range(3), value=value)
+        assert box.close(timeout_s=10)
+
+    drawn = plots.scalar_lines(open_run(tmp_path / "demo"), site="activation:fc", ranks=ranks)
+
+    low, high = hv.Store.lookup_options("bokeh", drawn, "plot").kwargs["ylim"]
+    assert (low, high) == ((2, 6) if value == 4 else (0.5, 1.5))
+
+
 def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(
     broken_job: Path,
 ) -> None:

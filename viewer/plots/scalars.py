@@ -196,7 +196,7 @@ def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool)
         xlabel=look.steps_label(turns),
         ylabel=value.name,
         logy=logarithmic,
-        ylim=spanning(heights, heights),
+        ylim=spanning(heights, heights, logarithmic=logarithmic),
         entries=len({part.label for part in parts if part.label}),
     )
 
@@ -264,6 +264,7 @@ def _rank_lines(
     plot = look.sized(
         hv.Overlay([*parts, *look.turns(turns)]), title=f"{site}: {why}" if why else site,
         xlabel=look.steps_label(turns), ylabel=statistic, logy=logarithmic,
+        ylim=spanning(found.low[kept], found.high[kept], logarithmic=logarithmic),
         entries=min(len({part.label for part in parts}), 8),
     )  # fmt: skip
     return plot, found.steps[kept]

@@ -173,10 +173,17 @@ def _training(
     )  # fmt: skip
 
 
-def spanning(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
-    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2."""
+def spanning(
+    low: series.Floats, high: series.Floats, *, logarithmic: bool = False
+) -> tuple[float | None, float | None]:
+    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2.
+
+    On a logarithmic axis without a number it spans the 1 at which marks stand then.
+    """
     known = np.concatenate([low, high])
     known = known[np.isfinite(known)]
+    if logarithmic:
+        known = known[known > 0] if (known > 0).any() else np.ones(1)
     if not known.size or known.min() < known.max() or known[0] == 0:
         return None, None
     half = abs(float(known[0])) / 2
