@@ -166,6 +166,17 @@ def test_a_gradient_that_vanishes_is_told_but_not_of_a_bias_that_has_no_effect(
     ]
 
 
+def test_of_a_log_without_shapes_a_bias_is_what_has_fewer_elements(normal: Draw) -> None:
+    names = [f"{module}.{part}" for module in "abcdefgh" for part in ("weight", "bias")]
+    usual, nothing = [normal(1e-3), normal(1e-3)[:32]], normal(1e-11)
+    job = partial(Job, [replace(GRADIENT, name=name) for name in names])
+
+    assert job().records(8, *usual * 7, usual[0], nothing[:32]) == []
+    assert [one.site for one in job().records(8, *usual * 7, nothing, usual[1])] == [
+        "weight_gradient:h.weight"
+    ]
+
+
 def test_a_gradient_that_explodes_is_told_with_its_first_step(normal: Draw) -> None:
     job = Job([GRADIENT])
 
