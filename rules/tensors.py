@@ -219,7 +219,8 @@ TENSORS = (
         advice=(
             "See `first_bad` for where it began. Usual causes: a division by zero or the logarithm "
             "of one, a softmax of a row that is masked throughout, an overflow of a 16-bit format, "
-            "a learning rate too high."
+            "a learning rate too high. Gradients of a scaled loss may overflow while the scale is "
+            "found: tell it, as `scope.step(loss_scale=scale)`."
         ),
         threshold=0.0,
         clear=0.0,
