@@ -418,6 +418,15 @@ def test_one_rank_that_is_unlike_its_peers_record_after_record_is_named(normal: 
     assert "on rank 6 is 5" in alert.text
 
 
+def test_a_rank_that_gives_zeros_alone_is_told_as_that(normal: Draw) -> None:
+    job = Job([FC], ranks=4)
+
+    [alert] = job.records(4, lambda _: [np.zeros(1024), normal(), normal(), normal()])
+
+    assert (alert.rule, alert.ranks) == ("rank-outlier", (0,))
+    assert alert.text.startswith("All of activation:fc on rank 0 is zero, and not on half of")
+
+
 def test_an_outlier_that_is_another_rank_each_time_is_chance(normal: Draw) -> None:
     def some_one(step: int) -> list[np.ndarray]:
         return [normal(5.0 if rank == step % 8 else 1.0) for rank in range(8)]
