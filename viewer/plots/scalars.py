@@ -258,7 +258,8 @@ def _rank_lines(
     value = hv.Dimension(statistic)
     # More than there are colours are told apart by nothing but the worst.
     few = len(found.drawn) <= len(OTHER_RANKS) + 1
-    parts = ranks_drawn(found, kept, value, quiet=OTHER_RANKS if few else (colours.RANK,))
+    quiet = OTHER_RANKS if few else (colours.RANK,)
+    parts = ranks_drawn(found, kept, value, quiet=quiet, logarithmic=logarithmic)
     why = _since(found, found.steps[kept]) or found.why
     turns = [one for one in found.turns if one[0] in found.steps[kept]]
     plot = look.sized(
