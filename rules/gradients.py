@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sketch.table import Floats
+from ..sketch.table import COUNT, Floats
 from .past import WARM_UP, usual
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Rows, Seen
@@ -125,8 +125,13 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
 
 
 def _is_without_effect(seen: Seen, rows: Rows, octaves: Floats) -> NDArray[np.bool_]:
-    """Which parameters have next to no gradient, though one of more axes of their module has."""
+    """Which parameters have next to no gradient, though one of more axes of their module has.
+
+    Where shapes are not known, as of a LogFrame, one of more elements.
+    """
     axes = seen.known("axes", lambda site: float(len(site.shape)))[rows]
+    elements = seen.record.merged.counts[rows, COUNT]
+    axes = np.where((axes == 0) & (elements > 1), elements, axes)
     module = seen.shared("module", lambda site: site.name.rpartition(".")[0])[rows]
     reached = np.where(octaves < NOTHING, axes, 0.0)
     most = np.zeros(module.max(initial=-1) + 1)

@@ -70,7 +70,10 @@ PIPELINE = (
         name="agent-overhead",
         severity="notice",
         meaning="Observing takes more of the training's time than it should.",
-        advice="Say `budget=0.02`, measure less often (`every=10`), or observe fewer sites.",
+        advice=(
+            "Measure less often (`every=10`) or observe fewer sites; under PyTorch `budget=0.02` "
+            "does it."
+        ),
         threshold=0.2,
         clear=0.1,
         records=4,

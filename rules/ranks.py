@@ -115,10 +115,13 @@ def outlier(seen: Seen, memory: Memory) -> Verdict | None:
     def tell(row: int) -> Told:
         at = int(np.searchsorted(rows, row))
         rank, factor = int(who[at]), 2 ** float(octaves[at])
-        larger = "larger" if side[peer[at], at] else "smaller"
+        label, larger = seen.site(row).label, "larger" if side[peer[at], at] else "smaller"
         text = (
-            f"The rms of {seen.site(row).label} on rank {rank} is {figures(factor)} times {larger} "
-            f"than on half of the ranks, {best[at]:.0f} deviations away, record after record."
+            f"All of {label} on rank {rank} is zero, and not on half of the ranks, record after "
+            "record."
+            if larger == "smaller" and lowest[peer[at], at] == 0
+            else f"The rms of {label} on rank {rank} is {figures(factor)} times {larger} than on "
+            f"half of the ranks, {best[at]:.0f} deviations away, record after record."
         )
         away_by = float(best[at])
         return Told(

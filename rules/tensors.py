@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
-from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO
+from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO, Floats
 from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
@@ -153,7 +153,7 @@ def dead(seen: Seen, memory: Memory) -> Verdict:
     Of an element of a nested output only where it gets a gradient, if any of what is observed does:
     some are zeros on purpose, as the position bias of T5's layers that have none.
     """
-    rows, zeros = seen.rows("activation", "local_activation"), seen.statistic("zero_share")
+    rows, zeros = seen.rows("activation", "local_activation"), zeros_of(seen)
     output = seen.shared("output", lambda site: (site.name, site.slot, site.occurrence))
     graded = memory.column("graded", int(output.max(initial=-1)) + 1, 0.0)
     graded[output[seen.rows("activation_gradient")]] = 1
@@ -166,6 +166,11 @@ def dead(seen: Seen, memory: Memory) -> Verdict:
         return Told(text=text, evidence={"zero_share": float(zeros[row])})
 
     return of_rows(seen, rows, zeros, tell)
+
+
+def zeros_of(seen: Seen) -> Floats:
+    """float64 [rows]: which share of a tensor is zero; NaN where some of it is not finite."""
+    return np.where(seen.statistic("nonfinite") > 0, np.nan, seen.statistic("zero_share"))
 
 
 def constant(seen: Seen, _: Memory) -> Verdict:
@@ -205,7 +210,7 @@ def is_bounded(site: SiteInfo) -> float:
 
 def zero_gradient(seen: Seen, _: Memory) -> Verdict:
     """Which share of a weight's gradient is zero."""
-    rows, zeros = seen.rows("weight_gradient"), seen.statistic("zero_share")
+    rows, zeros = seen.rows("weight_gradient"), zeros_of(seen)
 
     def tell(row: int) -> Told:
         text = f"All of {seen.site(row).label} is zero: nothing that the loss sees depends on it."
@@ -222,7 +227,8 @@ TENSORS = (
         advice=(
             "See `first_bad` for where it began. Usual causes: a division by zero or the logarithm "
             "of one, a softmax of a row that is masked throughout, an overflow of a 16-bit format, "
-            "a learning rate too high."
+            "a learning rate too high. Gradients of a scaled loss may overflow while the scale is "
+            "found: tell it, as `scope.step(loss_scale=scale)`."
         ),
         threshold=0.0,
         clear=0.0,
@@ -294,7 +300,10 @@ TENSORS = (
         name="zero-gradient",
         severity="warning",
         meaning="A weight gets no gradient in any step.",
-        advice="Look whether its output is used, and for a `detach()` or a dead layer after it.",
+        advice=(
+            "Look whether its output is used, and for a `detach()`, a `stop_gradient` or a dead "
+            "layer after it."
+        ),
         threshold=0.999999,
         clear=0.999999,
         records=8,

@@ -274,9 +274,13 @@ def lost_updates(seen: Seen, _: Memory) -> Verdict | None:
     value[rows] = unchanged[rows] - _of_gradients(seen, rows, "zero_share")
 
     def tell(row: int) -> Told:
+        name, share = seen.site(row).name, unchanged[row]
         text = (
-            f"Updates leave {unchanged[row]:.0%} of {seen.site(row).name} as it is: they are "
-            "smaller than what its format can add to it."
+            f"Updates leave {share:.0%} of {name} as it is: they are smaller than what its format "
+            "can add to it."
+            if share < 1
+            else f"Updates of {name} are zero throughout: the optimizer leaves it as it is, or its "
+            "format cannot add what is so small."
         )
         return Told(text=text, evidence={"unchanged": float(unchanged[row])})
 

@@ -67,6 +67,7 @@ def first_bad(
     cause, first, last, why = case.verdict()
     site, ranks = reader.meta.sites[place], tuple(here.ranks[row] for row in rows)
     named = ", ".join(map(str, ranks[:MOST_NAMED])) + ", …" * (len(ranks) > MOST_NAMED)
+    where = "" if reader.is_imported else f" on rank{'s' * (len(ranks) > 1)} {named}"
     step = int(facts[record, STEP])
     return FirstBad(
         site=site.label,
@@ -83,8 +84,7 @@ def first_bad(
             for first_there, (_, held) in begun.items()
             for row in held
         },
-        text=f"First {badness.words}: {site.label} on rank{'s' * (len(ranks) > 1)} {named}, "
-        f"step {step}. {why}",
+        text=f"First {badness.words}: {site.label}{where}, step {step}. {why}",
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..sketch.derive import DEGREE
 from . import words
 from .grid import is_logarithmic, pool_of
 
@@ -284,9 +285,10 @@ def why_no_sketch(run: Run, *, site: str, step: int | None) -> str:
 
 
 def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
-    """The lines of `load_ranks`, the worst rank at a step named: not finite, or the extreme one.
+    """The lines of `load_ranks`, the worst rank at a step named: not finite, zero, or the extreme.
 
-    None is where all have the same number.
+    Zero is told of at most half of the ranks, of what grows with the tensor. None is where all
+    have the same number.
     """
     lines = replace(lines, worst=None, why="")
     if step is None:
@@ -299,6 +301,9 @@ def at_step(run: Run, lines: Lines, *, site: str, step: int | None) -> Lines:
     if np.array_equal(lines.low[at], lines.high[at]):
         return lines  # one rank, or all have the same number, as of a reduced gradient
     view = "argmin" if pool_of(lines.name, "merged") == "min" else "argmax"
+    zero = [rank for rank, line in lines.values.items() if not line[at].any()]
+    if view == "argmax" and lines.name in DEGREE and 0 < len(zero) <= len(lines.values) / 2:
+        return replace(lines, worst=zero[0], why=f"{words.rank_words(zero)} zero at step {step}")
     found = run.scalar(lines.name, sites=[site], steps=slice(step, step), view=view)
     if found.size == 0 or np.isnan(rank := float(found.values.ravel()[-1])):
         return lines

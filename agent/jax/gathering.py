@@ -139,9 +139,34 @@ def gather(
 def running_order(
     handed: Sequence[NamedSite], tapped: Sequence[NamedSite]
 ) -> tuple[NamedSite, ...]:
-    """All sites as a step runs: what is handed over is made by the backward, but the weights."""
-    weights = [site for site in handed if site.kind == "weight"]
-    return (*weights, *tapped, *(site for site in handed if site.kind != "weight"))
+    """All sites as a step runs: what is handed over is made by the backward, but the weights.
+
+    Of that each kind is in the order in which its modules begin, gradients from the end, as far as
+    modules are tapped: names in a tree of linen's stand in the order of the alphabet.
+    """
+    begins = dict[str, int]()
+    for number, site in enumerate(tapped):
+        if site.kind == "activation":
+            for module in modules_around(site.name):
+                begins.setdefault(module, number)
+
+    def begin(site: NamedSite) -> tuple[int, int]:
+        around = modules_around(site.name)
+        return next(((begins[one], len(one)) for one in around if one in begins), (0, 0))
+
+    def of(kind: Kind, *, backwards: bool = False) -> list[NamedSite]:
+        return sorted((site for site in handed if site.kind == kind), key=begin, reverse=backwards)
+
+    gradients = of("weight_gradient", backwards=True)
+    return (*of("weight"), *tapped, *gradients, *of("update"), *of("optimizer_state"), *of("tap"))
+
+
+def modules_around(name: str) -> Iterator[str]:
+    """The name itself, and of each module that it is in, outwards; the last is empty."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+    yield ""
 
 
 def is_readable(leaf: jax.Array) -> bool:

@@ -180,6 +180,7 @@ def test_why_finds_where_a_log_went_bad(tmp_path: Path) -> None:
     first = run.first_bad()
     assert first is not None
     assert (first.site, first.step) == ("activation:b", 4)
+    assert first.text.startswith("First non-finite values: activation:b, step 4. ")  # on no rank
     # Nothing was judged that the log does not hold.
     assert not {"weights-not-updating", "update-ratio", "replica-divergence"} & run.judged().keys()
     assert any("imported from a LogFrame" in text for text in found.not_observed)

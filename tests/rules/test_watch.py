@@ -138,6 +138,14 @@ def test_a_layer_that_gives_zeros_alone_is_dead_after_two_records(normal: Draw) 
     assert (alert.rule, alert.first_step) == ("dead-activation", 3)
 
 
+@pytest.mark.parametrize("site", [FC, GRADIENT])
+def test_zeros_beside_nan_are_not_told_as_nothing_but_zeros(site: SiteInfo) -> None:
+    some = np.zeros(64)
+    some[:8] = np.nan
+
+    assert rules_of(Job([site]).records(10, some)) == ["nonfinite"]
+
+
 def test_zeros_of_a_nested_output_are_told_where_it_gets_a_gradient(normal: Draw) -> None:
     first, bias = replace(FC, slot="0"), replace(FC, slot="1")
     graded = replace(first, kind="activation_gradient")
@@ -167,6 +175,17 @@ def test_a_gradient_that_vanishes_is_told_but_not_of_a_bias_that_has_no_effect(
     assert [one.site for one in job().records(8, *usual, nothing, nothing)] == [
         "weight_gradient:key.weight",
         "weight_gradient:key.bias",
+    ]
+
+
+def test_of_a_log_without_shapes_a_bias_is_what_has_fewer_elements(normal: Draw) -> None:
+    names = [f"{module}.{part}" for module in "abcdefgh" for part in ("weight", "bias")]
+    usual, nothing = [normal(1e-3), normal(1e-3)[:32]], normal(1e-11)
+    job = partial(Job, [replace(GRADIENT, name=name) for name in names])
+
+    assert job().records(8, *usual * 7, usual[0], nothing[:32]) == []
+    assert [one.site for one in job().records(8, *usual * 7, nothing, usual[1])] == [
+        "weight_gradient:h.weight"
     ]
 
 
@@ -370,6 +389,18 @@ def test_updates_that_rounding_swallows_are_told(
     assert all("leave 90% of fc.weight as it is" in one.text for one in told)
 
 
+def test_updates_that_are_zero_throughout_are_not_told_as_rounded_away(normal: Draw) -> None:
+    frozen, other = replace(UPDATE, name="frozen.weight"), replace(GRADIENT, name="frozen.weight")
+    job = Job([UPDATE, frozen, GRADIENT, other])
+
+    [told] = job.records(4, normal(1e-4), np.zeros(1024), normal(1e-3), normal(1e-3))
+
+    assert told.rule == "lost-updates"
+    assert told.text.startswith(
+        "Updates of frozen.weight are zero throughout: the optimizer leaves"
+    )
+
+
 def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> None:
     gradient = normal(1e-4)
 
@@ -397,6 +428,15 @@ def test_one_rank_that_is_unlike_its_peers_record_after_record_is_named(normal: 
     [alert] = job.records(4, odd_one)
     assert (alert.rule, alert.ranks, alert.site) == ("rank-outlier", (6,), "activation:fc")
     assert "on rank 6 is 5" in alert.text
+
+
+def test_a_rank_that_gives_zeros_alone_is_told_as_that(normal: Draw) -> None:
+    job = Job([FC], ranks=4)
+
+    [alert] = job.records(4, lambda _: [np.zeros(1024), normal(), normal(), normal()])
+
+    assert (alert.rule, alert.ranks) == ("rank-outlier", (0,))
+    assert alert.text.startswith("All of activation:fc on rank 0 is zero, and not on half of")
 
 
 def test_an_outlier_that_is_another_rank_each_time_is_chance(normal: Draw) -> None:

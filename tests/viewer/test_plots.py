@@ -31,6 +31,7 @@ from rankscope.viewer.spectrum import Spectrum, outline
 
 from ..collector.serving import outbox, send, serving
 from ..logframe.tandv import build
+from .test_series import with_zeros
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -428,6 +429,31 @@ def test_a_site_that_never_was_finite_on_any_rank_is_drawn(tmp_path: Path) -> No
     drawn = plots.scalar_lines(open_run(tmp_path / "demo"), site="activation:fc", ranks=True)
 
     assert titles(drawn) == ["activation:fc: rank 0 not finite from step 0"]
+
+
+def test_a_rank_of_zeros_is_marked_where_the_axis_has_no_zero(new_job: Callable[..., Any]) -> None:
+    job = with_zeros(new_job(bad_step=None), rank=2)
+
+    drawn = plots.scalar_lines(open_run(job.path), "rms", site=job.sites[0].label, ranks=True)
+
+    assert titles(drawn)[0].endswith("rank 2 zero at step 2")
+    assert labelled(drawn, "zero").dimension_values(0).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0, 4.0])
+@pytest.mark.parametrize("ranks", [False, True])
+def test_a_logarithmic_axis_with_less_than_two_numbers_has_ends(
+    tmp_path: Path, value: float, ranks: bool
+) -> None:
+    with serving(tmp_path) as service:
+        box = outbox(service.address)
+        send(box, range(3), value=value)
+        assert box.close(timeout_s=10)
+
+    drawn = plots.scalar_lines(open_run(tmp_path / "demo"), site="activation:fc", ranks=ranks)
+
+    low, high = hv.Store.lookup_options("bokeh", drawn, "plot").kwargs["ylim"]
+    assert (low, high) == ((2, 6) if value == 4 else (0.5, 1.5))
 
 
 def test_all_of_one_stretch_without_a_number_is_marked_at_one_height(

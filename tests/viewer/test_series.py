@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from bokeh.models import DataRange1d
 
+from rankscope.sketch import SketchTable, sketch_array
 from rankscope.store import open_run
 from rankscope.viewer import series
 from rankscope.viewer.curves import load_curves
@@ -114,6 +115,25 @@ def test_where_all_ranks_have_one_number_none_stands_out(new_job: Callable[..., 
         shown = series.at_step(run, lines, site=site, step=2)
 
         assert (shown.worst, shown.why) == (None, "")
+
+
+def test_a_rank_that_gives_zeros_alone_is_the_one_to_look_at(new_job: Callable[..., Any]) -> None:
+    job = with_zeros(new_job(bad_step=None), rank=2)
+    run, site = open_run(job.path), job.sites[0].label
+
+    lines = series.load_ranks(run, "rms", site=site)
+    shown = series.at_step(run, lines, site=site, step=1)
+
+    assert (shown.worst, shown.why) == (2, "rank 2 zero at step 1")
+
+
+def with_zeros(job: Any, *, rank: int) -> Any:
+    """A job of three steps in which all tensors of one rank are zero."""
+    zeros = SketchTable.concatenate([sketch_array(np.zeros(64, np.float32))] * len(job.sites))
+    sound = job.table
+    job.table = lambda step, one, spike: zeros if one == rank else sound(step, one, spike)
+    job.commit(range(3))
+    return job
 
 
 def test_a_constant_has_an_axis_of_its_own_size() -> None:

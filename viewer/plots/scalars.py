@@ -196,7 +196,7 @@ def _plot(title: str, lines: Sequence[Line], *, style: Style, logarithmic: bool)
         xlabel=look.steps_label(turns),
         ylabel=value.name,
         logy=logarithmic,
-        ylim=spanning(heights, heights),
+        ylim=spanning(heights, heights, logarithmic=logarithmic),
         entries=len({part.label for part in parts if part.label}),
     )
 
@@ -258,12 +258,14 @@ def _rank_lines(
     value = hv.Dimension(statistic)
     # More than there are colours are told apart by nothing but the worst.
     few = len(found.drawn) <= len(OTHER_RANKS) + 1
-    parts = ranks_drawn(found, kept, value, quiet=OTHER_RANKS if few else (colours.RANK,))
+    quiet = OTHER_RANKS if few else (colours.RANK,)
+    parts = ranks_drawn(found, kept, value, quiet=quiet, logarithmic=logarithmic)
     why = _since(found, found.steps[kept]) or found.why
     turns = [one for one in found.turns if one[0] in found.steps[kept]]
     plot = look.sized(
         hv.Overlay([*parts, *look.turns(turns)]), title=f"{site}: {why}" if why else site,
         xlabel=look.steps_label(turns), ylabel=statistic, logy=logarithmic,
+        ylim=spanning(found.low[kept], found.high[kept], logarithmic=logarithmic),
         entries=min(len({part.label for part in parts}), 8),
     )  # fmt: skip
     return plot, found.steps[kept]

@@ -173,10 +173,17 @@ def _training(
     )  # fmt: skip
 
 
-def spanning(low: series.Floats, high: series.Floats) -> tuple[float | None, float | None]:
-    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2."""
+def spanning(
+    low: series.Floats, high: series.Floats, *, logarithmic: bool = False
+) -> tuple[float | None, float | None]:
+    """Where an axis ends on which all is one number: it spans as much; HoloViews' would span 2.
+
+    On a logarithmic axis without a number it spans the 1 at which marks stand then.
+    """
     known = np.concatenate([low, high])
     known = known[np.isfinite(known)]
+    if logarithmic:
+        known = known[known > 0] if (known > 0).any() else np.ones(1)
     if not known.size or known.min() < known.max() or known[0] == 0:
         return None, None
     half = abs(float(known[0])) / 2
@@ -189,6 +196,7 @@ def ranks_drawn(
     value: hv.Dimension,
     *,
     quiet: Sequence[str] = (colours.RANK,),
+    logarithmic: bool = False,
 ) -> Sequence[look.Plot]:
     """A quiet line for each rank, a loud one for that to look at; of many ranks what they span.
 
@@ -197,8 +205,13 @@ def ranks_drawn(
         kept: bool [steps]: which to draw.
         value: what they are of.
         quiet: colours of the ranks that are not to be looked at, one after the other.
+        logarithmic: whether the axis has no zero: it is marked.
     """
-    steps = lines.steps[kept]
+    steps, dims = lines.steps[kept], (STEP, value)
+    shown = {rank: line[kept] for rank, line in lines.values.items()}
+    zero = [(int(at), rank) for rank in lines.drawn for at in steps[shown[rank] == 0]]
+    if logarithmic:
+        shown = {rank: np.where(line > 0, line, np.nan) for rank, line in shown.items()}
     parts: list[look.Plot] = []
     if len(lines.drawn) < len(lines.values):
         band = hv.Area(
@@ -209,22 +222,21 @@ def ranks_drawn(
     for place, rank in enumerate(lines.drawn):
         worst = rank == lines.worst
         colour = colours.WORST if worst else quiet[place % len(quiet)]
-        heights, label = lines.values[rank][kept], f"rank {rank}"
-        parts.append(
-            look.line(steps, heights, label, colour=colour, dims=(STEP, value), heavy=worst)
-        )
+        heights, label = shown[rank], f"rank {rank}"
+        parts.append(look.line(steps, heights, label, colour=colour, dims=dims, heavy=worst))
         if len(alone := lonely(heights)):  # of which no line is drawn
-            parts.append(
-                look.dots(steps[alone], heights[alone], label, colour=colour, dims=(STEP, value))
-            )
-    bad = [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]
-    if bad:
+            parts.append(look.dots(steps[alone], heights[alone], label, colour=colour, dims=dims))
+
+    def mark(cells: Sequence[tuple[int, int]], label: str, colour: str) -> None:
         heights = [
-            series.level(steps, lines.values.get(rank, lines.high)[kept], at, otherwise=1.0)
-            for at, rank in bad
+            series.level(steps, shown.get(rank, lines.high[kept]), at, otherwise=1.0)
+            for at, rank in cells
         ]
-        parts.append(
-            look.marks([at for at, _ in bad], heights, "non-finite", colour=colours.LIGHT.nonfinite,
-                       dims=(STEP, value))
-        )  # fmt: skip
+        hollow, at = label == "zero", [at for at, _ in cells]
+        parts.append(look.marks(at, heights, label, colour=colour, dims=dims, hollow=hollow))
+
+    if logarithmic and zero:
+        mark(zero, "zero", colours.LIGHT.muted)
+    if bad := [(at, rank) for at, rank in lines.bad if len(steps) and steps[0] <= at <= steps[-1]]:
+        mark(bad, "non-finite", colours.LIGHT.nonfinite)
     return parts

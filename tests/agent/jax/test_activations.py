@@ -70,6 +70,36 @@ def test_outputs_of_modules_and_their_gradients_are_stored(
     assert open_run(observed.path).sites()["module"].to_dict()["activation:up"] == "Dense"
 
 
+def test_weights_stand_in_the_order_of_their_modules(watch: Watch, observed: Observed) -> None:
+    """Not in that of the alphabet, in which linen has them: `down` runs last."""
+
+    class Shifted(linen.Module):
+        @linen.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return Net(name="net")(x + self.param("shift", linen.initializers.zeros, x.shape[-1:]))
+
+    net, batch = Shifted(), batch_of(0)
+    weights = net.init(KEY, batch)
+
+    def loss_of(weights: Any) -> jax.Array:
+        return jnp.square(net.apply(weights, batch)).mean()  # pyright: ignore[reportArgumentType]  # one output
+
+    with watch() as scope:
+
+        @jax.jit
+        def step(weights: Any) -> Any:
+            graded = scope.collect(jax.value_and_grad(loss_of), within=outputs)
+            (_, gradients), taps = graded(weights)
+            return scope.sketch(weights=weights, gradients=gradients, taps=taps)
+
+        scope.step(step(weights))
+    run = open_run(observed.path).wait()
+    up, down = ("net.up.bias", "net.up.kernel"), ("net.down.bias", "net.down.kernel")
+
+    assert list(run.sites(kind="weight")["name"]) == ["shift", *up, *down]
+    assert list(run.sites(kind="weight_gradient")["name"]) == [*down, *up, "shift"]
+
+
 def test_the_order_of_sites_is_that_in_which_they_run(watch: Watch, observed: Observed) -> None:
     """Through a scan turn by turn, and in the backward from the end: there it overflows."""
 
