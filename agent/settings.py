@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -11,13 +13,26 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ..settings import TABLES, Read, check_names, given, read_toml, settings_file, settings_of
+from ..settings import (
+    BEGINS,
+    OF_COMMANDS,
+    TABLES,
+    VARIABLES,
+    Read,
+    check_names,
+    given,
+    is_of_kubernetes,
+    ours,
+    read_toml,
+    settings_file,
+    settings_of,
+)
 from ..sketch.errors import SettingError
 from ..wire.address import parse_destination
 from ..wire.keys import AgentKeys
 from ..wire.messages import LEAST_BUDGET, LONGEST_NAME, RUN_NAME, Kind, Placement
 from .schedule import Schedule, schedule_of, schedules_by_kind
-from .selection import Counting, Placing, Selection, Unchecked
+from .selection import Counting, Placing, RankscopeWarning, Selection, Unchecked
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
@@ -25,6 +40,8 @@ Made = TypeVar("Made")
 PLACES = ("run", "to", "keys", "directory")
 """For these the environment goes before the file."""
 Patterns = str | list[str]
+NEAR = 0.75
+"""How alike, from 0 to 1, a name is that was probably meant."""
 OneOrMore = Annotated[int, Meta(ge=1)]
 Entry = str | Annotated[list[str | OneOrMore], Meta(min_length=1, max_length=2)]
 """A quantity, or a list of one and its schedule."""
@@ -165,6 +182,26 @@ def agent_settings(file: Path | None = None) -> dict[str, Any]:
     return given(settings)
 
 
+def strays() -> list[str]:
+    """What variables that are set were probably to say, and do not; others may be the user's."""
+    meant = {name.removeprefix(BEGINS).lower(): name for name in VARIABLES}
+    options = [field for field in AgentSettings.__struct_fields__ if field not in meant]
+    told = list[str]()
+    for name in ours():
+        said = name.removeprefix(BEGINS).lower()
+        if name in VARIABLES or name.startswith(OF_COMMANDS) or is_of_kubernetes(name):
+            continue
+        for near in get_close_matches(said, [*meant, *options], n=1, cutoff=NEAR):
+            instead = (
+                f"did you mean {meant[near]}?"
+                if near in meant
+                else f"say `{near}` in the call of observe, or in the table [agent] of a file that "
+                "RANKSCOPE_CONFIG names."
+            )
+            told.append(f"environment: there is no {name!r}; {instead}")
+    return told
+
+
 def configured(
     *own: str,
 ) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
@@ -182,6 +219,8 @@ def configured(
 
         @wraps(observe)
         def with_file(*arguments: Arguments.args, **options: Arguments.kwargs) -> Made:
+            for stray in strays():
+                warnings.warn(stray, RankscopeWarning, stacklevel=2)
             said = agent_settings()
             foreign = sorted(said.keys() - takes)
             if foreign:

@@ -13,11 +13,19 @@ import click
 from click.core import ParameterSource
 
 from ..agent.settings import AgentSettings, faults_of_agent
-from ..settings import TABLES, VARIABLE, check_names, read_toml, settings_file
+from ..settings import (
+    CONFIGURED,
+    TABLES,
+    VARIABLE,
+    VARIABLES,
+    check_names,
+    ours,
+    read_toml,
+    settings_file,
+)
 from ..wire.address import parse_address
-from .defaults import CONFIGURED
 from .options import check_options, parameters_of
-from .variables import VARIABLES, ours, strays, variable_of, wrong_values
+from .variables import strays, variable_of, wrong_values
 
 OF_AGENTS = {
     "RANKSCOPE_RUN": "run",

@@ -9,12 +9,9 @@ from typing import Any
 import click
 
 from ..agent.settings import PLACES, agent_settings
-from ..settings import TABLES, check_names, read_toml
+from ..settings import CONFIGURED, TABLES, check_names, read_toml
 from ..sketch.errors import SettingError
 from .options import check_options
-
-CONFIGURED = ("collect", "relay", "view")
-"""Commands that have a table of their name."""
 
 
 def defaults_of(command: click.Command, name: str, file: Path) -> Mapping[str, Any]:

@@ -1,41 +1,15 @@
-"""The variables of the environment that say something, and whether those that are set can."""
+"""Whether the variables that are set for commands say something."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
 import click
 
-from ..settings import VARIABLE, check_names
-from .defaults import CONFIGURED
+from ..settings import BEGINS, OF_COMMANDS, VARIABLES, check_names, is_of_kubernetes, ours
 from .options import parameters_of
-
-BEGINS = "RANKSCOPE_"
-"""How all of ours begin."""
-OF_COMMANDS = tuple(f"{BEGINS}{name.upper()}_" for name in CONFIGURED)
-"""How those begin that say the options of commands."""
-VARIABLES = (
-    VARIABLE,
-    "RANKSCOPE_DIR",
-    "RANKSCOPE_HOST",
-    "RANKSCOPE_KEYS",
-    "RANKSCOPE_LAUNCH",
-    "RANKSCOPE_OBSERVE",
-    "RANKSCOPE_RELAY",
-    "RANKSCOPE_RUN",
-    "RANKSCOPE_SINKS",
-    "RANKSCOPE_TO",
-    "RANKSCOPE_VIEW_TOKEN",
-    "RANKSCOPE_WEBHOOK",
-)
-"""Those that are no option's."""
-KUBERNETES = re.compile(
-    r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$"
-)
-"""How the variables end that Kubernetes sets for a service; `…_PORT` alone is an address."""
 
 
 def variable_of(command: click.Command, parameter: click.Parameter) -> str:
@@ -74,16 +48,6 @@ def strays_of(command: click.Command) -> list[str]:
     return strays([name for name in ours() if not name.startswith(OF_COMMANDS)], (), command)
 
 
-def ours() -> list[str]:
-    """The variables that are set and begin as ours."""
-    return [name for name in os.environ if name.startswith(BEGINS)]
-
-
-def _is_of_kubernetes(name: str) -> bool:
-    end = KUBERNETES.search(name)
-    return end is not None and (end[0] != "_PORT" or "://" in os.environ.get(name, ""))
-
-
 def strays(
     names: Collection[str], known: Collection[str], run: click.Command | None = None
 ) -> list[str]:
@@ -94,7 +58,7 @@ def strays(
     """
     faults, others = list[str](), list[str]()
     for name in names:
-        if name in known or name in VARIABLES or _is_of_kubernetes(name):
+        if name in known or name in VARIABLES or is_of_kubernetes(name):
             continue
         option = "" if run is None else _option_meant(name, run)
         if option:

@@ -185,3 +185,31 @@ def test_a_script_as_it_is_takes_the_name_of_its_run_and_its_options_from_the_fi
     run = run_in(tmp_path / "rankscope-runs", "as-it-is")
     assert set(run.sites()["kind"]) == {"weight"}
     assert run.records()["step"].tolist()[:2] == [0, 2]
+
+
+@pytest.mark.parametrize("observing", [observe, observe_jax, observe_poptorch])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("RANKSCOPE_RELAI", r"no 'RANKSCOPE_RELAI'; did you mean RANKSCOPE_RELAY\?"),
+        (
+            "RANKSCOPE_EVERY",
+            r"no 'RANKSCOPE_EVERY'; say `every` in the call of observe, or in the ",
+        ),
+    ],
+)
+def test_a_variable_that_says_nothing_is_told(
+    observing: Callable[..., Any],
+    name: str,
+    told: str,
+    say: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    say("[agent]\nrun = 'no name/'")  # so that nothing is observed
+    monkeypatch.setenv("RANKSCOPE_COLLECT_BIND", "of another process")
+    monkeypatch.setenv("RANKSCOPE_MINE", "of somebody else")
+    monkeypatch.setenv(name, "3")
+    with pytest.warns(RankscopeWarning, match=told) as warned, pytest.raises(SettingError):
+        observing(None)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankscope.__main__ import cli
-from rankscope.config.variables import VARIABLES
+from rankscope.settings import VARIABLES
 
 from ..release.config_schema import json_schema
 
