@@ -12,6 +12,7 @@ import rankscope.store
 
 DOCS = Path(__file__).parent
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+SCHEMA = DOCS.parent / "config" / "config.schema.json"
 FOLDERS = {"quantities": "quantities", "decisions/README": "decisions"}
 """Pages that have a folder of pages below them, which the menu shows there."""
 
@@ -20,6 +21,7 @@ copyright = "the authors of rankscope"
 release = importlib.metadata.version("rankscope")
 html_title = f"rankscope {release}"
 html_theme = "furo"
+html_extra_path = [str(SCHEMA)]
 # Messages and commands are copied.
 smartquotes = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click"]
@@ -64,6 +66,9 @@ def menu(pages: list[str], option: str) -> str:
 def within(folder: Path, link: re.Match[str]) -> str:
     """The link, or its text alone if it leads out of the site: there is no address for that yet."""
     target = (folder / link[2]).resolve()
+    if target == SCHEMA:
+        up = "../" * len(folder.relative_to(DOCS).parts)
+        return f'<a href="{up}{SCHEMA.name}">{link[1]}</a>'
     is_outside = ":" not in link[2] and not target.is_relative_to(DOCS)
     return link[1] if is_outside and target.exists() else link[0]  # Sphinx warns of the others
 
