@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import importlib
 import importlib.util
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +20,28 @@ import pytest
 from rankscope.__main__ import cli
 from rankscope.agent.jax import Scope as JaxScope
 from rankscope.agent.torch import Scope
-from rankscope.store import Run
+from rankscope.store import Run, open_run
 
 from .pages import BLOCKS, PAGES, ROOT, Block, code_in_lines
+from .snippets import NOT_RUN, RUN_ELSEWHERE, free_names
 
 PYTHON = [block for block in BLOCKS if block.language == "python"]
-RUN_ELSEWHERE = {
-    "docs/integrations.md",  # by tests/agent/test_libraries.py
-    "docs/toolkit.md",  # by tests/agent/test_toolkit_page.py
-}
-NOT_RUN = {
-    "docs/logframe.md",  # it asks for a log that tandv has written: tests/logframe has such
-    "docs/poptorch.md",  # PopTorch comes with the Poplar SDK alone
-}
 NOT_INSTALLED = {"poptorch"}
+OBSERVING = {
+    "README.md",
+    "docs/agent.md",
+    "docs/how-to/alerts.md",
+    "docs/how-to/fp8.md",
+    "docs/how-to/slurm.md",
+    "docs/how-to/tensor-parallel.md",
+    "docs/jax.md",
+    "docs/notebooks.md",
+    "docs/quantities.md",
+    "docs/statistics.md",
+}
+"""Pages with code that observes what a script has."""
+TRAINED = {"gpt-small": [0, 1, 2], "flax-small": [0, 1, 2], "slurm": [5, 6, 7]}
+"""Of runs of theirs the steps."""
 
 
 @pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in RUN_ELSEWHERE], ids=str)
@@ -70,16 +81,20 @@ def test_code_that_needs_nothing_else_runs(
             exec(compile(block.text, str(block), "exec"), names)
 
 
-def free_names(code: str) -> set[str]:
-    """The names that code uses and does not make."""
-    nodes = list(ast.walk(ast.parse(code)))
-    used = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    made = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    made |= {n.arg for n in nodes if isinstance(n, ast.arg)}
-    made |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    imports = [a for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
-    made |= {alias.asname or alias.name.partition(".")[0] for alias in imports}
-    return used - made - set(dir(builtins))
+def test_code_that_observes_what_a_script_has_runs(tmp_path: Path) -> None:
+    """A model, an optimizer, data and the like are those of the job; steps are stored."""
+    job = [sys.executable, "-m", "tests.docs.snippets_job"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RANKSCOPE_RUN": "slurm"}
+    done = subprocess.run(
+        job, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+    ran = json.loads(done.stdout)
+    assert {place.partition(":")[0] for place in ran} == OBSERVING
+    for run, steps in TRAINED.items():
+        told = open_run(tmp_path / "rankscope-runs" / run).records()
+        assert set(told["step"][~told["final"]]) == set(steps)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
