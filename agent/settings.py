@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -21,11 +20,12 @@ from ..settings import (
     Read,
     check_names,
     given,
-    is_of_kubernetes,
+    meant_by,
     ours,
     read_toml,
     settings_file,
     settings_of,
+    strangers,
 )
 from ..sketch.errors import SettingError
 from ..wire.address import parse_destination
@@ -40,8 +40,6 @@ Made = TypeVar("Made")
 PLACES = ("run", "to", "keys", "directory")
 """For these the environment goes before the file."""
 Patterns = str | list[str]
-NEAR = 0.75
-"""How alike, from 0 to 1, a name is that was probably meant."""
 OneOrMore = Annotated[int, Meta(ge=1)]
 Entry = str | Annotated[list[str | OneOrMore], Meta(min_length=1, max_length=2)]
 """A quantity, or a list of one and its schedule."""
@@ -187,18 +185,15 @@ def strays() -> list[str]:
     meant = {name.removeprefix(BEGINS).lower(): name for name in VARIABLES}
     options = [field for field in AgentSettings.__struct_fields__ if field not in meant]
     told = list[str]()
-    for name in ours():
-        said = name.removeprefix(BEGINS).lower()
-        if name in VARIABLES or name.startswith(OF_COMMANDS) or is_of_kubernetes(name):
-            continue
-        for near in get_close_matches(said, [*meant, *options], n=1, cutoff=NEAR):
-            instead = (
-                f"did you mean {meant[near]}?"
-                if near in meant
-                else f"say `{near}` in the call of observe, or in the table [agent] of a file that "
-                "RANKSCOPE_CONFIG names."
+    for name in strangers([name for name in ours() if not name.startswith(OF_COMMANDS)]):
+        near = meant_by(name, [*meant, *options])
+        if near in meant:
+            told.append(f"environment: there is no {name!r}; did you mean {meant[near]}?")
+        elif near:
+            told.append(
+                f"environment: there is no {name!r}; say `{near}` in the call of observe, or in "
+                "the table [agent] of a file that RANKSCOPE_CONFIG names."
             )
-            told.append(f"environment: there is no {name!r}; {instead}")
     return told
 
 

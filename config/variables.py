@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from difflib import get_close_matches
 
 import click
 
-from ..settings import BEGINS, OF_COMMANDS, VARIABLES, check_names, is_of_kubernetes, ours
+from ..settings import OF_COMMANDS, VARIABLES, check_names, meant_by, ours, strangers
 from .options import parameters_of
 
 
@@ -57,9 +56,7 @@ def strays(
         run: the command whose options somebody may take for variables, which they are not.
     """
     faults, others = list[str](), list[str]()
-    for name in names:
-        if name in known or name in VARIABLES or is_of_kubernetes(name):
-            continue
+    for name in strangers(names, known):
         option = "" if run is None else _option_meant(name, run)
         if option:
             faults.append(
@@ -74,11 +71,9 @@ def strays(
 
 def _option_meant(name: str, command: click.Command) -> str:
     """The option of a command that a variable may mean; empty: none is near."""
-    said = name.removeprefix(BEGINS).lower()
     options = {
         str(one.name): one.opts[0]
         for one in command.params
         if isinstance(one, click.Option) and not (one.envvar or one.is_flag)
     }
-    near = get_close_matches(said, options, n=1, cutoff=0.75)
-    return options[near[0]] if near else ""
+    return options.get(meant_by(name, options), "")

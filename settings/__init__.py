@@ -10,8 +10,9 @@ from .environment import (
     CONFIGURED,
     OF_COMMANDS,
     VARIABLES,
-    is_of_kubernetes,
+    meant_by,
     ours,
+    strangers,
 )
 from .file import TABLES, VARIABLE, read_settings, read_toml, settings_file
 
@@ -26,10 +27,11 @@ __all__ = [
     "check_names",
     "fault_of",
     "given",
-    "is_of_kubernetes",
+    "meant_by",
     "ours",
     "read_settings",
     "read_toml",
     "settings_file",
     "settings_of",
+    "strangers",
 ]

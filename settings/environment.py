@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 from .file import VARIABLE
 
@@ -28,6 +30,8 @@ VARIABLES = (
     "RANKSCOPE_WEBHOOK",
 )
 """Those that are no option's."""
+NEAR = 0.75
+"""How alike, from 0 to 1, a name is that was probably meant."""
 KUBERNETES = re.compile(
     r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$"
 )
@@ -39,7 +43,19 @@ def ours() -> list[str]:
     return [name for name in os.environ if name.startswith(BEGINS)]
 
 
-def is_of_kubernetes(name: str) -> bool:
-    """Whether a variable that is set tells of a service of Kubernetes that is called as we are."""
+def strangers(names: Collection[str], known: Collection[str] = ()) -> list[str]:
+    """Those of these variables, which are set, that are neither known nor among `VARIABLES`."""
+    others = (name for name in names if name not in known and name not in VARIABLES)
+    return [name for name in others if not _is_of_kubernetes(name)]
+
+
+def meant_by(name: str, could: Collection[str]) -> str:
+    """Which of these, without how ours begin, a variable probably means; empty: none is near."""
+    near = get_close_matches(name.removeprefix(BEGINS).lower(), could, n=1, cutoff=NEAR)
+    return near[0] if near else ""
+
+
+def _is_of_kubernetes(name: str) -> bool:
+    """Whether a variable that is set tells of a service that is called as we are."""
     end = KUBERNETES.search(name)
     return end is not None and (end[0] != "_PORT" or "://" in os.environ.get(name, ""))
