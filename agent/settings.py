@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import tomllib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_type_hints
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 
 from ..settings import (
     BEGINS,
@@ -38,7 +40,7 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 PLACES = ("run", "to", "keys", "directory")
-"""For these the environment goes before the file."""
+"""Options that have variables of shorter names, and none of `OF_OPTIONS`."""
 Patterns = str | list[str]
 OneOrMore = Annotated[int, Meta(ge=1)]
 Entry = str | Annotated[list[str | OneOrMore], Meta(min_length=1, max_length=2)]
@@ -144,6 +146,23 @@ class AgentSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether the device tells of the outputs of modules. PopTorch."""
 
 
+OF_OPTIONS = f"{BEGINS}AGENT_"
+"""How the variables begin that say options of `observe`."""
+OF_AGENTS = {
+    "RANKSCOPE_RUN": "run",
+    "RANKSCOPE_TO": "to",
+    "RANKSCOPE_RELAY": "to",
+    "RANKSCOPE_KEYS": "keys",
+    "RANKSCOPE_DIR": "directory",
+    **{
+        f"{OF_OPTIONS}{option.upper()}": option
+        for option in AgentSettings.__struct_fields__
+        if option not in PLACES
+    },
+}
+"""The variables that say options of `observe`, and which; the later goes before the earlier."""
+
+
 def faults_of_agent(said: Any, where: str) -> list[str]:
     """All that is wrong in a table `agent`, its folder of keys among it.
 
@@ -163,50 +182,97 @@ def faults_of_agent(said: Any, where: str) -> list[str]:
     return faults
 
 
+def said_by_variables() -> dict[str, tuple[str, Any]]:
+    """By keyword of `observe`, which variable says it, if one does, and what."""
+    said = dict[str, tuple[str, Any]]()
+    for variable, option in OF_AGENTS.items():
+        text = os.environ.get(variable)
+        if text:
+            said[option] = variable, text if option in PLACES else _value_of(text, option)
+    return said
+
+
+def _value_of(text: str, option: str) -> Any:
+    """What a variable's text says: a value as it stands in TOML, or a text without its quotes."""
+    kind = get_type_hints(AgentSettings)[option]
+    with suppress(ValidationError):
+        if bool in get_args(kind):
+            return convert(text, bool, strict=False)
+    try:
+        [value] = tomllib.loads(f"value = {text}").values()
+    except ValueError:  # no TOML, or several lines
+        return text
+    return value
+
+
 def agent_settings(file: Path | None = None) -> dict[str, Any]:
-    """What a file of settings says to agents; without one that which RANKSCOPE_CONFIG names.
+    """What variables and a file of settings say to agents, but for what variables say of `PLACES`.
+
+    Args:
+        file: without one it is that which RANKSCOPE_CONFIG names.
 
     Raises:
-        SettingError: it cannot be read, or holds what cannot be used.
+        SettingError: it cannot be read, or one of them says what cannot be used.
     """
+    faults = list[str]()
     file = file or settings_file()
-    if file is None:
-        return {}
-    said, faults = read_toml(file), list[str]()
-    check_names(said, TABLES, f"{file}", faults)
-    settings = settings_of(said.get("agent", {}), AgentSettings, f"{file}, [agent]", faults)
+    settings: AgentSettings | None = AgentSettings()
+    if file is not None:
+        said = read_toml(file)
+        check_names(said, TABLES, f"{file}", faults)
+        settings = settings_of(said.get("agent", {}), AgentSettings, f"{file}, [agent]", faults)
+    before_file = dict[str, Any]()
+    for option, (variable, value) in said_by_variables().items():
+        if option not in PLACES:
+            before_file[option] = value
+            settings_of({option: value}, AgentSettings, variable, faults)
     if settings is None or faults:
         raise SettingError("\n".join(faults))
-    return given(settings)
+    return given(settings) | before_file
 
 
 def strays() -> list[str]:
     """What variables that are set were probably to say, and do not; others may be the user's."""
-    meant = {name.removeprefix(BEGINS).lower(): name for name in VARIABLES}
-    options = [field for field in AgentSettings.__struct_fields__ if field not in meant]
-    told = list[str]()
-    for name in strangers([name for name in ours() if not name.startswith(OF_COMMANDS)]):
-        near = meant_by(name, [*meant, *options])
-        if near in meant:
-            told.append(f"environment: there is no {name!r}; did you mean {meant[near]}?")
-        elif near:
-            told.append(
-                f"environment: there is no {name!r}; say `{near}` in the call of observe, or in "
-                "the table [agent] of a file that RANKSCOPE_CONFIG names."
-            )
-    return told
+    names = [name for name in ours() if not name.startswith(OF_COMMANDS)]
+    found = strangers(names, OF_AGENTS)
+    return faults_of_strangers(
+        [name for name in found if variable_meant(name) or name.startswith(OF_OPTIONS)]
+    )
+
+
+def faults_of_strangers(names: Collection[str], known: Collection[str] = ()) -> list[str]:
+    """A fault for each variable that is none, with what could be.
+
+    Args:
+        known: others that there are, beside `VARIABLES` and those of agents.
+    """
+    faults = list[str]()
+    for name in names:
+        meant = variable_meant(name, known)
+        if meant:
+            faults.append(f"environment: there is no {name!r}; did you mean {meant}?")
+        else:
+            check_names([name], [*VARIABLES, *OF_AGENTS, *known], "environment", faults)
+    return faults
+
+
+def variable_meant(name: str, known: Collection[str] = ()) -> str:
+    """Which variable one probably means that is none; empty: none is near."""
+    variables = (*VARIABLES, *OF_AGENTS, *known)
+    near = {one.removeprefix(BEGINS).lower(): one for one in variables}
+    near |= {option: one for one, option in OF_AGENTS.items() if option not in near}
+    return near.get(meant_by(name, near), "")
 
 
 def configured(
     *own: str,
 ) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
-    """Have what a call of `observe` leaves out, or gives as None, taken from the file of settings.
+    """Have what a call of `observe` leaves out, or gives as None, taken from `agent_settings`.
 
-    The name of the run and the places are left to the functions below: for these the environment
-    goes before the file.
+    The name of the run and the places are left to the functions below.
 
     Args:
-        own: keywords that no file can say, for they take objects of the framework.
+        own: keywords that neither can say, for they take objects of the framework.
     """
 
     def configure(observe: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
@@ -216,11 +282,12 @@ def configured(
         def with_file(*arguments: Arguments.args, **options: Arguments.kwargs) -> Made:
             for stray in strays():
                 warnings.warn(stray, RankscopeWarning, stacklevel=2)
-            said = agent_settings()
+            said, variables = agent_settings(), said_by_variables()
             foreign = sorted(said.keys() - takes)
             if foreign:
+                whose = variables.get(foreign[0], (f"{settings_file()}, [agent]",))[0]
                 raise SettingError(
-                    f"{settings_file()}, [agent]: {', '.join(foreign)} cannot be said of "
+                    f"{whose}: {foreign[0]} cannot be said of "
                     f"{observe.__module__.rpartition('.')[0]}."
                 )
             for name, value in said.items():

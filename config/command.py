@@ -12,7 +12,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ..agent.settings import AgentSettings, faults_of_agent
+from ..agent.settings import (
+    OF_AGENTS,
+    AgentSettings,
+    faults_of_agent,
+    faults_of_strangers,
+    said_by_variables,
+)
 from ..settings import (
     CONFIGURED,
     TABLES,
@@ -22,19 +28,12 @@ from ..settings import (
     ours,
     read_toml,
     settings_file,
+    strangers,
 )
 from ..wire.address import parse_address
 from .options import check_options, parameters_of
-from .variables import strays, variable_of, wrong_values
+from .variables import variable_of, wrong_values
 
-OF_AGENTS = {
-    "RANKSCOPE_RUN": "run",
-    "RANKSCOPE_TO": "to",
-    "RANKSCOPE_RELAY": "to",
-    "RANKSCOPE_KEYS": "keys",
-    "RANKSCOPE_DIR": "directory",
-}
-"""What some of them say to agents; the later goes before the earlier."""
 GUARDED = {
     "collect": ("bind", "keys"),
     "relay": ("bind", "keys"),
@@ -90,9 +89,8 @@ def show() -> None:
     said = {
         name: (value, str(file)) for name, value in _table(whole, "agent").items() if name in takes
     }
-    for variable, name in OF_AGENTS.items():
-        if os.environ.get(variable):
-            said[name] = os.environ[variable], variable
+    for name, (variable, value) in said_by_variables().items():
+        said[name] = value, variable
     for name, (value, whose) in said.items():
         click.echo(f"agent.{name} = {json.dumps(value, default=str)}  # {whose}")
     for name in CONFIGURED:
@@ -222,8 +220,8 @@ def _faults_of(table: object, name: str, file: Path) -> list[str]:
 
 
 def _known_variables() -> tuple[list[str], list[str]]:
-    """Those that say options of commands; and how those begin whose command is not installed."""
-    known, unknown = list[str](), list[str]()
+    """Those that say options; and how those begin whose command is not installed."""
+    known, unknown = list(OF_AGENTS), list[str]()
     for name in CONFIGURED:
         try:
             command = _command(name)
@@ -238,10 +236,9 @@ def _faults_of_variables() -> list[str]:
     """Variables that begin as ours and are none; and what agents and commands cannot take."""
     known, unknown = _known_variables()
     names = [name for name in ours() if not name.startswith(tuple(unknown))]
-    faults = strays(names, known, _command("run"))
-    for variable, name in OF_AGENTS.items():
-        if os.environ.get(variable):
-            faults += faults_of_agent({name: os.environ[variable]}, variable)
+    faults = faults_of_strangers(strangers(names, known), known)
+    for name, (variable, value) in said_by_variables().items():
+        faults += faults_of_agent({name: value}, variable)
     for name in CONFIGURED:
         with suppress(click.ClickException):  # it is not installed
             faults += wrong_values(_command(name))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 
 import click
 
-from ..settings import OF_COMMANDS, VARIABLES, check_names, meant_by, ours, strangers
+from ..agent.settings import OF_AGENTS, faults_of_strangers
+from ..settings import OF_COMMANDS, ours, strangers
 from .options import parameters_of
 
 
@@ -43,37 +43,7 @@ def strays_of(command: click.Command) -> list[str]:
     """
     if "auto_envvar_prefix" in command.context_settings:
         own = [name for name in os.environ if name.startswith(prefix_of(command))]
-        return strays(own, [variable_of(command, one) for one in command.params])
-    return strays([name for name in ours() if not name.startswith(OF_COMMANDS)], (), command)
-
-
-def strays(
-    names: Collection[str], known: Collection[str], run: click.Command | None = None
-) -> list[str]:
-    """Faults of variables that are not among these and `VARIABLES`.
-
-    Args:
-        run: the command whose options somebody may take for variables, which they are not.
-    """
-    faults, others = list[str](), list[str]()
-    for name in strangers(names, known):
-        option = "" if run is None else _option_meant(name, run)
-        if option:
-            faults.append(
-                f"environment: there is no {name!r}; say it with `{option}` of `rankscope run`, or "
-                "in the table [agent] of a file of settings."
-            )
-        else:
-            others.append(name)
-    check_names(others, [*VARIABLES, *known], "environment", faults)
-    return faults
-
-
-def _option_meant(name: str, command: click.Command) -> str:
-    """The option of a command that a variable may mean; empty: none is near."""
-    options = {
-        str(one.name): one.opts[0]
-        for one in command.params
-        if isinstance(one, click.Option) and not (one.envvar or one.is_flag)
-    }
-    return options.get(meant_by(name, options), "")
+        known = [variable_of(command, one) for one in command.params]
+        return faults_of_strangers(strangers(own, known), known)
+    others = [name for name in ours() if not name.startswith(OF_COMMANDS)]
+    return faults_of_strangers(strangers(others, OF_AGENTS))

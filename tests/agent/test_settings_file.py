@@ -141,6 +141,57 @@ def test_what_a_script_says_goes_before_the_file(
     assert run_in(tmp_path, "by-argument").records()["step"].tolist()[:2] == [0, 2]
 
 
+def test_variables_say_what_the_file_does_not_and_the_script_goes_before_them(
+    tmp_path: Path, say: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(f'[agent]\nrun = "by-file"\ndirectory = "{tmp_path}"\nevery = 4\nkinds = "weight"')
+    for option, text in {
+        "EVERY": "2",
+        "KINDS": '["weight", "weight_gradient"]',
+        "SCHEDULES": '{weight_gradient = "linear(3)"}',
+        "SENTINEL": "0",
+        "TRAINING_ONLY": "True",
+        "BUDGET": "",
+    }.items():
+        monkeypatch.setenv(f"RANKSCOPE_AGENT_{option}", text)
+    train()
+    run = run_in(tmp_path, "by-file")
+    assert set(run.sites()["kind"]) == {"weight", "weight_gradient"}
+    assert run.records()["step"].tolist()[:3] == [0, 2, 3]
+    train(run="by-argument", every=1, kinds="weight")
+    assert run_in(tmp_path, "by-argument").records()["step"].tolist()[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("start", "option", "text", "said"),
+    [
+        (train, "EVERY", "often", "RANKSCOPE_AGENT_EVERY: every cannot be 'often': expected `int`"),
+        (train, "KINDS", "wieght", "RANKSCOPE_AGENT_KINDS: kinds is one of .*mean weight"),
+        (train, "SENTINEL", "maybe", "RANKSCOPE_AGENT_SENTINEL: sentinel cannot be 'maybe'"),
+        (train, "SCHEDULES", "{weight = 0}", "RANKSCOPE_AGENT_SCHEDULES: schedules cannot be"),
+        (train, "TAPS", "1\n2", "RANKSCOPE_AGENT_TAPS: taps cannot be said of rankscope.agent.tor"),
+        (
+            observe_jax,
+            "RING",
+            "3",
+            "RANKSCOPE_AGENT_RING: ring cannot be said of rankscope.agent.j",
+        ),
+    ],
+)
+def test_a_variable_that_says_what_an_agent_cannot_take_is_told(
+    start: Callable[[], object],
+    option: str,
+    text: str,
+    said: str,
+    say: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    say("[agent]\nrun = 'x'")
+    monkeypatch.setenv(f"RANKSCOPE_AGENT_{option}", text)
+    with pytest.raises(SettingError, match=said):
+        start()
+
+
 @pytest.mark.parametrize(
     ("start", "text", "said"),
     [
@@ -192,10 +243,9 @@ def test_a_script_as_it_is_takes_the_name_of_its_run_and_its_options_from_the_fi
     ("name", "told"),
     [
         ("RANKSCOPE_RELAI", r"no 'RANKSCOPE_RELAI'; did you mean RANKSCOPE_RELAY\?"),
-        (
-            "RANKSCOPE_EVERY",
-            r"no 'RANKSCOPE_EVERY'; say `every` in the call of observe, or in the ",
-        ),
+        ("RANKSCOPE_EVERY", r"no 'RANKSCOPE_EVERY'; did you mean RANKSCOPE_AGENT_EVERY\?"),
+        ("RANKSCOPE_AGENT_RUN", r"no 'RANKSCOPE_AGENT_RUN'; did you mean RANKSCOPE_AGENT_RING"),
+        ("RANKSCOPE_AGENT_LEARNING", r"no 'RANKSCOPE_AGENT_LEARNING'; did you mean RANKSCOPE_"),
     ],
 )
 def test_a_variable_that_says_nothing_is_told(

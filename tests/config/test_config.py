@@ -210,7 +210,7 @@ def test_without_a_file_the_variables_are_checked(
     every, maybe = result.output.splitlines()
     assert result.exit_code == 1
     assert every.startswith(
-        "environment: there is no 'RANKSCOPE_EVERY'; say it with `--every` of `rankscope run`, or"
+        "environment: there is no 'RANKSCOPE_EVERY'; did you mean RANKSCOPE_AGENT_EVERY"
     )
     assert maybe.startswith("RANKSCOPE_VIEW_OPEN: 'maybe' is not a valid boolean")
 
@@ -253,6 +253,8 @@ def test_a_variable_that_is_none_of_ours_is_told(
         ("RANKSCOPE_TO", "head:7600", "RANKSCOPE_TO: An address looks like"),
         ("RANKSCOPE_KEYS", "/nope", "RANKSCOPE_KEYS: keys cannot be '/nope': There is no key"),
         ("RANKSCOPE_RUN", "a/b", "RANKSCOPE_RUN: A run's name is letters"),
+        ("RANKSCOPE_AGENT_EVERY", "0", "RANKSCOPE_AGENT_EVERY: every cannot be 0"),
+        ("RANKSCOPE_AGENT_EVRY", "1", "no 'RANKSCOPE_AGENT_EVRY'; did you mean RANKSCOPE_AGENT_E"),
     ],
 )
 def test_a_variable_that_says_what_cannot_be_is_told(
