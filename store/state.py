@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
+
+from msgspec import to_builtins
 
 from .layout import ARRAYS, LOGS, RANK_FRAMES
 from .record import Alert, ExactCountInfo, QuantityInfo, RankInfo, Record, SiteInfo
@@ -82,7 +84,7 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json`."""
-        return asdict(self) | {"rank_blocks": list(self.rank_blocks), "stale": list(self.stale)}
+        return to_builtins(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -153,18 +155,7 @@ class Meta:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json`."""
-        return {
-            "sites": [asdict(site) for site in self.sites],
-            "former": {
-                str(place): [asdict(site) for site in sites] for place, sites in self.former.items()
-            },
-            "attempts": [asdict(attempt) for attempt in self.attempts],
-            "exact_counts": [asdict(one) for one in self.exact_counts],
-            "quantities": [asdict(one) for one in self.quantities],
-            "training": list(self.training),
-            "health": list(self.health),
-            "groups": list(self.groups),
-        }
+        return to_builtins(self, str_keys=True)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
