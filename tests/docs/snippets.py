@@ -8,12 +8,12 @@ import builtins
 from .pages import Block
 
 RUN_ELSEWHERE = {
+    "docs/how-to/ipu.md",  # by tests/agent/poptorch/test_page.py
     "docs/integrations.md",  # by tests/agent/test_libraries.py
     "docs/toolkit.md",  # by tests/agent/test_toolkit_page.py
 }
 NOT_RUN = {
     "docs/logframe.md",  # it asks for a log that tandv has written: tests/logframe has such
-    "docs/poptorch.md",  # PopTorch comes with the Poplar SDK alone
 }
 OBSERVES = "observe(", "update("
 """What snippets call that want something which is trained."""

@@ -37,7 +37,7 @@ class _Graph:
             for group in optimizer.param_groups
         ]
         base = next(one for one in type(optimizer).__mro__ if one.__module__.startswith("torch."))
-        self.optimizer = base(groups, **optimizer.defaults)
+        self.optimizer = base(groups)  # which have all their settings
         self.traced: Values = {}
         self.structure: TreeSpec | None = None
         for name, module in self.model.named_modules():
