@@ -97,7 +97,10 @@ class ModuleHooks:
         self._placements = placements if placements.is_needed else None
         self._calls: dict[tuple[tuple[str, ...], bool], int] = {}
         self._trains = True
-        """Whether the forward of the root that runs, if one does, is one of training."""
+        """Whether the last forward of the root that began is one of training.
+
+        What a loss calls after one that only tries a stage out belongs to that.
+        """
         self._unended: dict[torch.nn.Module, int] = {}
         """By root the step in which a forward of it began that has not ended."""
         self._tokens: list[torch.Tensor] = []
@@ -184,8 +187,16 @@ class ModuleHooks:
         elif self._recorder.wants("tap", name):
             self._measure_called("tap", name, tensor, str(mode), gradient=True)
 
+    def end_compiled_forward(self) -> None:
+        """Take what modules return from now on for another one, whose beginning nobody tells."""
+        self.forget_calls()
+        if self.recording():
+            self.weights_are_used()
+        self._trains = True
+
     def begin_forward(self) -> None:
         """Take what modules return from now on for another forward of the root."""
+        self._trains = not _is_tried_out()
         if self.recording() and not recomputing():
             self._calls.clear()
             self.weights_are_used()
@@ -258,7 +269,7 @@ class ModuleHooks:
     def _root_begins(self, root: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._trains = not _is_tried_out()
+        self.begin_forward()
         step = self._recorder.peek()
         if step is not None and self.recording() and not recomputing():
             if self._unended.get(root) == step.step:
@@ -267,11 +278,9 @@ class ModuleHooks:
                     "what was seen of both"
                 )
             self._unended[root] = step.step
-        self.begin_forward()
 
     def _root_ends(self, root: torch.nn.Module, _: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._trains = True
             self._unended.pop(root, None)
         else:
             for slot, tensor in tensors_in(output):
@@ -389,9 +398,7 @@ class _CompiledRoot(_CompiledModule):
         if kind == "tap":
             return super().arrives(kind, slot, mode, tensor)
         if not recomputing():
-            self._hooks.forget_calls()
-            if self._hooks.recording():
-                self._hooks.weights_are_used()
+            self._hooks.end_compiled_forward()
         return compiled.NOT_RECORDED
 
     def _site(self, kind: str, slot: str) -> tuple[str, str, str] | None:

@@ -62,6 +62,13 @@ def test_each_stage_has_names_of_its_own(run: Run) -> None:
         assert ranks == [rank * 2 // len(ranks) == at for rank in range(len(ranks))]
 
 
+def test_micro_batches_alone_are_counted(run: Run) -> None:
+    """In the first step pipelining runs each stage once more, for the sizes of what it returns."""
+    counts = run.scalar("count", kind="activation").isel(step=slice(3))
+    assert counts.notnull().all()
+    assert (counts == counts.isel(step=-1)).all()
+
+
 def test_nothing_is_found_wrong(run: Run) -> None:
     assert run.alerts()["text"].tolist() == []
     # On a busy machine a stage may wait for another so long that it is told.
