@@ -120,8 +120,28 @@ class Finder:
                 self._guarded(self._has_made, optimizer)
 
         setattr(Optimizer, "__init__", made)  # noqa: B010  # its parameters have other names
+        self._watch_compiling()
         warnings.filterwarnings("ignore", GLOBAL_HOOKS, UserWarning)
         self._begin_look()
+
+    def _watch_compiling(self) -> None:
+        """See the calls of modules that compile themselves, with all hooks: `module.compile()`."""
+        compile_itself = nn.Module.compile
+
+        @wraps(compile_itself)
+        def compiled(module: nn.Module, *arguments: Any, **keywords: Any) -> None:
+            compile_itself(module, *arguments, **keywords)
+            call: Callable[..., Any] = module._compiled_call_impl  # pyright: ignore[reportPrivateUsage, reportAssignmentType]
+
+            @wraps(call)
+            def called(*arguments: Any, **keywords: Any) -> Any:
+                if self._look is not None:
+                    self._called(module, arguments)
+                return call(*arguments, **keywords)
+
+            module._compiled_call_impl = called  # pyright: ignore[reportPrivateUsage]
+
+        setattr(nn.Module, "compile", compiled)  # noqa: B010  # as above
 
     def _begin_look(self) -> None:
         if self._look is None:

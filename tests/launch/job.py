@@ -45,6 +45,12 @@ def compiled() -> None:
     train(torch.compile(small(), backend="aot_eager", fullgraph=True))  # pyright: ignore[reportArgumentType]
 
 
+def compiles_itself() -> None:
+    model = small()
+    model.compile(backend="aot_eager", fullgraph=True)
+    train(model)
+
+
 def after_a_look() -> None:
     """A library has looked whether torch is there, before it was imported: see the top."""
     train(small())

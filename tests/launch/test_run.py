@@ -71,7 +71,7 @@ def run_of(folder: Path, name: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", ["plain", "compiled", "after_a_look"])
+@pytest.mark.parametrize("name", ["plain", "compiled", "compiles_itself", "after_a_look"])
 def test_all_that_is_trained_is_seen_from_the_first_step_on(tmp_path: Path, name: str) -> None:
     said = ran(tmp_path, name)
     run = run_of(tmp_path, name)
