@@ -234,21 +234,20 @@ def agent_settings(file: Path | None = None) -> dict[str, Any]:
 def strays() -> list[str]:
     """What variables that are set were probably to say, and do not; others may be the user's."""
     names = [name for name in ours() if not name.startswith(OF_COMMANDS)]
-    found = strangers(names, OF_AGENTS)
     return faults_of_strangers(
-        [name for name in found if variable_meant(name) or name.startswith(OF_OPTIONS)]
+        [name for name in names if name.startswith(OF_OPTIONS) or _variable_meant(name)]
     )
 
 
 def faults_of_strangers(names: Collection[str], known: Collection[str] = ()) -> list[str]:
-    """A fault for each variable that is none, with what could be.
+    """A fault for each of these variables, which are set, that says nothing, with what could be.
 
     Args:
         known: others that there are, beside `VARIABLES` and those of agents.
     """
     faults = list[str]()
-    for name in names:
-        meant = variable_meant(name, known)
+    for name in strangers(names, [*OF_AGENTS, *known]):
+        meant = _variable_meant(name, known)
         if meant:
             faults.append(f"environment: there is no {name!r}; did you mean {meant}?")
         else:
@@ -256,12 +255,13 @@ def faults_of_strangers(names: Collection[str], known: Collection[str] = ()) -> 
     return faults
 
 
-def variable_meant(name: str, known: Collection[str] = ()) -> str:
+def _variable_meant(name: str, known: Collection[str] = ()) -> str:
     """Which variable one probably means that is none; empty: none is near."""
-    variables = (*VARIABLES, *OF_AGENTS, *known)
-    near = {one.removeprefix(BEGINS).lower(): one for one in variables}
-    near |= {option: one for one, option in OF_AGENTS.items() if option not in near}
-    return near.get(meant_by(name, near), "")
+    meant = {one.removeprefix(BEGINS).lower(): one for one in (*VARIABLES, *OF_AGENTS, *known)}
+    for variable, option in OF_AGENTS.items():
+        meant.setdefault(option, variable)
+        meant.setdefault(f"agent_{option}", variable)
+    return meant.get(meant_by(name, meant), "")
 
 
 def configured(
@@ -282,14 +282,10 @@ def configured(
         def with_file(*arguments: Arguments.args, **options: Arguments.kwargs) -> Made:
             for stray in strays():
                 warnings.warn(stray, RankscopeWarning, stacklevel=2)
-            said, variables = agent_settings(), said_by_variables()
+            said = agent_settings()
             foreign = sorted(said.keys() - takes)
             if foreign:
-                whose = variables.get(foreign[0], (f"{settings_file()}, [agent]",))[0]
-                raise SettingError(
-                    f"{whose}: {foreign[0]} cannot be said of "
-                    f"{observe.__module__.rpartition('.')[0]}."
-                )
+                raise SettingError(_faults_of_foreign(foreign, observe.__module__))
             for name, value in said.items():
                 if name not in PLACES and options.get(name) is None:
                     options[name] = value
@@ -298,6 +294,17 @@ def configured(
         return with_file
 
     return configure
+
+
+def _faults_of_foreign(options: list[str], module: str) -> str:
+    """What was said of options that an agent does not have, each with who said it."""
+    variables, agent = said_by_variables(), module.rpartition(".")[0]
+    whose = [
+        variables[one][0] if one in variables else f"{settings_file()}, [agent]" for one in options
+    ]
+    return "\n".join(
+        f"{who}: {one} cannot be said of {agent}." for who, one in zip(whose, options, strict=True)
+    )
 
 
 def run_name(run: str | None) -> str:

@@ -28,7 +28,6 @@ from ..settings import (
     ours,
     read_toml,
     settings_file,
-    strangers,
 )
 from ..wire.address import parse_address
 from .options import check_options, parameters_of
@@ -236,7 +235,7 @@ def _faults_of_variables() -> list[str]:
     """Variables that begin as ours and are none; and what agents and commands cannot take."""
     known, unknown = _known_variables()
     names = [name for name in ours() if not name.startswith(tuple(unknown))]
-    faults = faults_of_strangers(strangers(names, known), known)
+    faults = faults_of_strangers(names, known)
     for name, (variable, value) in said_by_variables().items():
         faults += faults_of_agent({name: value}, variable)
     for name in CONFIGURED:

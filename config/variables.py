@@ -6,8 +6,8 @@ import os
 
 import click
 
-from ..agent.settings import OF_AGENTS, faults_of_strangers
-from ..settings import OF_COMMANDS, ours, strangers
+from ..agent.settings import faults_of_strangers
+from ..settings import OF_COMMANDS, ours
 from .options import parameters_of
 
 
@@ -44,6 +44,5 @@ def strays_of(command: click.Command) -> list[str]:
     if "auto_envvar_prefix" in command.context_settings:
         own = [name for name in os.environ if name.startswith(prefix_of(command))]
         known = [variable_of(command, one) for one in command.params]
-        return faults_of_strangers(strangers(own, known), known)
-    others = [name for name in ours() if not name.startswith(OF_COMMANDS)]
-    return faults_of_strangers(strangers(others, OF_AGENTS))
+        return faults_of_strangers(own, known)
+    return faults_of_strangers([name for name in ours() if not name.startswith(OF_COMMANDS)])

@@ -197,6 +197,7 @@ def test_a_variable_that_says_what_an_agent_cannot_take_is_told(
     [
         (train, "axes = {data = 'dp'}", "axes cannot be said of rankscope.agent.torch"),
         (observe_jax, "ring = 3", "ring cannot be said of rankscope.agent.jax"),
+        (observe_jax, "budget = 0.5\nring = 3", "(?s)budget cannot be.*ring cannot be said"),
         (observe_jax, "mesh = {dp = 2}", "mesh cannot be said of rankscope.agent.jax"),
         (train, "evry = 3", r"\[agent\]: there is no 'evry'; did you mean every"),
     ],
@@ -244,7 +245,7 @@ def test_a_script_as_it_is_takes_the_name_of_its_run_and_its_options_from_the_fi
     [
         ("RANKSCOPE_RELAI", r"no 'RANKSCOPE_RELAI'; did you mean RANKSCOPE_RELAY\?"),
         ("RANKSCOPE_EVERY", r"no 'RANKSCOPE_EVERY'; did you mean RANKSCOPE_AGENT_EVERY\?"),
-        ("RANKSCOPE_AGENT_RUN", r"no 'RANKSCOPE_AGENT_RUN'; did you mean RANKSCOPE_AGENT_RING"),
+        ("RANKSCOPE_AGENT_RUN", r"no 'RANKSCOPE_AGENT_RUN'; did you mean RANKSCOPE_RUN\?"),
         ("RANKSCOPE_AGENT_LEARNING", r"no 'RANKSCOPE_AGENT_LEARNING'; did you mean RANKSCOPE_"),
     ],
 )

@@ -22,6 +22,8 @@ import yaml
 
 from rankscope.__main__ import cli
 
+from ..required import do_without
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
@@ -35,10 +37,7 @@ def program(name: str) -> str:
     """Where it is; without it the test skips, or fails if it is required."""
     found = shutil.which(name, path=os.pathsep.join([str(BIN), os.environ["PATH"]]))
     if found is None:
-        reason = f"{name} was not found"
-        if os.environ.get("RANKSCOPE_REQUIRE_DEPLOY_TOOLS") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        do_without(f"{name} was not found", "RANKSCOPE_REQUIRE_DEPLOY_TOOLS")
     return found
 
 

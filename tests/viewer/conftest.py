@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import warnings
 from collections import Counter
@@ -35,6 +34,8 @@ from rankscope.store import (
     SiteInfo,
 )
 from rankscope.wire import Frame, Site, make_schema, open_frame, pack_frame
+
+from ..required import do_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -320,9 +321,7 @@ def browser() -> Iterator[Browser]:
     found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if found is None:
         reason = "no chromium was found; install it with: apt-get install chromium"
-        if os.environ.get("RANKSCOPE_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        do_without(reason, "RANKSCOPE_REQUIRE_BROWSER")
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
