@@ -268,6 +268,7 @@ def folds_of_ranks() -> None:
         model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1 + fold))
         for _ in range(2):
             steps_of(model, [torch.optim.AdamW(model.parameters())], steps=3)
+    del model  # else its reducer may be the last to hold the group, and hang: pytorch#56297
     dist.barrier()
     dist.destroy_process_group()
 
