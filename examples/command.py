@@ -65,6 +65,7 @@ INTERRUPTED = 130
 )
 @click.option(
     "--directory",
+    envvar="RANKSCOPE_DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("rankscope-runs"),
     show_default=True,

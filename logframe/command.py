@@ -15,7 +15,13 @@ from .schema import Exponents
 
 @click.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--store", default="rankscope-runs", show_default=True, help="A folder or a URL.")
+@click.option(
+    "--store",
+    envvar="RANKSCOPE_DIR",
+    default="rankscope-runs",
+    show_default=True,
+    help="A folder or a URL.",
+)
 @click.option("--run", help="Name of the run; by default that of the file.")
 @click.option("--trust-pickle", is_flag=True, help="Read a pickle: you trust whoever wrote it.")
 @click.option(

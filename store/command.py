@@ -29,10 +29,13 @@ MOST_PARTED = 12
 
 
 @click.command()
-@click.argument("directory", default="rankscope-runs")
+@click.argument("directory", envvar="RANKSCOPE_DIR", default="rankscope-runs")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of a table.")
 def runs(directory: str, as_json: bool) -> None:
-    """List the runs in DIRECTORY, a folder or a URL (s3, gs, az), the latest first."""
+    """List the runs in DIRECTORY, a folder or a URL (s3, gs, az), the latest first.
+
+    Without one it is RANKSCOPE_DIR, else ./rankscope-runs.
+    """
     found = list_runs(directory)
     if as_json:
         click.echo(

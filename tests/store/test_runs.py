@@ -66,6 +66,17 @@ def test_the_command_prints_json(writer: RunWriter, record: Make, tmp_path: Path
     assert (run["name"], run["records"], run["path"]) == ("gpt", 1, str(writer.path))
 
 
+def test_the_variable_says_which_folder(writer: RunWriter, record: Make, tmp_path: Path) -> None:
+    writer.commit([record(0)], streams={})
+    says = {"RANKSCOPE_DIR": str(tmp_path)}
+
+    assert "gpt" in CliRunner().invoke(cli, ["runs"], env=says).output
+    out = str(tmp_path / "log.parquet")
+    CliRunner().invoke(cli, ["export", str(writer.path), "--logframe", out])
+    CliRunner().invoke(cli, ["import", out], env=says)
+    assert [run.name for run in list_runs(tmp_path)] == ["log", "gpt"]
+
+
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["runs", str(tmp_path)])
 
