@@ -245,6 +245,18 @@ def in_phases() -> None:
         steps_of(model, [optimizer], steps=4)
 
 
+def in_turns() -> None:
+    """A GAN: each network is frozen while the other is trained, the first in every third step."""
+    model = small()
+    networks = [(model[0], torch.optim.SGD(model[0].parameters(), lr=0.1))]
+    networks.append((model[2], torch.optim.SGD(model[2].parameters(), lr=0.1)))
+    for step in range(8):
+        for network, optimizer in networks[int(step % 3 > 0) :]:
+            model.requires_grad_(False)
+            network.requires_grad_(True)
+            steps_of(model, [optimizer], steps=1)
+
+
 def folds() -> None:
     """Models that are trained one after another, with a scheduler each, and then dropped."""
     first = None

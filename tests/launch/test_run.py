@@ -162,6 +162,20 @@ def test_an_optimizer_that_comes_to_another_ends_steps_with_it(
     assert ((seen[:, 0] > 0) & (seen[:, 1] > 0)).nonzero()[0].tolist() == both
 
 
+def test_networks_that_are_frozen_in_turns_make_one_step(tmp_path: Path) -> None:
+    ran(tmp_path, "in_turns")
+    run = run_of(tmp_path, "in_turns")
+    records = run.records()
+    assert records["step"].tolist() == [*range(9)]
+    assert records["partial"].tolist() == [False] * 9
+    sites = ["activation:0", "weight_gradient:0.weight", "weight_gradient:2.weight"]
+    output, first, second = run.scalar("count", sites=sites).values[:8].T
+    trains_both = [step % 3 == 0 for step in range(8)]
+    assert output.tolist() == [(1 + both) * 16 * 8 for both in trains_both]
+    assert (first > 0).tolist() == trains_both
+    assert (second > 0).all()
+
+
 def test_an_optimizer_that_was_replaced_and_updates_again_ends_steps_again(tmp_path: Path) -> None:
     ran(tmp_path, "come_back")
     run = run_of(tmp_path, "come_back")
