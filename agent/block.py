@@ -186,6 +186,7 @@ class Block(ABC):
 
     def _end_updated(self) -> None:
         """Close the step that is open if its update was made, and another one was waited for."""
+        return  # as where there is one optimizer
 
     def _check_entered(self, what: str) -> None:
         """Refuse what can be asked for inside the block, or after it.
