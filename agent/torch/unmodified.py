@@ -78,6 +78,8 @@ class Training:
         """Whether a step has ended since the scaler was updated."""
         self._left_out = 0
         """Steps without an update, since the last one."""
+        self._scaled = WeakSet[torch.optim.Optimizer]()
+        """Those that the scaler was given since it was updated; their updates may be left out."""
         self._is_over = False
         self.steps = 0
         """Those that have ended."""
@@ -120,6 +122,7 @@ class Training:
         for one in optimizers:
             training._listen(one)
         if scaler is not None:
+            _call_after(scaler, "step", training._is_scaled)
             _call_after(scaler, "update", training._has_scaled)
         scope.begin_forward()
         return training
@@ -240,11 +243,23 @@ class Training:
             handle.remove()
         self._asking = []
 
-    def _has_scaled(self) -> None:
+    def _is_scaled(self, optimizer: object, *_: Any, **__: Any) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            self._scaled.add(optimizer)
+
+    def _has_scaled(self, *_: Any, **__: Any) -> None:
+        if not self._has_ended:
+            self._updated.update(one for one in self._scaled if one in self._optimizers)
+        self._scaled.clear()
         # Where that goes on for long the scaler is another model's by now.
         is_left_out = not self._has_ended and self._left_out < SKIPS
         if not self._is_over and (self._updated or is_left_out):
-            self._end_step()
+            awaited = self._awaited()
+            # A scaler may be updated after each update of a GAN, as by Lightning.
+            if self._updated and awaited and all(map(_is_frozen, awaited)):
+                self._ask_at_next_forward()
+            else:
+                self._end_step()
         self._has_ended = False
 
     def _end_step(self) -> None:
@@ -280,14 +295,14 @@ def _held_by(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(one) for group in optimizer.param_groups for one in group["params"]}
 
 
-def _call_after(owner: object, name: str, call: Callable[[], None]) -> None:
-    """Have `call` called after each call of a method of one object."""
+def _call_after(owner: object, name: str, call: Callable[..., None]) -> None:
+    """Have `call` called after each call of a method of one object, with its arguments."""
     method = getattr(owner, name)
 
     @wraps(method)
     def both(*arguments: Any, **keywords: Any) -> Any:
         result = method(*arguments, **keywords)
-        call()
+        call(*arguments, **keywords)
         return result
 
     setattr(owner, name, both)

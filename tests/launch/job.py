@@ -257,6 +257,21 @@ def in_turns() -> None:
             steps_of(model, [optimizer], steps=1)
 
 
+def scaled_in_turns() -> None:
+    """As by Lightning: a scaler is updated after each network's update; the first is left out."""
+    model = small()
+    networks = [(one, torch.optim.SGD(one.parameters(), lr=0.1)) for one in (model[0], model[2])]
+    scaler = torch.amp.GradScaler("cpu", 2.0**127)
+    for _ in range(3):
+        for network, optimizer in networks:
+            model.requires_grad_(False)
+            network.requires_grad_(True)
+            scaler.scale(model(torch.ones(16, 4)).sum() * 8).backward()
+            scaler.step(optimizer)
+            scaler.update(1.0)
+            optimizer.zero_grad()
+
+
 def folds() -> None:
     """Models that are trained one after another, with a scheduler each, and then dropped."""
     first = None

@@ -176,6 +176,14 @@ def test_networks_that_are_frozen_in_turns_make_one_step(tmp_path: Path) -> None
     assert (second > 0).all()
 
 
+def test_a_scaler_that_each_of_these_networks_updates_ends_no_step(tmp_path: Path) -> None:
+    ran(tmp_path, "scaled_in_turns")
+    run = run_of(tmp_path, "scaled_in_turns")
+    assert run.records()["step"].tolist() == [*range(4)]
+    outputs = run.scalar("count", sites="activation:0").values[:3, 0]
+    assert outputs.tolist() == [2 * 16 * 8] * 3
+
+
 def test_an_optimizer_that_was_replaced_and_updates_again_ends_steps_again(tmp_path: Path) -> None:
     ran(tmp_path, "come_back")
     run = run_of(tmp_path, "come_back")
