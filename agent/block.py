@@ -319,8 +319,10 @@ class Block(ABC):
 
 
 def _error_of_process() -> BaseException | None:
-    """At exit: what ends the process, if an error does."""
-    return getattr(sys, "last_value", None)
+    """At exit: what ends the process, if an error does; in a child it may be on its way."""
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    # torch.multiprocessing tells its parent of an error, and leaves so.
+    return error.__context__ if isinstance(error, SystemExit) else error
 
 
 def _words_of(error: BaseException | None) -> str:

@@ -89,6 +89,24 @@ def raises() -> None:
     raise ValueError("out of data")
 
 
+def in_child() -> None:
+    """As Lightning's `ddp_fork` and `mp.spawn` start ranks."""
+    torch.multiprocessing.start_processes(_train_in_child, nprocs=1, start_method="fork")
+
+
+def _train_in_child(_: int) -> None:
+    train(small())
+
+
+def fails_in_child() -> None:
+    torch.multiprocessing.start_processes(_fail_in_child, nprocs=1, start_method="fork")
+
+
+def _fail_in_child(_: int) -> None:
+    train(small())
+    raise ValueError("out of data")
+
+
 def killed() -> None:
     train(small())
     os.kill(os.getpid(), signal.SIGKILL)

@@ -327,6 +327,22 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
     assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "ending"),
+    [
+        ("in_child", 0, "finished"),
+        ("fails_in_child", 1, "ended early in step 3: ValueError: out of data"),
+    ],
+)
+def test_a_process_that_multiprocessing_has_forked_ends_its_run(
+    tmp_path: Path, name: str, code: int, ending: str
+) -> None:
+    ran(tmp_path, name, code=code)
+    run = run_of(tmp_path, name)
+    assert run.ending.text == ending
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTERM", "SIGHUP"])
 def test_a_signal_goes_to_the_command(tmp_path: Path, name: str) -> None:
     script = f"""if True:
