@@ -135,6 +135,7 @@ class Block(ABC):
     def leave_behind(self) -> None:
         """Leave the block, and let a thread wait for all to be stored: the process goes on."""
         if self._state == "open":
+            self._end_updated()
             self._let_go("", CLOSE_S)
             Thread(target=self._wait, name="rankscope-leaves").start()
 
@@ -148,6 +149,8 @@ class Block(ABC):
         """The interpreter ends, and the block was not left; threads may still train."""
         error = _error_of_process()
         if self.ends_with_process:
+            if error is None:
+                self._end_updated()
             self._let_go(self._how_it_ended(error), CLOSE_S)
         else:
             words = f"{PROCESS_ENDED}{self._step}, in the middle of the block{_words_of(error)}"
@@ -180,6 +183,10 @@ class Block(ABC):
                 self._step += 1
                 self._begin()
         self._callbacks.tell(self._report)
+
+    def _end_updated(self) -> None:
+        """Close the step that is open if its update was made, and another one was waited for."""
+        return  # as where there is one optimizer
 
     def _check_entered(self, what: str) -> None:
         """Refuse what can be asked for inside the block, or after it.
@@ -312,8 +319,10 @@ class Block(ABC):
 
 
 def _error_of_process() -> BaseException | None:
-    """At exit: what ends the process, if an error does."""
-    return getattr(sys, "last_value", None)
+    """At exit: what ends the process, if an error does; in a child it may be on its way."""
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    # torch.multiprocessing tells its parent of an error, and leaves so.
+    return error.__context__ if isinstance(error, SystemExit) else error
 
 
 def _words_of(error: BaseException | None) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+FIRST = 100
+"""Among what multiprocessing has a child do at its end; its own is at 15 and less."""
 
 
 class Leavable(Protocol):
@@ -27,12 +31,15 @@ class OpenBlocks(Generic[B]):
     """The blocks of one framework, the innermost last.
 
     In a forked child all are silenced: the agent's thread and the socket are not there. When the
-    interpreter ends, those that were not left are; threads may still train then.
+    interpreter ends, those that were not left are; threads may still train then. A forked child of
+    multiprocessing ends without what is registered for that, and has a registry of its own.
     """
 
     def __init__(self) -> None:
         self._open: list[B] = []
         self._all: weakref.WeakSet[B] = weakref.WeakSet()
+        self._child = 0
+        """The process that is such a child, and was told what to do at its end."""
         os.register_at_fork(after_in_child=self._silence)
         atexit.register(self._leave)
 
@@ -48,6 +55,9 @@ class OpenBlocks(Generic[B]):
         """A block was entered."""
         self._open.append(block)
         self._all.add(block)
+        processes: Any = sys.modules.get("multiprocessing.process")  # it is there in a child
+        if processes is not None and processes.parent_process() is not None:
+            self._leave_at_end_of_child()
 
     def closed(self, block: B) -> None:
         """It is left."""
@@ -62,6 +72,13 @@ class OpenBlocks(Generic[B]):
         for block in self._open[::-1]:
             if not block.ends_with_process:
                 block.__exit__(None, None, None)
+
+    def _leave_at_end_of_child(self) -> None:
+        from multiprocessing.util import Finalize
+
+        if self._child != os.getpid():
+            self._child = os.getpid()
+            Finalize(None, self._leave, exitpriority=FIRST)
 
     def _silence(self) -> None:
         for block in list(self._all):

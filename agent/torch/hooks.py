@@ -52,6 +52,20 @@ def _is_tried_out() -> bool:
     return frame is not None
 
 
+def _is_called_within(root: torch.nn.Module) -> bool:
+    """Whether the forward of a root that begins is called by another one of it, which runs on.
+
+    Lightning has `DistributedDataParallel` call `training_step` as the forward, and that calls it.
+    """
+    # torch has no public way to ask; a forward that was left by an error is not on the stack.
+    call = torch.nn.Module._call_impl.__code__  # pyright: ignore[reportPrivateUsage]
+    calls, frame = 0, inspect.currentframe()
+    while frame is not None:
+        calls += frame.f_code is call and frame.f_locals.get("self") is root
+        frame = frame.f_back
+    return calls > 1
+
+
 class Hook:
     """A hook on a user's module: in a copy of the module it does nothing, nor in a file of it.
 
@@ -272,7 +286,7 @@ class ModuleHooks:
         self.begin_forward()
         step = self._recorder.peek()
         if step is not None and self.recording() and not recomputing():
-            if self._unended.get(root) == step.step:
+            if self._unended.get(root) == step.step and not _is_called_within(root):
                 self._recorder.report(
                     f"A forward in step {step.step} did not end, and another began: the step holds "
                     "what was seen of both"

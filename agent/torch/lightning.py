@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +34,7 @@ class RankscopeCallback(LoopCallback, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The model is wrapped, restored, and has run in nothing but the sanity check."""
         self._updates = trainer.global_step
-        self._numbers: dict[str, torch.Tensor] = {}
+        self._losses: list[torch.Tensor] = []
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._begin(pl_module, trainer.optimizers, start=trainer.global_step, scaler=scaler)
 
@@ -58,13 +58,14 @@ class RankscopeCallback(LoopCallback, Callback):
         """An optimizer has updated, or a batch's gradients were added to those before."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
         if isinstance(loss, torch.Tensor):
-            # Automatic optimization has divided it by the number of batches in a step.
-            is_part = pl_module.automatic_optimization and "loss" in self._numbers
-            self._numbers = {"loss": self._numbers["loss"] + loss if is_part else loss}
+            if not pl_module.automatic_optimization:
+                self._losses.clear()
+            self._losses.append(loss)
         if trainer.global_step != self._updates:
-            numbers, self._numbers = self._numbers, {}
+            losses, self._losses = self._losses, []
             self._updates = trainer.global_step
-            self._step(numbers)
+            divisor = trainer.accumulate_grad_batches
+            self._step({"loss": _mean_of(losses, divisor)} if losses else {})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The fit has ended well."""
@@ -75,3 +76,12 @@ class RankscopeCallback(LoopCallback, Callback):
     ) -> None:
         """The fit has not."""
         self._end(exception)
+
+
+def _mean_of(losses: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:
+    """The mean of a step's batches, of losses that automatic optimization has divided by `divisor`.
+
+    The last step of an epoch may have fewer batches.
+    """
+    total = torch.stack(list(losses)).sum() if len(losses) > 1 else losses[0]
+    return total if len(losses) == divisor else total * (divisor / len(losses))

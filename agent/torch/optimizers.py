@@ -82,6 +82,8 @@ class ParameterHooks:
         """Of the groups of each, as of its last update in this step."""
         self.updates = 0
         """How many there were."""
+        self.has_updated = False
+        """Whether there was one in the open step."""
         self._handles = WeakKeyDictionary[torch.optim.Optimizer, list[Any]]()
 
     def attach(self) -> None:
@@ -131,6 +133,7 @@ class ParameterHooks:
         """Forget the step before, whose end may have been interrupted."""
         self._noted.clear()
         self._updates.forget()
+        self.has_updated = False
 
     def training(self) -> dict[str, float | torch.Tensor]:
         """What optimizers say of the step that ends.
@@ -159,6 +162,7 @@ class ParameterHooks:
     ) -> None:
         self._ledger.update()
         self.updates += 1
+        self.has_updated = True
         with self._recorder.stopwatch:
             try:
                 self._rates[optimizer] = _rates_of(optimizer)

@@ -425,6 +425,10 @@ class Scope(Block):
             step.unmatched = unmatched
             self._delivery.send(step, {**told, **training}, taken)
 
+    def _end_updated(self) -> None:
+        if self._parameter_hooks.has_updated:  # and another optimizer was waited for
+            self.step()
+
     def _quantities_begin(self) -> bool:
         timetable = self._timetable
         try:

@@ -187,7 +187,7 @@ def check_model(model: torch.nn.Module, start: int) -> None:
         )
     if start < 0:
         raise SettingError(f"`start` must not be negative, got {start}.")
-    if hasattr(model, "_orig_mod") or any(map(_is_compiled, model.modules())):
+    if is_compiled(model):
         warnings.warn(
             "The model is compiled already, and what has run compiled is not seen: "
             "call observe() before torch.compile().",
@@ -196,9 +196,12 @@ def check_model(model: torch.nn.Module, start: int) -> None:
         )
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
-    """Whether `module.compile()` was called; torch has no public way to ask."""
-    return getattr(module, "_compiled_call_impl", None) is not None
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether it was compiled, or a part of it; torch has no public way to ask."""
+    return any(
+        hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None
+        for one in model.modules()
+    )
 
 
 def is_part_of_pipeline(

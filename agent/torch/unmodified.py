@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -13,10 +13,14 @@ from torch.amp.grad_scaler import GradScaler
 
 from ..selection import RankscopeWarning
 from ..settings import run_name
+from .hooks import Hook
 from .observing import observe
 from .replaceable import ReplaceableOptimizers
 from .scope import Scope
-from .settings import as_list
+from .settings import as_list, is_compiled
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 PATIENCE = 8
 """Steps for which an optimizer that does not update is waited for."""
@@ -28,14 +32,17 @@ class Training:
     """One model under observation, from the first forward that trains it until nothing can.
 
     A step ends after the update. Of several optimizers it ends when each has updated, or before
-    one does for the second time; one whose parameters are frozen, or that has long not updated, is
-    not waited for. Where a GradScaler leaves the update out, it ends with `GradScaler.update()`.
+    one does for the second time; one whose parameters stay frozen, or that has long not updated, is
+    not waited for. Whether they do is known when the next forward begins: in a GAN each network may
+    be frozen while the other is trained. Where a GradScaler leaves the update out, it ends with
+    `GradScaler.update()`.
 
     Args:
         scope: that of the model.
         optimizers: those that update it.
         observed: the same without what a library wraps around them, which the scope was given.
         scaler: the job's, if it has one.
+        asks: whether forwards may be asked what is frozen; what is compiled might be once more.
     """
 
     def __init__(
@@ -44,6 +51,8 @@ class Training:
         optimizers: Sequence[torch.optim.Optimizer],
         observed: ReplaceableOptimizers,
         scaler: GradScaler | None,
+        *,
+        asks: bool,
     ) -> None:
         self._scope, self._observed = scope, observed
         self.scaler = scaler
@@ -56,6 +65,11 @@ class Training:
         """Those that have updated in the step that is open."""
         self._idle = WeakKeyDictionary[torch.optim.Optimizer, int]()
         """For how many steps each has not updated."""
+        self._frozen = WeakSet[torch.optim.Optimizer]()
+        """Those whose parameters were frozen in the forward after the others' update."""
+        self._asks = asks
+        self._asking: list[RemovableHandle] = []
+        """Hooks that tell of the next forward, while it is to be asked which are frozen."""
         self._joined = WeakSet[torch.optim.Optimizer]()
         """Those that were added in the step that is open."""
         self._replaced = WeakSet[torch.optim.Optimizer]()
@@ -64,6 +78,8 @@ class Training:
         """Whether a step has ended since the scaler was updated."""
         self._left_out = 0
         """Steps without an update, since the last one."""
+        self._scaled = WeakSet[torch.optim.Optimizer]()
+        """Those that the scaler was given since it was updated; their updates may be left out."""
         self._is_over = False
         self.steps = 0
         """Those that have ended."""
@@ -100,12 +116,13 @@ class Training:
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             start = updates_made(as_list(optimizers))
             scope = observe(model, observed, run=name, scaler=scaler, start=start, **options)
-        training = cls(scope, optimizers, observed, scaler)
+        training = cls(scope, optimizers, observed, scaler, asks=not is_compiled(model))
         scope.__enter__()
         scope.ends_with_process = True
         for one in optimizers:
             training._listen(one)
         if scaler is not None:
+            _call_after(scaler, "step", training._is_scaled)
             _call_after(scaler, "update", training._has_scaled)
         scope.begin_forward()
         return training
@@ -161,6 +178,7 @@ class Training:
     def end(self) -> None:
         """Observe the model no longer: nothing is left of us in the script."""
         self._is_over = True
+        self._stop_asking()
         for handle in self._handles.values():
             handle.remove()
         self._scope.leave_behind()
@@ -182,19 +200,66 @@ class Training:
 
     def _has_updated(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._updated.add(optimizer)
-        if all(one in self._updated for one in self._optimizers if self._is_awaited(one)):
+        self._frozen.discard(optimizer)
+        awaited = self._awaited()
+        if not awaited:
+            self._end_step()
+        elif all(map(_is_frozen, awaited)):
+            self._ask_at_next_forward()
+
+    def _awaited(self) -> list[torch.optim.Optimizer]:
+        """Those that may yet update in the step that is open."""
+        return [
+            one
+            for one in self._optimizers
+            if one not in self._updated
+            and self._idle.get(one, 0) < PATIENCE
+            and not (one in self._frozen and _is_frozen(one))
+        ]
+
+    def _ask_at_next_forward(self) -> None:
+        """Have it asked whether those that are awaited are frozen then, too.
+
+        Where that cannot be, the step ends before the next update.
+        """
+        if self._asks and not self._asking:
+            self._asking = [
+                module.register_forward_pre_hook(Hook(self._begins), prepend=True)
+                for module in self.model.modules()
+                if not isinstance(module, torch.jit.ScriptModule)
+            ]
+
+    def _begins(self, module: torch.nn.Module, _: Any) -> None:
+        """A forward, or a part of one, begins after an update."""
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        self._stop_asking()
+        awaited = self._awaited()
+        if self._updated and all(map(_is_frozen, awaited)):
             self._end_step()
 
-    def _is_awaited(self, optimizer: torch.optim.Optimizer) -> bool:
-        return self._idle.get(optimizer, 0) < PATIENCE and any(
-            one.requires_grad for group in optimizer.param_groups for one in group["params"]
-        )
+    def _stop_asking(self) -> None:
+        for handle in self._asking:
+            handle.remove()
+        self._asking = []
 
-    def _has_scaled(self) -> None:
+    def _is_scaled(self, optimizer: object, *_: Any, **__: Any) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            self._scaled.add(optimizer)
+
+    def _has_scaled(self, *_: Any, **__: Any) -> None:
+        if not self._has_ended:
+            self._updated.update(one for one in self._scaled if one in self._optimizers)
+        self._scaled.clear()
         # Where that goes on for long the scaler is another model's by now.
         is_left_out = not self._has_ended and self._left_out < SKIPS
         if not self._is_over and (self._updated or is_left_out):
-            self._end_step()
+            awaited = self._awaited()
+            # A scaler may be updated after each update of a GAN, as by Lightning.
+            if self._updated and awaited and all(map(_is_frozen, awaited)):
+                self._ask_at_next_forward()
+            else:
+                self._end_step()
         self._has_ended = False
 
     def _end_step(self) -> None:
@@ -202,6 +267,8 @@ class Training:
         if self._updated:
             for one in self._optimizers:
                 self._idle[one] = 0 if one in self._updated else self._idle.get(one, 0) + 1
+            self._frozen.update(filter(_is_frozen, self._awaited()))
+        self._stop_asking()
         self._updated.clear()
         self._joined.clear()
         self._has_ended = True
@@ -217,19 +284,25 @@ def updates_made(optimizers: Iterable[torch.optim.Optimizer]) -> int:
     return max((int(one) for one in steps if type(one) in (int, float, torch.Tensor)), default=0)
 
 
+def _is_frozen(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether none of its parameters is to have a gradient."""
+    held = (one for group in optimizer.param_groups for one in group["params"])
+    return not any(one.requires_grad for one in held)
+
+
 def _held_by(optimizer: torch.optim.Optimizer) -> set[int]:
     """By identity its parameters."""
     return {id(one) for group in optimizer.param_groups for one in group["params"]}
 
 
-def _call_after(owner: object, name: str, call: Callable[[], None]) -> None:
-    """Have `call` called after each call of a method of one object."""
+def _call_after(owner: object, name: str, call: Callable[..., None]) -> None:
+    """Have `call` called after each call of a method of one object, with its arguments."""
     method = getattr(owner, name)
 
     @wraps(method)
     def both(*arguments: Any, **keywords: Any) -> Any:
         result = method(*arguments, **keywords)
-        call()
+        call(*arguments, **keywords)
         return result
 
     setattr(owner, name, both)

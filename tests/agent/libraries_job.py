@@ -167,6 +167,7 @@ def main() -> None:
     fit("lightning", Fitted(), max_steps=4)
     fit("lightning", Fitted(), "lightning/last.ckpt", max_steps=6)
     fit("lightning-compiled", torch.compile(Fitted(), backend="eager"), max_steps=2)
+    fit("lightning-short", Fitted(), max_steps=3, limit_train_batches=5)  # of one batch the last
     fit("lightning-fails", Fitted(fails_at=4), max_steps=2)
 
 

@@ -129,7 +129,7 @@ def test_each_step_has_the_learning_rate_of_its_update(runs: Runs) -> None:
     np.testing.assert_allclose(np.array(numbers(hugging_face, "lr"))[known], logged[known])
 
 
-@pytest.mark.parametrize("name", ["lightning", "lightning-compiled"])
+@pytest.mark.parametrize("name", ["lightning", "lightning-compiled", "lightning-short"])
 def test_the_loss_of_a_step_in_lightning_is_the_mean_of_its_batches(runs: Runs, name: str) -> None:
     run = runs[name]
     outputs = run.scalar("mean", sites=["activation:net[loss]"]).squeeze("site").values

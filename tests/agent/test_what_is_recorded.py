@@ -415,6 +415,32 @@ def test_a_forward_that_did_not_end_and_is_run_again_is_told(
     )
 
 
+class CallsItself(nn.Module):
+    """As Lightning's models under DDP, whose forward calls `training_step`, which calls them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor, *, loss: bool = True) -> torch.Tensor:
+        """The loss, of what it returns itself."""
+        return self(x, loss=False).square().mean() if loss else self.net(x)
+
+
+def test_a_forward_within_one_of_the_same_model_is_not_another_that_began(
+    observed: Observed,
+) -> None:
+    model = CallsItself()
+    with observed.observe(model) as scope:
+        for _ in range(2):
+            model(torch.ones(3, 4)).backward()
+        scope.step()
+    assert not observed.reports()
+    sketches = observed.sketches(0)
+    assert sketches["activation:(root)"].counts[0, 0] == 12
+    assert sketches["activation:(root)#1"].counts[0, 0] == 2
+
+
 def test_an_interruption_of_the_agent_itself_is_told(observed: Observed, train: Train) -> None:
     class Scaler(torch.amp.GradScaler):
         """Ctrl-C is pressed while it is asked for the second time."""

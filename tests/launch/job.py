@@ -89,6 +89,24 @@ def raises() -> None:
     raise ValueError("out of data")
 
 
+def in_child() -> None:
+    """As Lightning's `ddp_fork` and `mp.spawn` start ranks."""
+    torch.multiprocessing.start_processes(_train_in_child, nprocs=1, start_method="fork")
+
+
+def _train_in_child(_: int) -> None:
+    train(small())
+
+
+def fails_in_child() -> None:
+    torch.multiprocessing.start_processes(_fail_in_child, nprocs=1, start_method="fork")
+
+
+def _fail_in_child(_: int) -> None:
+    train(small())
+    raise ValueError("out of data")
+
+
 def killed() -> None:
     train(small())
     os.kill(os.getpid(), signal.SIGKILL)
@@ -243,6 +261,33 @@ def in_phases() -> None:
         model.requires_grad_(False)
         part.requires_grad_(True)
         steps_of(model, [optimizer], steps=4)
+
+
+def in_turns() -> None:
+    """A GAN: each network is frozen while the other is trained, the first in every third step."""
+    model = small()
+    networks = [(model[0], torch.optim.SGD(model[0].parameters(), lr=0.1))]
+    networks.append((model[2], torch.optim.SGD(model[2].parameters(), lr=0.1)))
+    for step in range(8):
+        for network, optimizer in networks[int(step % 3 > 0) :]:
+            model.requires_grad_(False)
+            network.requires_grad_(True)
+            steps_of(model, [optimizer], steps=1)
+
+
+def scaled_in_turns() -> None:
+    """As by Lightning: a scaler is updated after each network's update; the first is left out."""
+    model = small()
+    networks = [(one, torch.optim.SGD(one.parameters(), lr=0.1)) for one in (model[0], model[2])]
+    scaler = torch.amp.GradScaler("cpu", 2.0**127)
+    for _ in range(3):
+        for network, optimizer in networks:
+            model.requires_grad_(False)
+            network.requires_grad_(True)
+            scaler.scale(model(torch.ones(16, 4)).sum() * 8).backward()
+            scaler.step(optimizer)
+            scaler.update(1.0)
+            optimizer.zero_grad()
 
 
 def folds() -> None:

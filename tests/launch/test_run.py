@@ -162,6 +162,28 @@ def test_an_optimizer_that_comes_to_another_ends_steps_with_it(
     assert ((seen[:, 0] > 0) & (seen[:, 1] > 0)).nonzero()[0].tolist() == both
 
 
+def test_networks_that_are_frozen_in_turns_make_one_step(tmp_path: Path) -> None:
+    ran(tmp_path, "in_turns")
+    run = run_of(tmp_path, "in_turns")
+    records = run.records()
+    assert records["step"].tolist() == [*range(9)]
+    assert records["partial"].tolist() == [False] * 9
+    sites = ["activation:0", "weight_gradient:0.weight", "weight_gradient:2.weight"]
+    output, first, second = run.scalar("count", sites=sites).values[:8].T
+    trains_both = [step % 3 == 0 for step in range(8)]
+    assert output.tolist() == [(1 + both) * 16 * 8 for both in trains_both]
+    assert (first > 0).tolist() == trains_both
+    assert (second > 0).all()
+
+
+def test_a_scaler_that_each_of_these_networks_updates_ends_no_step(tmp_path: Path) -> None:
+    ran(tmp_path, "scaled_in_turns")
+    run = run_of(tmp_path, "scaled_in_turns")
+    assert run.records()["step"].tolist() == [*range(4)]
+    outputs = run.scalar("count", sites="activation:0").values[:3, 0]
+    assert outputs.tolist() == [2 * 16 * 8] * 3
+
+
 def test_an_optimizer_that_was_replaced_and_updates_again_ends_steps_again(tmp_path: Path) -> None:
     ran(tmp_path, "come_back")
     run = run_of(tmp_path, "come_back")
@@ -303,6 +325,22 @@ def test_the_exit_code_is_the_scripts_own_and_an_error_is_told(tmp_path: Path) -
     ran(tmp_path, "raises", code=1)
     events = run_of(tmp_path, "raises").events()
     assert "Training ended in step 3: ValueError: out of data." in events["text"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "ending"),
+    [
+        ("in_child", 0, "finished"),
+        ("fails_in_child", 1, "ended early in step 3: ValueError: out of data"),
+    ],
+)
+def test_a_process_that_multiprocessing_has_forked_ends_its_run(
+    tmp_path: Path, name: str, code: int, ending: str
+) -> None:
+    ran(tmp_path, name, code=code)
+    run = run_of(tmp_path, name)
+    assert run.ending.text == ending
+    assert run.records()["step"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGTERM", "SIGHUP"])

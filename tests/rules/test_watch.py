@@ -343,6 +343,7 @@ def test_a_weight_whose_size_leaps_in_one_step_is_told(
     if expected:
         assert told[0].first_step == 20
         assert "The size (l2) of weight:fc.weight went from 3" in told[0].text
+        assert " in step 19 to " in told[0].text
         assert "in step 20: most runs change" in told[0].text
 
 
