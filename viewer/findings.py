@@ -233,6 +233,8 @@ def grounds(found: Why) -> str:
 
 
 def _grounds(found: Why) -> Iterator[str]:
+    if found.stall:
+        yield f"<b>Stalled</b>, and nothing was recorded since: {escape(found.stall)}"
     if found.checked:
         rules = ", ".join(
             f'<span class="rule">{escape(rule)} ({words.thousands(number)})</span>'
