@@ -87,6 +87,8 @@ def lines_of(found: Why) -> Iterator[str]:
         case "healthy" if found.ending.earlier:
             told = attempt_words([one.attempt for one in found.ending.earlier])
             yield f"No rule found anything in what was recorded, but {told} did not end well."
+        case "healthy" if found.stall:
+            yield "No rule found anything in what was recorded, but the job does not move."
         case "healthy":
             yield "Healthy, as far as it was observed: no rule found anything."
         case "not observed":
@@ -101,6 +103,8 @@ def lines_of(found: Why) -> Iterator[str]:
     if found.left_out:
         yield f"… and {found.left_out} more."
     yield ""
+    if found.stall:
+        yield _wrapped(f"Stalled, and nothing was recorded since: {found.stall}")
     checked = ", ".join(f"{rule} ({count})" for rule, count in found.checked.items())
     yield _wrapped(f"Checked, with the number of records: {checked or 'nothing'}.")
     for text in found.not_observed:

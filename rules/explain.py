@@ -111,6 +111,8 @@ class Why:
     """By rule, of how many records it could judge something."""
     not_observed: Sequence[str]
     """Sentences."""
+    stall: str = ""
+    """Where each rank stands, if no rank moved and nothing was recorded since: a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,7 @@ def why(run: Run) -> Why:
         left_out=max(len(incidents) - MOST_INCIDENTS, 0),
         checked=dict(sorted(judged.items())),
         not_observed=list(_not_observed(known, judged)),
+        stall=_stall(known),
     )
 
 
@@ -311,6 +314,17 @@ def _confidence(
             return "certain", "It was counted. Whose fault it is follows from the ranks' own sums."
         return "certain", "It was counted, not inferred."
     return "likely", "It is judged by a bound that most runs keep."
+
+
+def _stall(known: _Known) -> str:
+    """Not one that is over: a long validation is one, too."""
+    events, records = known.run.events(), known.records
+    if known.run.finished and not known.run.ending.is_bad:
+        return ""
+    newest = records[records["attempt"] == known.attempts - 1]["step"].max()
+    told = events[(events["kind"] == "stalled") & (events["attempt"] == known.attempts - 1)]
+    since = told[~(told["step"] < newest)]  # without any record none is over
+    return str(since["text"].iloc[-1]) if len(since) else ""
 
 
 def _why_unjudged(known: _Known) -> str:

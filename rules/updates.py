@@ -181,15 +181,15 @@ def update_ratio(seen: Seen, memory: Memory) -> Verdict | None:
 
     def tell(row: int) -> Told:
         label, evidence = seen.site(row).label, {"ratio": float(value[row]), "l2": float(norm[row])}
-        leapt, left, before, after = (
+        left, leapt, before, after = (
             float(memory.column(name, seen.size)[sites[row]])
-            for name in ("leapt", "left", "before", "after")
+            for name in ("left", "leapt", "before", "after")
         )
         if record.step - leapt < FEW:
             text = (
-                f"The size (l2) of {label} went from {figures(before)} in step {left:.0f} to "
-                f"{figures(after)} in step {leapt:.0f}: most runs change a weight by 0.01% to 1% "
-                "of its size in a step."
+                f"The size (l2) of {label} went from {figures(before)} to {figures(after)} between "
+                f"steps {left:.0f} and {leapt:.0f}: most runs change a weight by 0.01% to 1% of "
+                "its size in a step."
             )
             return Told(text=text, evidence=evidence)
         text = (
@@ -205,13 +205,14 @@ def _leap(seen: Seen, memory: Memory, rows: Rows) -> NDArray[np.float64]:
     """float64 [rows]: by how much the size of each weight has changed; what leaps is remembered."""
     some, size = seen.record.sites[rows], seen.statistic("l2")[rows]
     size = np.where(seen.statistic("nonfinite")[rows] > 0, np.nan, size)
-    last, leapt, left, before, after = (
-        memory.column(name, seen.size) for name in ("size", "leapt", "left", "before", "after")
+    last, at, left, leapt, before, after = (
+        memory.column(name, seen.size)
+        for name in ("size", "step", "left", "leapt", "before", "after")
     )
     changed = np.abs(size - last[some])
     leaps = changed > LEAP * np.fmax(size, last[some])
-    left[some[leaps]] = memory.column("step", seen.size)[some[leaps]]
-    leapt[some[leaps]], before[some[leaps]] = seen.record.step, last[some[leaps]]
+    left[some[leaps]], leapt[some[leaps]] = at[some[leaps]], seen.record.step
+    before[some[leaps]] = last[some[leaps]]
     after[some[leaps]], last[some] = size[leaps], size
     return changed
 
@@ -333,9 +334,9 @@ UPDATES = (
         severity="warning",
         meaning="Each step changes a large part of a weight: the learning rate is too high for it.",
         advice=(
-            "Lower the learning rate, or lengthen its warm-up. Where one step alone has changed "
-            "it, look at the batch and gradients of the step before the one in which it is "
-            "another, for a weight is told as its step used it; and at what else writes to it."
+            "Lower the learning rate, or lengthen its warm-up. Where it leapt between two steps, "
+            "look at the batch and gradients of the first, whose update lies between them, and at "
+            "what else writes to it."
         ),
         threshold=0.3,
         clear=0.1,

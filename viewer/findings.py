@@ -87,6 +87,9 @@ def state(found: Why, *, looked: str) -> str:
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             ends = "; ".join(dict.fromkeys(one.text for one in found.ending.earlier))
             return _state("wrong", f"{before.capitalize()} did not end well: {ends}; {told}.")
+        case "healthy" if found.stall:
+            told = f"no rule found anything{f' in {looked}' if looked else ''}"
+            return _state("wrong", f"The job does not move; {told}.")
         case "healthy":
             told = f"no rule found anything{f' in {looked}' if looked else ''}"
             return _state("sound", f"Healthy, as far as it was observed: {told}.")
@@ -233,6 +236,8 @@ def grounds(found: Why) -> str:
 
 
 def _grounds(found: Why) -> Iterator[str]:
+    if found.stall:
+        yield f"<b>Stalled</b>, and nothing was recorded since: {escape(found.stall)}"
     if found.checked:
         rules = ", ".join(
             f'<span class="rule">{escape(rule)} ({words.thousands(number)})</span>'

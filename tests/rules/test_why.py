@@ -284,3 +284,18 @@ def test_a_run_without_tensors_is_not_called_healthy(tmp_path: Path) -> None:
 
     assert found.state == "not observed"
     assert "No activation was observed." in found.not_observed
+
+
+@pytest.mark.parametrize(
+    ("step", "attempts", "over", "shown"),
+    [(8, 1, False, True), (7, 1, False, False), (8, 1, True, False), (8, 2, False, False)],
+)
+def test_a_job_that_hangs_is_told_as_long_as_nothing_was_recorded_since(
+    write: Callable[..., Path], step: int, attempts: int, over: bool, shown: bool
+) -> None:
+    text = "No rank has moved for 30 s: rank 1 in step 8, last at activation:fc, its tensor 6."
+    stalled = Event(kind="stalled", attempt=0, rank=1, step=step, text=text)
+    path = write(events=(stalled,), attempts=attempts, over=over)
+
+    assert (f"Stalled, and nothing was recorded since: {text}" in told(path)) == shown
+    assert ("but the job does not move." in told(path)) == shown

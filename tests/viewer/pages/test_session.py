@@ -78,6 +78,21 @@ def test_the_header_tells_of_ranks_that_were_lost(new_job: Callable, open_pages:
     assert "The job did not end well: ranks lost: 1 (last seen in step 4); no rule found" in state
 
 
+def test_the_page_triage_tells_of_a_job_that_does_not_move(
+    new_job: Callable, open_pages: Callable
+) -> None:
+    job, text = (
+        new_job(bad_step=None, watched=True),
+        "No rank has moved for 30 s: rank 1 in step 5.",
+    )
+    job.commit(range(5), events=(Event(kind="stalled", attempt=0, rank=1, step=5, text=text),))
+
+    told = open_pages(job.path, page="triage").page.told
+
+    assert "The job does not move; no rule found" in plain(told.state)
+    assert f"Stalled , and nothing was recorded since: {text}" in plain(told.grounds)
+
+
 def test_runs_of_one_name_are_told_apart_by_where_they_lie(
     new_job: Callable, open_pages: Callable
 ) -> None:
