@@ -284,3 +284,28 @@ def test_a_run_without_tensors_is_not_called_healthy(tmp_path: Path) -> None:
 
     assert found.state == "not observed"
     assert "No activation was observed." in found.not_observed
+
+
+CUT_OFF = (
+    "No gradient of weight:b (and 1 more) was observed: frozen, not asked for, or cut off from the "
+    "loss, as by a `detach()`."
+)
+
+
+@pytest.mark.parametrize(("graded", "said"), [("abc", []), ("a", [CUT_OFF]), ("", [])])
+def test_weights_of_which_no_gradient_was_seen_are_named_where_others_had_one(
+    tmp_path: Path, normal: Normal, graded: str, said: list[str]
+) -> None:
+    places = [("weight", one) for one in "abc"] + [("weight_gradient", one) for one in graded]
+    sites = [SiteInfo(kind=kind, name=name, dtype="float32") for kind, name in places]
+    job = Job(sites, ranks=1)
+    job.records(3, *[lambda _: [normal()]] * len(sites))
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.add_sites(sites)
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, judged={"nonfinite": 3})
+
+    told = why(open_run(tmp_path / "run")).not_observed
+
+    assert [one for one in told if "No gradient of" in one] == said
