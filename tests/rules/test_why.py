@@ -286,6 +286,23 @@ def test_a_run_without_tensors_is_not_called_healthy(tmp_path: Path) -> None:
     assert "No activation was observed." in found.not_observed
 
 
+def test_of_a_loss_that_is_not_finite_one_element_is_said_to_be_one(tmp_path: Path) -> None:
+    loss = SiteInfo(kind="activation", name="(root)", slot="loss", dtype="float32")
+    job = Job([loss], ranks=1)
+    job.records(3, 1.0)
+    alerts = job.record(np.nan)
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.add_sites([loss])
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, alerts=alerts, judged={"nonfinite": 4})
+
+    text = told(tmp_path / "run")
+
+    assert "activation:(root)[loss] holds 1 NaN of 1 element." in text
+    assert "Its 1 element in step 3, by powers of two: none; 1 NaN." in text
+
+
 CUT_OFF = (
     "No gradient of weight:b (and 1 more) was observed: frozen, not asked for, or cut off from the "
     "loss, as by a `detach()`."
