@@ -168,7 +168,8 @@ def _bars(found: Exponents) -> str:
     apart += [f"{found.nan:,} NaN"] * (found.nan > 0)
     apart += [f"{found.infinite:,} infinite"] * (found.infinite > 0)
     beside = f"; {', '.join(apart)}" if apart else ""
-    head = f"Its {found.total:,} elements in step {found.step}, by powers of two: "
+    what = f"{found.total:,} element{'s' * (found.total != 1)}"
+    head = f"Its {what} in step {found.step}, by powers of two: "
     if not counts:
         return f"{head}none{beside}."
     low, high, most = min(counts), max(counts), max(counts.values())

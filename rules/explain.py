@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ..sketch.labels import rank_words
+from ..sketch.labels import more_words, rank_words
 from ..sketch.mesh_axes import MODEL_AXES
 from ..store.ending import Ending
 from ..store.incidents import COUNTED, OF_RANKS, Incident, escalated, incidents_of
@@ -375,3 +375,17 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
     for kind in ("weight", "weight_gradient", "activation"):
         if kind not in observed:
             yield f"No {kind.replace('_', ' ')} was observed."
+    without = _without_gradient(known.sites)
+    if without:
+        first, *others = without
+        yield (
+            f"No gradient of weight:{first}{more_words(others)} was observed: frozen, not asked "
+            "for, or cut off from the loss, as by a `detach()`."
+        )
+
+
+def _without_gradient(sites: pd.DataFrame) -> list[str]:
+    """Names of the weights of which no gradient was ever seen, where others had one."""
+    names = {kind: list(dict.fromkeys(own["name"])) for kind, own in sites.groupby("kind")}
+    graded = set(names.get("weight_gradient", ()))
+    return [one for one in names.get("weight", ()) if one not in graded] if graded else []

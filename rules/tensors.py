@@ -74,8 +74,8 @@ def nonfinite(seen: Seen, memory: Memory) -> Verdict:
         words = ((NAN, "NaN"), (POS_INF, "+inf"), (NEG_INF, "-inf"))
         parts = [f"{found[place]:,} {word}" for place, word in words if found[place]]
         what = " and ".join(parts) or f"{count[row]:,.0f} non-finite values"
-        elements = found[COUNT] + found[UNSEEN]
-        of = f" of {elements:,} elements" if elements else ""
+        elements = int(found[COUNT] + found[UNSEEN])
+        of = f" of {elements:,} element{'s' * (elements != 1)}" if elements else ""
         if found[UNSEEN]:
             what = f"at least {what}"
         ranks = seen.ranks_above(row, "nonfinite", 0.0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy
 from transformers.training_args import TrainingArguments
 
 from .loops import LoopCallback
@@ -55,7 +56,8 @@ class RankscopeCallback(LoopCallback, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """The optimizer has updated, and what is logged of the step comes next."""
-        self._awaits_log = control.should_log
+        # Which step is an epoch's last is known once it is over.
+        self._awaits_log = control.should_log or _logs_by_epoch(args)
         if not self._awaits_log:
             self._step({})
 
@@ -69,6 +71,8 @@ class RankscopeCallback(LoopCallback, TrainerCallback):
         **_: Any,
     ) -> None:
         """The numbers of a step, of an evaluation, or, last of all, of the whole training."""
+        if _logs_by_epoch(args) and not {"loss", "train_loss"} & logs.keys():
+            return  # an evaluation within the epoch
         self._end_step({k: v for k, v in logs.items() if isinstance(v, int | float)})
         if "train_loss" in logs:  # what comes next may be the loading of better weights
             self._end()
@@ -90,3 +94,7 @@ class RankscopeCallback(LoopCallback, TrainerCallback):
         if self._awaits_log:
             self._awaits_log = False
             self._step(numbers)
+
+
+def _logs_by_epoch(args: TrainingArguments) -> bool:
+    return args.logging_strategy == IntervalStrategy.EPOCH

@@ -163,6 +163,7 @@ def main() -> None:
     page()
     train("hugging-face", Net(), max_steps=4)
     train("hugging-face", Net(), "hugging-face/checkpoint-2", max_steps=4)
+    train("hugging-face-epochs", Net(), num_train_epochs=2, logging_strategy="epoch")
     train("hugging-face-fails", Net(fails_at=4), max_steps=2)
     fit("lightning", Fitted(), max_steps=4)
     fit("lightning", Fitted(), "lightning/last.ckpt", max_steps=6)

@@ -129,6 +129,14 @@ def test_each_step_has_the_learning_rate_of_its_update(runs: Runs) -> None:
     np.testing.assert_allclose(np.array(numbers(hugging_face, "lr"))[known], logged[known])
 
 
+def test_what_is_logged_at_the_end_of_an_epoch_is_kept_with_its_last_step(runs: Runs) -> None:
+    run = runs["hugging-face-epochs"]
+    assert steps(run) == list(range(8))
+    known = ~np.isnan(numbers(run, "loss"))
+    assert known.tolist() == [False, False, False, True] * 2
+    assert not [str(name) for name in run.training()["name"].values if "eval" in str(name)]
+
+
 @pytest.mark.parametrize("name", ["lightning", "lightning-compiled", "lightning-short"])
 def test_the_loss_of_a_step_in_lightning_is_the_mean_of_its_batches(runs: Runs, name: str) -> None:
     run = runs[name]

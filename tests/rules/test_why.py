@@ -299,3 +299,45 @@ def test_a_job_that_hangs_is_told_as_long_as_nothing_was_recorded_since(
 
     assert (f"Stalled, and nothing was recorded since: {text}" in told(path)) == shown
     assert ("but the job does not move." in told(path)) == shown
+
+
+def test_of_a_loss_that_is_not_finite_one_element_is_said_to_be_one(tmp_path: Path) -> None:
+    loss = SiteInfo(kind="activation", name="(root)", slot="loss", dtype="float32")
+    job = Job([loss], ranks=1)
+    job.records(3, 1.0)
+    alerts = job.record(np.nan)
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.add_sites([loss])
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, alerts=alerts, judged={"nonfinite": 4})
+
+    text = told(tmp_path / "run")
+
+    assert "activation:(root)[loss] holds 1 NaN of 1 element." in text
+    assert "Its 1 element in step 3, by powers of two: none; 1 NaN." in text
+
+
+CUT_OFF = (
+    "No gradient of weight:b (and 1 more) was observed: frozen, not asked for, or cut off from the "
+    "loss, as by a `detach()`."
+)
+
+
+@pytest.mark.parametrize(("graded", "said"), [("abc", []), ("a", [CUT_OFF]), ("", [])])
+def test_weights_of_which_no_gradient_was_seen_are_named_where_others_had_one(
+    tmp_path: Path, normal: Normal, graded: str, said: list[str]
+) -> None:
+    places = [("weight", one) for one in "abc"] + [("weight_gradient", one) for one in graded]
+    sites = [SiteInfo(kind=kind, name=name, dtype="float32") for kind, name in places]
+    job = Job(sites, ranks=1)
+    job.records(3, *[lambda _: [normal()]] * len(sites))
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.add_sites(sites)
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, judged={"nonfinite": 3})
+
+    told = why(open_run(tmp_path / "run")).not_observed
+
+    assert [one for one in told if "No gradient of" in one] == said
