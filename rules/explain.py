@@ -323,8 +323,10 @@ def _stall(known: _Known) -> str:
         return ""
     newest = records[records["attempt"] == known.attempts - 1]["step"].max()
     told = events[(events["kind"] == "stalled") & (events["attempt"] == known.attempts - 1)]
-    since = told[~(told["step"] < newest)]  # without any record none is over
-    return str(since["text"].iloc[-1]) if len(since) else ""
+    since: list[str] = told.loc[
+        ~(told["step"] < newest), "text"
+    ].tolist()  # no record: none is over
+    return since[-1] if since else ""
 
 
 def _why_unjudged(known: _Known) -> str:

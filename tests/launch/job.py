@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import start_processes
 
 
 def small() -> nn.Sequential:
@@ -91,7 +92,7 @@ def raises() -> None:
 
 def in_child() -> None:
     """As Lightning's `ddp_fork` and `mp.spawn` start ranks."""
-    torch.multiprocessing.start_processes(_train_in_child, nprocs=1, start_method="fork")
+    start_processes(_train_in_child, nprocs=1, start_method="fork")
 
 
 def _train_in_child(_: int) -> None:
@@ -99,7 +100,7 @@ def _train_in_child(_: int) -> None:
 
 
 def fails_in_child() -> None:
-    torch.multiprocessing.start_processes(_fail_in_child, nprocs=1, start_method="fork")
+    start_processes(_fail_in_child, nprocs=1, start_method="fork")
 
 
 def _fail_in_child(_: int) -> None:
@@ -310,12 +311,16 @@ def folds_of_ranks() -> None:
     """Two models one after another, of two ranks; two optimizers train each in turn."""
     dist.init_process_group("gloo")
     for fold in range(2):
-        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1 + fold))
-        for _ in range(2):
-            steps_of(model, [torch.optim.AdamW(model.parameters())], steps=3)
-    del model  # else its reducer may be the last to hold the group, and hang: pytorch#56297
+        _fold_of_ranks(1 + fold)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _fold_of_ranks(outputs: int) -> None:
+    # If it outlives the group, torch may hang as its reducer goes: pytorch#56297.
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, outputs))
+    for _ in range(2):
+        steps_of(model, [torch.optim.AdamW(model.parameters())], steps=3)
 
 
 def compiled_folds() -> None:
