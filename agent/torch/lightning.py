@@ -21,8 +21,9 @@ class RankscopeCallback(LoopCallback, Callback):
     """Observes what a `Trainer` fits, from its first step to its last, on every rank.
 
     A step is a batch, or several whose gradients are accumulated. Step i begins with `global_step`
-    i, of a resumed fit, too. The loss is kept with each step. Forwards of a validation are left
-    out.
+    i, of a resumed fit, too; where a batch has several updates, which `global_step` counts, the
+    checkpoint has the number of steps. The loss is kept with each step. Forwards of a validation
+    are left out.
 
     Args:
         options: those of `observe`, but for `start` and `scaler`, which the `Trainer` knows.
@@ -31,12 +32,29 @@ class RankscopeCallback(LoopCallback, Callback):
         TypeError: an option is none of these.
     """
 
+    # `Any`: the options are those of `observe`, which has their types.
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._updates = self._steps = 0
+        """What the `Trainer` calls `global_step`, and the steps that had them."""
+
+    def state_dict(self) -> dict[str, int]:
+        """What goes into a checkpoint: nothing where each step has one update."""
+        if self._steps == self._updates:
+            return {}
+        return {"updates": self._updates, "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """What has come from a checkpoint."""
+        self._updates, self._steps = state_dict["updates"], state_dict["steps"]
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The model is wrapped, restored, and has run in nothing but the sanity check."""
-        self._updates = trainer.global_step
+        if self._updates != trainer.global_step:  # neither this checkpoint's nor the last fit's
+            self._updates = self._steps = trainer.global_step
         self._losses: list[torch.Tensor] = []
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self._begin(pl_module, trainer.optimizers, start=trainer.global_step, scaler=scaler)
+        self._begin(pl_module, trainer.optimizers, start=self._steps, scaler=scaler)
 
     # `Any`: a batch is what the user's loader gives.
     def on_train_batch_start(
@@ -63,7 +81,7 @@ class RankscopeCallback(LoopCallback, Callback):
             self._losses.append(loss)
         if trainer.global_step != self._updates:
             losses, self._losses = self._losses, []
-            self._updates = trainer.global_step
+            self._updates, self._steps = trainer.global_step, self._steps + 1
             divisor = trainer.accumulate_grad_batches
             self._step({"loss": _mean_of(losses, divisor)} if losses else {})
 

@@ -74,6 +74,28 @@ class Fitted(lightning.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+class FittedByHand(Fitted):
+    """Each layer has an optimizer of its own, and an update in each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
+        """Both update."""
+        optimizers: Any = self.optimizers()
+        loss = super().training_step(batch, number)
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        """Those of the two layers."""
+        return [torch.optim.SGD(self.net.net[at].parameters(), lr=0.1) for at in (0, 2)]
+
+
 def examples() -> TensorDataset:
     """What all train with."""
     made = torch.Generator().manual_seed(0)
@@ -110,12 +132,14 @@ def train(name: str, net: nn.Module, resume: str | None = None, **arguments: Any
         trainer.train()
 
 
-def fit(name: str, model: Any, resume: str | None = None, **arguments: Any) -> None:
+def fit(
+    name: str, model: Any, resume: str | None = None, *, batches: int = 2, **arguments: Any
+) -> None:
     """Lightning's Trainer, two micro-batches a step, validated after the second."""
     loader = DataLoader(examples(), batch_size=BATCH)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        accumulate_grad_batches=2,
+        accumulate_grad_batches=batches,
         val_check_interval=4,
         logger=False,
         default_root_dir=name,
@@ -169,6 +193,8 @@ def main() -> None:
     fit("lightning", Fitted(), "lightning/last.ckpt", max_steps=6)
     fit("lightning-compiled", torch.compile(Fitted(), backend="eager"), max_steps=2)
     fit("lightning-short", Fitted(), max_steps=3, limit_train_batches=5)  # of one batch the last
+    fit("lightning-by-hand", FittedByHand(), batches=1, max_steps=4)
+    fit("lightning-by-hand", FittedByHand(), "lightning-by-hand/last.ckpt", batches=1, max_steps=8)
     fit("lightning-fails", Fitted(fails_at=4), max_steps=2)
 
 
