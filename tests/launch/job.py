@@ -104,7 +104,9 @@ def fails_in_child() -> None:
 
 
 def _fail_in_child(_: int) -> None:
-    train(small())
+    model = small()
+    train(model)
+    model(torch.randn(16, 4))
     raise ValueError("out of data")
 
 
