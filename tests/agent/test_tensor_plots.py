@@ -9,6 +9,8 @@ import holoviews as hv
 import numpy as np
 import pytest
 import torch
+from bokeh.document import Document
+from bokeh.io.doc import patch_curdoc
 
 from rankscope.agent.torch.tensors import NamedTensors, ecdf, heatmap, hist
 from rankscope.sketch import SettingError
@@ -27,7 +29,9 @@ def tensors() -> NamedTensors:
 
 
 def drawn(plot: Any, backend: Literal["bokeh", "matplotlib"] = "bokeh") -> None:
-    hv.renderer(backend).get_plot(plot)
+    page = Document()  # the process's own may be one that a test before has closed
+    with patch_curdoc(page):
+        hv.render(plot, backend=backend)
 
 
 def test_a_histogram_counts_every_finite_element(tensors: NamedTensors) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 import panel as pn
 import pytest
+from bokeh.document import Document
+from bokeh.io.doc import patch_curdoc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -390,8 +392,10 @@ def test_histograms_of_runs_are_told_apart_in_one_plot(
     assert titles(last) == [OTHER]
     labels = [part.label for part in parts(last, hv.Curve)]
     assert labels[:2] == ["run, step 59", "before, step 50"]
-    for backend in ("bokeh", "matplotlib"):
-        hv.render(drawn, backend=backend)
+    page = Document()  # the process's own may be one that a test before has closed
+    with patch_curdoc(page):
+        for backend in ("bokeh", "matplotlib"):
+            hv.render(drawn, backend=backend)
     with pytest.raises(SettingError, match=r"before: .*was not observed at step 55"):
         plots.exponent_histogram({"run": run, "before": before}, site=OTHER, step=55)
     with pytest.raises(SettingError, match="`data` is empty"):
