@@ -153,17 +153,20 @@ def report_live(browser: Browser, folder: Path, sites: int) -> None:
             page.goto(f"{address}?page=map")
             page.wait_for_function(IDLE, timeout=60_000)
             page.wait_for_timeout(2500)
-            taken, sizes = list[float](), list[int]()
+            looked, taken, sizes = list[float](), list[float](), list[int]()
             for step in range(200, 215):
                 heard[0] = 0
                 writer.commit([record(step)], streams={})
+                begin = time.perf_counter()
                 follower.look()
+                looked.append((time.perf_counter() - begin) * 1e3)
                 begin = time.perf_counter()
                 visited.tick()
                 taken.append((time.perf_counter() - begin) * 1e3)
                 page.wait_for_timeout(1500)
                 sizes.append(heard[0])
             page.close()
+    row("poller, a look for all pages, p50 / p95", p50_p95(looked), "")
     row("server, a live step, p50 / p95", p50_p95(taken), "10 ms")
     row("sent for a live step, p50 / p95", p50_p95([size / 1e3 for size in sizes], "kB"), "20 kB")
 

@@ -388,6 +388,7 @@ def _not_observed(known: _Known, judged: Mapping[str, int]) -> Iterator[str]:
 
 def _without_gradient(sites: pd.DataFrame) -> list[str]:
     """Names of the weights of which no gradient was ever seen, where others had one."""
-    names = {kind: list(dict.fromkeys(own["name"])) for kind, own in sites.groupby("kind")}
-    graded = set(names.get("weight_gradient", ()))
-    return [one for one in names.get("weight", ()) if one not in graded] if graded else []
+    known = list(zip(sites["kind"], sites["name"], strict=True))
+    weights = dict.fromkeys(name for kind, name in known if kind == "weight")
+    graded = {name for kind, name in known if kind == "weight_gradient"}
+    return [one for one in weights if one not in graded] if graded else []

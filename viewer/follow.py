@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rules.explain import why
-from ..sketch.errors import StoreError
+from ..sketch.errors import RankscopeError, StoreError
 from . import grid, series
 from .choosing import Choosing
 
@@ -49,6 +50,8 @@ class Follower:
         self.interval_s = interval_s
         # `Any`: answers of several types, each behind a typed method.
         self._answers: dict[str, Any] = {}
+        self._wanted: dict[str, Callable[[], object]] = {}
+        """What was asked of this version, with what answers it."""
         self._choosing: Choosing | None = None
         self._listeners: list[Callable[[], None]] = []
         self._change = Lock()
@@ -146,6 +149,11 @@ class Follower:
     def _once(self, name: str, ask: Callable[[], Answer]) -> Answer:
         """What was answered already for this version of the run, for all pages."""
         with self.lock:
+            self._wanted[name] = ask
+            return self._answer(name, ask)
+
+    def _answer(self, name: str, ask: Callable[[], Answer]) -> Answer:
+        with self.lock:
             if self._answers.get("version") != self.version:
                 self._answers = {"version": self.version}
             if name not in self._answers:
@@ -158,10 +166,16 @@ class Follower:
         return len(self._listeners)
 
     def look(self) -> None:
-        """Refresh the run once and tell everyone."""
+        """Refresh the run once, answer anew what was asked of it before, and tell everyone."""
         with self.lock:
-            if self.run.refresh():
+            wanted, is_new = self._wanted, self.run.refresh()
+            if is_new:
                 self.version += 1
+                self._wanted = {}
+        if is_new:
+            for name, ask in wanted.items():
+                with suppress(RankscopeError):  # a page that asks again tells it
+                    self._answer(name, ask)
         with self._change:
             listeners = list(self._listeners)
         for told in listeners:

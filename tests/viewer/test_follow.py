@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.sketch import StoreError
 from rankscope.store import open_run
 from rankscope.viewer.follow import Follower
 
@@ -61,6 +62,21 @@ def test_why_is_asked_once_a_snapshot_for_all_pages(new_job: Callable) -> None:
     follower.look()
 
     assert (first.last_step, follower.why().last_step) == (1, 2)
+
+
+def test_what_was_asked_of_a_snapshot_is_answered_with_the_next_look(new_job: Callable) -> None:
+    job = new_job(bad_step=None, watched=True)
+    job.commit(range(2))
+    follower = Follower(open_run(job.path), interval_s=3600)
+    follower.why()
+    job.commit(range(2, 3))
+
+    follower.look()
+    job.path.rename(job.path.with_name("away"))
+
+    assert follower.why().last_step == 2  # so that no page waits for the store
+    with pytest.raises(StoreError):
+        follower.training("loss")
 
 
 def test_a_store_that_is_away_is_told_once_in_a_sentence(
