@@ -178,6 +178,23 @@ def test_a_gradient_that_vanishes_is_told_but_not_of_a_bias_that_has_no_effect(
     ]
 
 
+def test_a_gradient_of_zeros_is_told_but_not_of_a_bias_that_has_no_effect(normal: Draw) -> None:
+    sites = [
+        replace(GRADIENT, name="head.weight", shape=(32, 32)),
+        replace(GRADIENT, name="head.bias", shape=(32,)),
+    ]
+    usual, nothing = normal(1e-3), np.zeros(1024)
+
+    assert Job(sites).records(12, usual, nothing[:32]) == []
+    assert [one.site for one in Job(sites).records(12, nothing, usual[:32])] == [
+        "weight_gradient:head.weight"
+    ]
+    assert [one.site for one in Job(sites).records(12, nothing, nothing[:32])] == [
+        "weight_gradient:head.weight",
+        "weight_gradient:head.bias",
+    ]
+
+
 def test_of_a_log_without_shapes_a_bias_is_what_has_fewer_elements(normal: Draw) -> None:
     names = [f"{module}.{part}" for module in "abcdefgh" for part in ("weight", "bias")]
     usual, nothing = [normal(1e-3), normal(1e-3)[:32]], normal(1e-11)
