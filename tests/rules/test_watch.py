@@ -426,6 +426,15 @@ def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> N
     assert Job([FIRST, SQUARES]).record(100 * gradient, (100 * gradient) ** 2) == []
 
 
+def test_second_moments_that_are_infinite_have_not_underflowed(normal: Draw) -> None:
+    gradient = 100 * normal(1e-4)
+    gradient[:128] = 0.0
+    squares = gradient**2
+    squares[256:] = np.inf
+
+    assert rules_of(Job([FIRST, SQUARES]).record(gradient, squares)) == ["nonfinite"]
+
+
 @pytest.mark.parametrize("slots", [("mu", "nu"), ("trace", "sum_of_squares"), ("mu", "1.nu")])
 def test_those_of_optax_are_known_by_its_names(normal: Draw, slots: tuple[str, str]) -> None:
     first, second = (replace(SQUARES, slot=slot) for slot in slots)
