@@ -209,7 +209,7 @@ def test_models_that_are_trained_one_after_another_are_a_run_each(tmp_path: Path
 
 def test_all_ranks_find_the_same_models_and_optimizers(tmp_path: Path) -> None:
     ran(tmp_path, "folds_of_ranks", *TORCHRUN)
-    for name in ("folds_of_ranks", "folds_of_ranks-2-DistributedDataParallel"):
+    for name in ("folds_of_ranks", "folds_of_ranks-2-Linear"):
         run = run_of(tmp_path, name)
         assert len(run.hosts()) == 2
         assert run.records()["step"].tolist() == [*range(7)]
