@@ -218,7 +218,8 @@ def zero_gradient(seen: Seen, _: Memory) -> Verdict:
     a critic whose loss is a difference of two means.
     """
     rows, zeros = seen.rows("weight_gradient"), zeros_of(seen)
-    zeros[rows[without_effect(seen, rows, zeros[rows], ALL)]] = np.nan
+    is_vector = seen.known("axes", lambda site: float(len(site.shape)))[rows] <= 1
+    zeros[rows[is_vector & without_effect(seen, rows, zeros[rows], ALL)]] = np.nan
 
     def tell(row: int) -> Told:
         text = f"All of {seen.site(row).label} is zero: nothing that the loss sees depends on it."

@@ -193,6 +193,13 @@ def test_a_gradient_of_zeros_is_told_but_not_of_a_bias_that_has_no_effect(normal
         "weight_gradient:head.weight",
         "weight_gradient:head.bias",
     ]
+    experts = [
+        replace(GRADIENT, name="mlp.experts", shape=(4, 16, 16)),
+        replace(GRADIENT, name="mlp.router", shape=(4, 16)),
+    ]
+    assert [one.site for one in Job(experts).records(12, usual, nothing[:64])] == [
+        "weight_gradient:mlp.router"
+    ]
 
 
 def test_of_a_log_without_shapes_a_bias_is_what_has_fewer_elements(normal: Draw) -> None:
