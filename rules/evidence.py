@@ -119,9 +119,11 @@ def leap_before(run: Run, step: int, attempt: int, records: pd.DataFrame) -> str
     Args:
         records: of all attempts, see `Run.records`.
     """
-    own = np.unique(np.asarray(records["step"][records["attempt"] == attempt], np.int64))
-    before, sites = own[own <= step][-SEARCHED:], run.sites()
-    weights = sites.index[sites["kind"] == "weight"].tolist()
+    own = records[records["attempt"] == attempt]
+    steps = np.unique(np.asarray(own["step"], np.int64))
+    before, sites = steps[steps <= step][-SEARCHED:], run.sites()
+    labels, kinds = sites.index.tolist(), sites["kind"].tolist()
+    weights = [one for one, kind in zip(labels, kinds, strict=True) if kind == "weight"]
     if not len(before) or not weights:
         return ""
     span = int(before[0]), step
