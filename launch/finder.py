@@ -31,6 +31,7 @@ from .environment import OPTIONS
 from .models import (
     elements_of,
     is_compiled,
+    kind_of,
     may_be_copies,
     modules_around,
     pipeline_of,
@@ -50,7 +51,8 @@ MOST_IN_ALL = 32
 STEPS = 2
 """After so many steps of all models that a look has found it ends."""
 LONG, SHORT = 64, 8
-"""Updates after which a look ends anyway: that has found a model, that has found none."""
+"""Updates after which a look ends anyway: that has found a model, that has found none. So many as
+the latter it waits for optimizers that have not updated."""
 FRUITLESS = 8
 """Looks that find no model; after that no more are looked for."""
 GLOBAL_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
@@ -203,7 +205,12 @@ class Finder:
         """Whether all that is trained has been called by now."""
         if not self._found:
             return self._updates > SHORT
-        return self._updates > LONG or all(one.steps >= STEPS for one in self._found)
+        if self._updates > LONG:
+            return True
+        # An optimizer that has not updated may be of a model that is called later, as a generator
+        # after some updates of its critic.
+        has_waited = self._updates > SHORT or len(self._met) >= len(self._optimizers)
+        return has_waited and all(one.steps >= STEPS for one in self._found)
 
     def _has_made(self, optimizer: Optimizer) -> None:
         """Another optimizer is there, and its model has not been called yet, if it is another."""
@@ -262,8 +269,7 @@ class Finder:
         if agent is not None and (run := agent.observed_as(root)):
             self._tell_once(
                 run,
-                f"{type(root).__name__} is not observed twice: the script itself does, as run "
-                f"{run!r}.",
+                f"{kind_of(root)} is not observed twice: the script itself does, as run {run!r}.",
             )
         elif self._has_room(root):
             self._observe(root, optimizers)
@@ -288,7 +294,7 @@ class Finder:
             self._observe(root, homeless)
             kinds = " and ".join(sorted({type(one).__name__ for one in homeless}))
             tell(
-                f"{type(root).__name__} is observed without its optimizer's state: {kinds} updates "
+                f"{kind_of(root)} is observed without its optimizer's state: {kinds} updates "
                 "other tensors, of as many elements, which may be main weights in float32."
             )
 
@@ -299,7 +305,7 @@ class Finder:
             if (len(self._trainings) if most == MOST else self._begun) >= most:
                 self._tell_once(
                     "room",
-                    f"{type(root).__name__} is not observed, nor are further models: a process "
+                    f"{kind_of(root)} is not observed, nor are further models: a process "
                     f"observes {most} {when} at most.",
                 )
                 return False
@@ -313,7 +319,7 @@ class Finder:
         training = Training.begin(
             root,
             optimizers,
-            suffix="" if number == 1 else f"-{number}-{type(root).__name__}",
+            suffix="" if number == 1 else f"-{number}-{kind_of(root)}",
             scaler=scaler_of_job(self._past),
             options=self._options,
         )
@@ -325,7 +331,7 @@ class Finder:
         self._found.append(training)
         if was_compiled:
             tell(
-                f"{type(root).__name__} was compiled before it was found: what its modules return "
+                f"{kind_of(root)} was compiled before it was found: what its modules return "
                 "is not observed."
             )
 

@@ -46,6 +46,13 @@ def pipeline_of(module: nn.Module) -> nn.Module | None:
     return held[0] if len(held) == 1 else nn.ModuleList(held)
 
 
+def kind_of(root: nn.Module) -> str:
+    """What the script calls its class, whatever is around it."""
+    from ..agent.torch.names import unwrapped  # loads NumPy
+
+    return type(unwrapped(root)).__name__
+
+
 def size_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 

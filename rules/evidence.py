@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sketch.labels import more_words
 from .ranks import LEAST_OCTAVES
+from .rule import figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 BEFORE = 4
 """So many steps before it are told."""
 SHOWN = ("rms", "abs_max", "nonfinite")
+LEAP, SEARCHED = 8.0, 8
+"""By so many times a weight that leaps grows in one step; in so many records before."""
+BEFORE_ZERO = 1e-4
+"""A weight of a smaller rms says nothing by what it grows by: it began at about zero."""
 BESIDE = ("zero", "nan", "pos_inf", "neg_inf", "under", "over")
 """Where elements are counted that are in no bin."""
 
@@ -104,6 +110,37 @@ def evidence_of(run: Run, cause: Alert, records: pd.DataFrame) -> Evidence:
             if chosen[place]
         ],
         exponents=_exponents(run, cause.site, (first, told), cause.attempt),
+    )
+
+
+def leap_before(run: Run, step: int, attempt: int, records: pd.DataFrame) -> str:
+    """Which weights grew many times larger just before a step, and when, in a sentence, if any.
+
+    Args:
+        records: of all attempts, see `Run.records`.
+    """
+    own = records[records["attempt"] == attempt]
+    steps = np.unique(np.asarray(own["step"], np.int64))
+    before, sites = steps[steps <= step][-SEARCHED:], run.sites()
+    labels, kinds = sites.index.tolist(), sites["kind"].tolist()
+    weights = [one for one, kind in zip(labels, kinds, strict=True) if kind == "weight"]
+    if not len(before) or not weights:
+        return ""
+    span = int(before[0]), step
+    sizes = run.scalar("rms", sites=weights, steps=span, attempt=attempt)
+    rms, steps = sizes.values, sizes["step"].values
+    known = np.where((rms[:-1] >= BEFORE_ZERO) & np.isfinite(rms[1:]), rms[:-1], np.nan)
+    growth = rms[1:] / known / np.diff(steps)[:, None]
+    leapt = np.flatnonzero((growth >= LEAP).any(axis=1))
+    if not len(leapt):
+        return ""
+    at = int(leapt[0])
+    most, others = int(np.nanargmax(growth[at])), np.flatnonzero(growth[at] >= LEAP)[1:]
+    return (
+        "Weights had leapt before: the rms of "
+        f"{sizes['site'].values[most]}{more_words(others.tolist())} went from "
+        f"{figures(float(rms[at, most]))} to {figures(float(rms[at + 1, most]))} between steps "
+        f"{steps[at]} and {steps[at + 1]}. Look at the learning rate first."
     )
 
 

@@ -21,7 +21,7 @@ from ..store.incidents import COUNTED, OF_RANKS, Incident, escalated, incidents_
 from ..store.query import Run
 from ..store.record import Alert
 from .book import known_rules
-from .evidence import Evidence, evidence_of, is_apart
+from .evidence import Evidence, evidence_of, is_apart, leap_before
 from .exact import COPIES, SUMS
 from .ranks import FEWEST, OUTLIER
 from .rule import Rule
@@ -259,7 +259,7 @@ def _finding(known: _Known, incident: Incident, also: Sequence[int]) -> Finding:
         first_step=incident.first_step,
         last_step=incident.last_step,
         over=run.finished or incident.attempt < known.attempts - 1,
-        origin=_origin(run, incident),
+        origin=_origin(known, incident),
         confidence=confidence,
         reason=reason,
         evidence=cause.evidence,
@@ -281,13 +281,16 @@ def _advice(rule: Rule, known: _Known, incident: Incident, stored: Evidence) -> 
     return f"Only {who} is off, and copies of weights agree. {OUTLIER.advice}"
 
 
-def _origin(run: Run, incident: Incident) -> str:
-    """Where non-finite values began, in the words of `Run.first_bad`."""
+def _origin(known: _Known, incident: Incident) -> str:
+    """Where non-finite values began, in the words of `Run.first_bad`, and what led to it."""
     if "nonfinite" not in {one.rule for one in incident.alerts}:
         return ""
     steps = [one.first_step for one in incident.alerts if one.rule == "nonfinite"]
-    found = run.first_bad(steps=slice(min(steps), None), attempt=incident.attempt)
-    return "" if found is None else found.text
+    found = known.run.first_bad(steps=slice(min(steps), None), attempt=incident.attempt)
+    if found is None:
+        return ""
+    leap = leap_before(known.run, found.step, incident.attempt, known.records)
+    return f"{found.text} {leap}".rstrip()
 
 
 def _places(run: Run, incident: Incident) -> list[RankPlace]:

@@ -112,7 +112,7 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
     median = float(np.nanmedian(now))
     value = np.full(len(rms), np.nan)
     value[rows] = median - now
-    value[rows[_is_without_effect(seen, rows, value[rows])]] = np.nan
+    value[rows[without_effect(seen, rows, value[rows], NOTHING)]] = np.nan
 
     def tell(row: int) -> Told:
         text = (
@@ -124,19 +124,24 @@ def vanishing(seen: Seen, _: Memory) -> Verdict | None:
     return of_rows(seen, rows, value, tell)
 
 
-def _is_without_effect(seen: Seen, rows: Rows, octaves: Floats) -> NDArray[np.bool_]:
+def without_effect(seen: Seen, rows: Rows, value: Floats, threshold: float) -> NDArray[np.bool_]:
     """Which parameters have next to no gradient, though one of more axes of their module has.
 
     Where shapes are not known, as of a LogFrame, one of more elements.
+
+    Args:
+        rows: of gradients of weights.
+        value: by row, how near it is to nothing.
+        threshold: from which value on a gradient is next to nothing.
     """
     axes = seen.known("axes", lambda site: float(len(site.shape)))[rows]
     elements = seen.record.merged.counts[rows, COUNT]
     axes = np.where((axes == 0) & (elements > 1), elements, axes)
     module = seen.shared("module", lambda site: site.name.rpartition(".")[0])[rows]
-    reached = np.where(octaves < NOTHING, axes, 0.0)
+    reached = np.where(value < threshold, axes, 0.0)
     most = np.zeros(module.max(initial=-1) + 1)
     np.maximum.at(most, module, reached)
-    return (octaves >= NOTHING) & (axes < most[module])
+    return (value >= threshold) & (axes < most[module])
 
 
 def loss_lost(seen: Seen, _: Memory) -> Verdict | None:

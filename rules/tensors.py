@@ -12,6 +12,7 @@ from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO, Floats
 from ..store.record import SiteInfo
+from .gradients import without_effect
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
 
@@ -29,6 +30,8 @@ SKIPPED = 16
 """A gradient scaler skips steps whose gradients overflow, and halves its scale each time; so many
 in a row are none of that."""
 
+ALL = 0.999999
+"""From such a share of zeros on all of a gradient is zero."""
 FEW = 64
 """So many elements may be alike by chance, as a loss or a count for each sample."""
 
@@ -209,8 +212,14 @@ def is_bounded(site: SiteInfo) -> float:
 
 
 def zero_gradient(seen: Seen, _: Memory) -> Verdict:
-    """Which share of a weight's gradient is zero."""
+    """Which share of a weight's gradient is zero.
+
+    Not that of a bias whose module's matrix has one: what the bias adds cancels, as the last one of
+    a critic whose loss is a difference of two means.
+    """
     rows, zeros = seen.rows("weight_gradient"), zeros_of(seen)
+    is_vector = seen.known("axes", lambda site: float(len(site.shape)))[rows] <= 1
+    zeros[rows[is_vector & without_effect(seen, rows, zeros[rows], ALL)]] = np.nan
 
     def tell(row: int) -> Told:
         text = f"All of {seen.site(row).label} is zero: nothing that the loss sees depends on it."
@@ -304,8 +313,8 @@ TENSORS = (
             "Look whether its output is used, and for a `detach()`, a `stop_gradient` or a dead "
             "layer after it."
         ),
-        threshold=0.999999,
-        clear=0.999999,
+        threshold=ALL,
+        clear=ALL,
         records=8,
         measure=zero_gradient,
     ),

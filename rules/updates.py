@@ -11,6 +11,7 @@ from ..sketch.table import PROJECTION
 from ..store.record import SiteInfo
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows, of_run
 from .seen import Rows, Seen
+from .tensors import zeros_of
 
 STILL = 5
 """So many records in a row must a weight stay as it is, while others change, to be told of."""
@@ -245,8 +246,8 @@ def _key_of(site: SiteInfo) -> str:
 
 def poisoned(seen: Seen, _: Memory) -> Verdict:
     """Which share of second moments is zero where the first are not: their squares underflowed."""
-    rows = np.flatnonzero(seen.known("second", is_second) > 0)
-    zeros = seen.statistic("zero_share")
+    # Where some are infinite the share is of the others: it cannot be held against another's.
+    rows, zeros = np.flatnonzero(seen.known("second", is_second) > 0), zeros_of(seen)
     firsts = {
         seen.site(row).name: row
         for row in seen.rows("optimizer_state").tolist()

@@ -18,6 +18,7 @@ from .observing import observe
 from .replaceable import ReplaceableOptimizers
 from .scope import Scope
 from .settings import as_list, is_compiled
+from .stages import stages_around, stages_made
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -115,7 +116,9 @@ class Training:
         with warnings.catch_warnings():  # it is compiled, but has not run so in training
             warnings.filterwarnings("ignore", "The model is compiled already", RankscopeWarning)
             start = updates_made(as_list(optimizers))
-            scope = observe(model, observed, run=name, scaler=scaler, start=start, **options)
+            # A list, as of two critics, is one model, but for the stages of a pipeline.
+            whole = model if stages_around(stages_made(), [model]) else [model]
+            scope = observe(whole, observed, run=name, scaler=scaler, start=start, **options)
         training = cls(scope, optimizers, observed, scaler, asks=not is_compiled(model))
         scope.__enter__()
         scope.ends_with_process = True

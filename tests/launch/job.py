@@ -139,6 +139,22 @@ def two_models() -> None:
         other.step()
 
 
+def twins() -> None:
+    """Two critics in a list that nobody calls, and an actor, trained after each third update."""
+    critics, actor = nn.ModuleList(nn.Linear(4, 1) for _ in range(2)), nn.Linear(4, 4)
+    of_critics = torch.optim.Adam(critics.parameters())
+    of_actor = torch.optim.Adam(actor.parameters())
+    for _ in range(3):
+        for _ in range(3):
+            x = torch.randn(5, 4)
+            torch.stack([one(x) for one in critics]).square().mean().backward()
+            of_critics.step()
+            of_critics.zero_grad()
+        (-critics[0](actor(torch.randn(5, 4))).mean()).backward()
+        of_actor.step()
+        of_actor.zero_grad()
+
+
 def scaled() -> None:
     """The first update is left out: the gradients overflow."""
     model = nn.Linear(3, 4)
@@ -334,8 +350,8 @@ def made_before() -> None:
     """All models and optimizers are there before the first is trained."""
     models = [nn.Linear(4, 1), small()]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-    for model, optimizer in zip(models, optimizers, strict=True):
-        steps_of(model, [optimizer], steps=5)
+    for model, optimizer, steps in zip(models, optimizers, (12, 5), strict=True):
+        steps_of(model, [optimizer], steps=steps)
 
 
 def pretrained() -> None:

@@ -209,7 +209,7 @@ def test_models_that_are_trained_one_after_another_are_a_run_each(tmp_path: Path
 
 def test_all_ranks_find_the_same_models_and_optimizers(tmp_path: Path) -> None:
     ran(tmp_path, "folds_of_ranks", *TORCHRUN)
-    for name in ("folds_of_ranks", "folds_of_ranks-2-DistributedDataParallel"):
+    for name in ("folds_of_ranks", "folds_of_ranks-2-Linear"):
         run = run_of(tmp_path, name)
         assert len(run.hosts()) == 2
         assert run.records()["step"].tolist() == [*range(7)]
@@ -229,16 +229,30 @@ def test_a_sharded_root_is_seen_from_its_first_micro_batch_on(tmp_path: Path) ->
 
 def test_a_later_model_is_compiled_with_what_observes_it(tmp_path: Path) -> None:
     ran(tmp_path, "compiled_folds")
-    runs = [run_of(tmp_path, f"compiled_folds{one}") for one in ("", "-2-OptimizedModule")]
+    runs = [run_of(tmp_path, f"compiled_folds{one}") for one in ("", "-2-Sequential")]
     assert set(runs[0].sites().index) == set(runs[1].sites().index)
     assert [one.records()["step"].tolist() for one in runs] == [[*range(4)]] * 2
+
+
+def test_twins_in_a_list_are_one_model_and_what_is_trained_after_them_is_seen_whole(
+    tmp_path: Path,
+) -> None:
+    assert len(told(ran(tmp_path, "twins"))) == 1
+    critics, actor = run_of(tmp_path, "twins"), run_of(tmp_path, "twins-2-Linear")
+    assert set(critics.sites(kind="weight").index) == {
+        *("weight:0.weight", "weight:0.bias"),
+        *("weight:1.weight", "weight:1.bias"),
+    }
+    assert {"activation:0", "activation:1"} <= set(critics.sites(kind="activation").index)
+    assert actor.records()["step"].tolist() == [*range(4)]
+    assert {*KINDS} == {*actor.sites()["kind"]}
 
 
 def test_a_model_whose_optimizer_was_made_long_before_is_seen_from_its_second_step_on(
     tmp_path: Path,
 ) -> None:
     ran(tmp_path, "made_before")
-    assert run_of(tmp_path, "made_before").records()["step"].tolist() == [*range(6)]
+    assert run_of(tmp_path, "made_before").records()["step"].tolist() == [*range(13)]
     second = run_of(tmp_path, "made_before-2-Sequential")
     assert second.records()["step"].tolist() == [*range(5)]
     assert {*KINDS} - {"optimizer_state"} == {*second.sites()["kind"]}

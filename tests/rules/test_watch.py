@@ -178,6 +178,30 @@ def test_a_gradient_that_vanishes_is_told_but_not_of_a_bias_that_has_no_effect(
     ]
 
 
+def test_a_gradient_of_zeros_is_told_but_not_of_a_bias_that_has_no_effect(normal: Draw) -> None:
+    sites = [
+        replace(GRADIENT, name="head.weight", shape=(32, 32)),
+        replace(GRADIENT, name="head.bias", shape=(32,)),
+    ]
+    usual, nothing = normal(1e-3), np.zeros(1024)
+
+    assert Job(sites).records(12, usual, nothing[:32]) == []
+    assert [one.site for one in Job(sites).records(12, nothing, usual[:32])] == [
+        "weight_gradient:head.weight"
+    ]
+    assert [one.site for one in Job(sites).records(12, nothing, nothing[:32])] == [
+        "weight_gradient:head.weight",
+        "weight_gradient:head.bias",
+    ]
+    experts = [
+        replace(GRADIENT, name="mlp.experts", shape=(4, 16, 16)),
+        replace(GRADIENT, name="mlp.router", shape=(4, 16)),
+    ]
+    assert [one.site for one in Job(experts).records(12, usual, nothing[:64])] == [
+        "weight_gradient:mlp.router"
+    ]
+
+
 def test_of_a_log_without_shapes_a_bias_is_what_has_fewer_elements(normal: Draw) -> None:
     names = [f"{module}.{part}" for module in "abcdefgh" for part in ("weight", "bias")]
     usual, nothing = [normal(1e-3), normal(1e-3)[:32]], normal(1e-11)
@@ -407,6 +431,15 @@ def test_second_moments_that_underflowed_poison_the_optimizer(normal: Draw) -> N
     told = Job([FIRST, SQUARES]).record(gradient, gradient**2)
     assert rules_of(told) == ["optimizer-poisoned"]
     assert Job([FIRST, SQUARES]).record(100 * gradient, (100 * gradient) ** 2) == []
+
+
+def test_second_moments_that_are_infinite_have_not_underflowed(normal: Draw) -> None:
+    gradient = 100 * normal(1e-4)
+    gradient[:128] = 0.0
+    squares = gradient**2
+    squares[256:] = np.inf
+
+    assert rules_of(Job([FIRST, SQUARES]).record(gradient, squares)) == ["nonfinite"]
 
 
 @pytest.mark.parametrize("slots", [("mu", "nu"), ("trace", "sum_of_squares"), ("mu", "1.nu")])

@@ -318,6 +318,31 @@ def test_of_a_loss_that_is_not_finite_one_element_is_said_to_be_one(tmp_path: Pa
     assert "Its 1 element in step 3, by powers of two: none; 1 NaN." in text
 
 
+@pytest.mark.parametrize(("factor", "is_said"), [(1e6, True), (1.5, False)])
+def test_weights_that_leapt_before_something_is_not_finite_are_told(
+    tmp_path: Path, normal: Normal, factor: float, is_said: bool
+) -> None:
+    sites = [replace(SITES[0], kind="weight", name=f"{one}.weight") for one in "ab"] + SITES
+    job = Job(sites, ranks=1)
+    job.records(3, normal(), normal(), normal())
+    alerts = job.record(normal(), normal() * factor, np.full(1024, np.nan))
+    with RunWriter.open(tmp_path / "run", run="run") as writer:
+        writer.catalog.add_sites(sites)
+        writer.catalog.attempt_of("launch")
+        writer.catalog.set_attempt(0, 1, {}, [RankInfo(rank=0)])
+        writer.commit(job.kept, streams={}, alerts=alerts, judged={"nonfinite": 4})
+
+    [finding] = why(open_run(tmp_path / "run")).findings
+
+    assert (
+        "Weights had leapt before: the rms of weight:b.weight went" in finding.origin
+    ) == is_said
+    assert (
+        finding.origin.endswith("between steps 2 and 3. Look at the learning rate first.")
+        == is_said
+    )
+
+
 CUT_OFF = (
     "No gradient of weight:b (and 1 more) was observed: frozen, not asked for, or cut off from the "
     "loss, as by a `detach()`."
