@@ -302,7 +302,10 @@ class ModuleHooks:
     def _whole_begins(self, module: torch.nn.Module, inputs: Any, keywords: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._apart.begins(module, (inputs, keywords))
+        try:
+            self._apart.begins(module, (inputs, keywords))
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report("What a forward was given could not be walked through", error)
         # A weight that is bad already may end the job while it generates.
         if self._apart and self._recorder.is_open and self._roots[0].training:
             self.weights_are_used()
