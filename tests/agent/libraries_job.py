@@ -108,12 +108,17 @@ def examples() -> TensorDataset:
 class Generating(transformers.Trainer):
     """Before each forward it trains by calls its model without gradients, as TRL's GRPO does."""
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *rest: Any) -> torch.Tensor:
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
         """In training mode."""
         model.train()
         with torch.no_grad():
             model(**inputs)
-        return super().training_step(model, inputs, *rest)
+        return super().training_step(model, inputs, num_items_in_batch)
 
 
 def train(
