@@ -170,7 +170,10 @@ class Case:
                 "overflowed, or something else wrote to it."
             )
             return "weights", step, step, why
-        return "update", step, step, f"The update of step {step} made it, of good gradients."
+        why = (
+            f"The update of step {step} made it, of good gradients, or something else wrote to it."
+        )
+        return "update", step, step, why
 
     def _was_good(self, record: int, kind: str) -> bool:
         """Whether this kind of the parameter was observed in an earlier record: all was good."""

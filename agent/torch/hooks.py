@@ -19,6 +19,7 @@ from torch.jit._trace import is_tracing
 from ...sketch.labels import more_words
 from ...wire.messages import Placement
 from . import compiled
+from .apart import Apart, wrapped_in
 from .eager import eager
 from .local import is_addend
 from .names import Names
@@ -85,6 +86,14 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+class HookApart(Hook):
+    """One that the compiler counts apart: hooks of one class may be compiled 8 times together."""
+
+    def __call__(self, *arguments: Any) -> None:
+        """What torch calls."""
+        self._call(*arguments)
+
+
 class ModuleHooks:
     """Hooks on the chosen modules of a model and on the gradients of their outputs.
 
@@ -93,7 +102,8 @@ class ModuleHooks:
         modules: classes, or names of classes, to observe; None for all.
         recorder: takes what is seen.
         placements: how outputs relate to the whole.
-        training_only: whether forwards are left out while the model is in evaluation mode.
+        training_only: whether forwards are left out while the model is in evaluation mode, and
+            those without gradients.
     """
 
     def __init__(
@@ -115,6 +125,7 @@ class ModuleHooks:
 
         What a loss calls after one that only tries a stage out belongs to that.
         """
+        self._apart = Apart()
         self._unended: dict[torch.nn.Module, int] = {}
         """By root the step in which a forward of it began that has not ended."""
         self._tokens: list[torch.Tensor] = []
@@ -132,11 +143,16 @@ class ModuleHooks:
         """Put the hooks on the model."""
         begins, ends = Hook(self._root_begins), Hook(self._root_ends)
         for root in self._roots:
-            self._handles.append(root.register_forward_pre_hook(begins))
+            self._handles.append(root.register_forward_pre_hook(begins, with_kwargs=True))
+            for module in wrapped_in(root):
+                hook = HookApart(self._whole_begins)
+                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         for name, module in self._chosen:
             self._attach(name, module)
         for root in self._roots:
             self._handles.append(root.register_forward_hook(ends))
+            for module in wrapped_in(root):
+                self._handles.append(module.register_forward_hook(HookApart(self._whole_ends)))
         if self._without:
             first, *others = self._without
             what = f"{first}{more_words(others)}"
@@ -211,6 +227,8 @@ class ModuleHooks:
     def begin_forward(self) -> None:
         """Take what modules return from now on for another forward of the root."""
         self._trains = not _is_tried_out()
+        if torch.is_grad_enabled():
+            self._apart.trains()
         if self.recording() and not recomputing():
             self._calls.clear()
             self.weights_are_used()
@@ -238,7 +256,8 @@ class ModuleHooks:
 
     def training(self) -> bool:
         """Whether the forward that runs is one that is observed, in whatever step."""
-        trains = not self._training_only or (self._roots[0].training and self._trains)
+        trains = self._roots[0].training and self._trains and not self._apart
+        trains = trains or not self._training_only
         return trains and not is_tracing()  # sizes are tensors then, and nobody trains
 
     @eager
@@ -280,9 +299,25 @@ class ModuleHooks:
             except Exception as error:  # never into the training loop: told in the run
                 self._recorder.report(f"The output of {name} could not be walked through", error)
 
-    def _root_begins(self, root: torch.nn.Module, _: Any) -> None:
+    def _whole_begins(self, module: torch.nn.Module, inputs: Any, keywords: Any) -> None:
         if torch.compiler.is_compiling():
             return
+        try:
+            self._apart.begins(module, (inputs, keywords))
+        except Exception as error:  # never into the training loop: told in the run
+            self._recorder.report("What a forward was given could not be walked through", error)
+        # A weight that is bad already may end the job while it generates.
+        if self._apart and self._recorder.is_open and self._roots[0].training:
+            self.weights_are_used()
+
+    def _whole_ends(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._apart.ends(module)
+
+    def _root_begins(self, root: torch.nn.Module, inputs: Any, keywords: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._whole_begins(root, inputs, keywords)
         self.begin_forward()
         step = self._recorder.peek()
         if step is not None and self.recording() and not recomputing():
@@ -296,6 +331,7 @@ class ModuleHooks:
     def _root_ends(self, root: torch.nn.Module, _: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self._unended.pop(root, None)
+            self._apart.ends(root)
         else:
             for slot, tensor in tensors_in(output):
                 compiled.note(tensor, self._root_token, "end", slot)

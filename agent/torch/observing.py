@@ -145,7 +145,8 @@ def observe(
             parameters and taps; they apply to every kind.
         modules: classes, or names of classes, of the modules whose tensors are observed.
         start: number of the first step; a resumed job passes its own.
-        training_only: leave out forwards while the model is in evaluation mode.
+        training_only: leave out forwards while the model is in evaluation mode, and of a model
+            that trains by gradients those without.
 
     Raises:
         SettingError: an argument cannot be used; the message says which, and what would do.

@@ -17,7 +17,7 @@ class RankscopeCallback(LoopCallback, TrainerCallback):
 
     Step i begins with `global_step` i, of a resumed training, too: its weights are those of
     `checkpoint-i`. What the `Trainer` logs after a step is kept with that step. Forwards of an
-    evaluation are left out.
+    evaluation are left out, and so are those that generate.
 
     Args:
         options: those of `observe`, but for `start` and `scaler`, which the `Trainer` knows.
@@ -44,6 +44,8 @@ class RankscopeCallback(LoopCallback, TrainerCallback):
         scaler = getattr(optimizer, "scaler", None)
         self._awaits_log = False
         self._begin(model, optimizer, start=state.global_step, scaler=scaler)
+        if self.scope is not None:  # what it generates before its first forward is none of a step
+            self.scope.begin_forward()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -105,7 +105,29 @@ def examples() -> TensorDataset:
     )
 
 
-def train(name: str, net: nn.Module, resume: str | None = None, **arguments: Any) -> None:
+class Generating(transformers.Trainer):
+    """Before each forward it trains by calls its model without gradients, as TRL's GRPO does."""
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """In training mode."""
+        model.train()
+        with torch.no_grad():
+            model(**inputs)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def train(
+    name: str,
+    net: nn.Module,
+    resume: str | None = None,
+    trained_by: type[transformers.Trainer] = transformers.Trainer,
+    **arguments: Any,
+) -> None:
     """Hugging Face's Trainer, two micro-batches a step, evaluated after the second."""
     rows = [{"x": x, "labels": y} for x, y in examples()]
     settings = transformers.TrainingArguments(
@@ -123,9 +145,7 @@ def train(name: str, net: nn.Module, resume: str | None = None, **arguments: Any
         **arguments,
     )
     callback = HuggingFaceCallback(run=name)
-    trainer = transformers.Trainer(
-        net, settings, train_dataset=rows, eval_dataset=rows, callbacks=[callback]
-    )
+    trainer = trained_by(net, settings, train_dataset=rows, eval_dataset=rows, callbacks=[callback])
     try:
         trainer.train(resume_from_checkpoint=resume)
     except UserError:
@@ -188,6 +208,7 @@ def main() -> None:
     train("hugging-face", Net(), max_steps=4)
     train("hugging-face", Net(), "hugging-face/checkpoint-2", max_steps=4)
     train("hugging-face-epochs", Net(), num_train_epochs=2, logging_strategy="epoch")
+    train("hugging-face-generates", Net(), trained_by=Generating, max_steps=2)
     train("hugging-face-fails", Net(fails_at=4), max_steps=2)
     fit("lightning", Fitted(), max_steps=4)
     fit("lightning", Fitted(), "lightning/last.ckpt", max_steps=6)

@@ -108,6 +108,11 @@ def test_micro_batches_are_one_step_and_evaluations_none(runs: Runs, library: st
         assert rows == ROWS
 
 
+def test_what_hugging_face_generates_is_no_part_of_a_step_not_even_of_the_first(runs: Runs) -> None:
+    rows = runs["hugging-face-generates"].scalar("count", sites=["activation:net.2"])
+    assert rows.squeeze("site").values[:-1].tolist() == [ROWS, ROWS]
+
+
 @BOTH
 def test_a_training_that_is_resumed_goes_on_with_its_step_as_another_attempt(
     runs: Runs, library: str

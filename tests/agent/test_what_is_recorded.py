@@ -371,6 +371,112 @@ def test_forwards_in_evaluation_mode_are_left_out(observed: Observed, train: Tra
         assert derive(sketch, "abs_max")[0] < 100
 
 
+class Wrapped(nn.Module):
+    """A model around a model, as PEFT's, whose `generate` calls that which is inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+    @torch.no_grad()
+    def generate(self) -> None:
+        for _ in range(3):
+            self.model(torch.full((50, 2), 1e6))
+
+
+@pytest.mark.parametrize("through", ["whole", "within"])
+def test_forwards_without_gradients_of_a_model_that_trains_by_them_are_left_out(
+    observed: Observed, train: Train, through: str
+) -> None:
+    model = Wrapped()
+    optimizer = sgd(model)
+
+    def generate() -> None:
+        with torch.no_grad():
+            model(torch.full((50, 2), 1e6)) if through == "whole" else model.generate()
+
+    with observed.observe(model, optimizer) as scope:
+        for _ in range(2):
+            train(scope, model, optimizer, [torch.ones(3, 2)])
+            generate()
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    labels = [one for one in open_run(observed.path).sites().index if one.startswith("activation:")]
+    assert sorted(labels) == ["activation:(root)", "activation:model", "activation:model.0"]
+    for step in range(3):
+        for label in labels:
+            sketch = observed.sketches(step)[label]
+            assert (step, sketch.counts[0, 0]) == (step, 6)
+            assert derive(sketch, "abs_max")[0] < 100
+
+
+def test_a_weight_is_seen_that_ends_the_job_while_it_generates(
+    observed: Observed, train: Train
+) -> None:
+    model = Wrapped()
+    optimizer = sgd(model)
+
+    def job() -> None:
+        with observed.observe(model, optimizer) as scope:
+            train(scope, model, optimizer, [torch.ones(3, 2)])
+            with torch.no_grad():
+                next(model.parameters()).fill_(torch.nan)
+            model.generate()
+            raise RuntimeError("cannot sample")
+
+    with pytest.raises(RuntimeError, match="cannot sample"):
+        job()
+    bad = open_run(observed.path).first_bad()
+    assert bad is not None
+    assert (bad.site, bad.step) == ("weight:model.0.weight", 1)
+
+
+def test_an_error_in_a_forward_without_gradients_leaves_out_no_later_one(
+    observed: Observed, train: Train
+) -> None:
+    model = Wrapped()
+    optimizer = sgd(model)
+    with observed.observe(model, optimizer) as scope:
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+        with torch.no_grad(), pytest.raises(RuntimeError, match="shapes"):
+            model(torch.ones(1, 7))
+        train(scope, model, optimizer, [torch.ones(3, 2)])
+    assert observed.sketches(1)["activation:model.0"].counts[0, 0] == 6
+
+
+def test_a_model_that_is_checkpointed_as_a_whole_is_counted(observed: Observed) -> None:
+    """The first of its forwards has no gradients, and what it is given has."""
+    model = Wrapped()
+    optimizer = sgd(model)
+    x = torch.ones(3, 2, requires_grad=True)
+    with observed.observe(model, optimizer) as scope:
+        for checkpointed in (False, True):
+            y = checkpoint(model, x, use_reentrant=True) if checkpointed else model(x)
+            y.sum().backward()
+            optimizer.step()
+            scope.step()
+            optimizer.zero_grad()
+    assert observed.sketches(1)["activation:model.0"].counts[0, 0] == 6
+
+
+@pytest.mark.parametrize("all_are_asked_for", [False, True])
+def test_forwards_without_gradients_are_counted_where_there_are_no_others_or_all_are_asked_for(
+    observed: Observed, all_are_asked_for: bool
+) -> None:
+    model = Wrapped()
+    with observed.observe(model, training_only=not all_are_asked_for) as scope:
+        for _ in range(2):
+            if all_are_asked_for:
+                model(torch.ones(3, 2)).sum().backward()
+            with torch.no_grad():
+                model(torch.ones(3, 2))
+            scope.step()
+    rows = 12 if all_are_asked_for else 6
+    assert observed.sketches(1)["activation:model.0"].counts[0, 0] == rows
+
+
 def test_more_sites_than_a_rank_has_room_for_are_told(observed: Observed) -> None:
     net = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(20_003))
     with observed.observe(net, kinds="weight") as scope:

@@ -180,6 +180,11 @@ def test_the_update_is_blamed_where_gradients_were_good(told: Told) -> None:
     told.step(4)
     told.step(5, (set(LABELS), set(LABELS)))
     assert told.first_bad() == ("weight:0.weight", (0, 1), "update", 4, 4)
+    found = open_run(told.writer.path).first_bad()
+    assert found is not None
+    assert found.text.endswith(
+        "The update of step 4 made it, of good gradients, or something else wrote to it."
+    )
 
 
 def test_an_update_that_was_observed_and_good_is_not_blamed(told: Told) -> None:
