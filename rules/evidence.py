@@ -121,13 +121,10 @@ def leap_before(run: Run, step: int, attempt: int, records: pd.DataFrame) -> str
     """
     own = records[records["attempt"] == attempt]
     steps = np.unique(np.asarray(own["step"], np.int64))
-    before, sites = steps[steps <= step][-SEARCHED:], run.sites()
-    labels, kinds = sites.index.tolist(), sites["kind"].tolist()
-    weights = [one for one, kind in zip(labels, kinds, strict=True) if kind == "weight"]
-    if not len(before) or not weights:
+    before = steps[steps <= step][-SEARCHED:]
+    if not len(before) or "weight" not in set(run.sites()["kind"]):
         return ""
-    span = int(before[0]), step
-    sizes = run.scalar("rms", sites=weights, steps=span, attempt=attempt)
+    sizes = run.scalar("rms", kind="weight", steps=(int(before[0]), step), attempt=attempt)
     rms, steps = sizes.values, sizes["step"].values
     known = np.where((rms[:-1] >= BEFORE_ZERO) & np.isfinite(rms[1:]), rms[:-1], np.nan)
     growth = rms[1:] / known / np.diff(steps)[:, None]

@@ -134,7 +134,7 @@ def without_effect(seen: Seen, rows: Rows, value: Floats, threshold: float) -> N
         value: by row, how near it is to nothing.
         threshold: from which value on a gradient is next to nothing.
     """
-    axes = seen.known("axes", lambda site: float(len(site.shape)))[rows]
+    axes = axes_of(seen)[rows]
     elements = seen.record.merged.counts[rows, COUNT]
     axes = np.where((axes == 0) & (elements > 1), elements, axes)
     module = seen.shared("module", lambda site: site.name.rpartition(".")[0])[rows]
@@ -142,6 +142,11 @@ def without_effect(seen: Seen, rows: Rows, value: Floats, threshold: float) -> N
     most = np.zeros(module.max(initial=-1) + 1)
     np.maximum.at(most, module, reached)
     return (value >= threshold) & (axes < most[module])
+
+
+def axes_of(seen: Seen) -> Floats:
+    """float64 [rows]: how many axes each tensor has; 0 for a scalar, or where it is not known."""
+    return seen.known("axes", lambda site: float(len(site.shape)))
 
 
 def loss_lost(seen: Seen, _: Memory) -> Verdict | None:

@@ -12,7 +12,7 @@ from ..sketch.derive import MAIN
 from ..sketch.distribution import SPREAD
 from ..sketch.table import COUNT, NAN, NEG_INF, POS_INF, SUBNORMAL, UNSEEN, ZERO, Floats
 from ..store.record import SiteInfo
-from .gradients import without_effect
+from .gradients import axes_of, without_effect
 from .rule import Memory, Rule, Told, Verdict, figures, of_rows
 from .seen import Seen
 
@@ -218,7 +218,7 @@ def zero_gradient(seen: Seen, _: Memory) -> Verdict:
     a critic whose loss is a difference of two means.
     """
     rows, zeros = seen.rows("weight_gradient"), zeros_of(seen)
-    is_vector = seen.known("axes", lambda site: float(len(site.shape)))[rows] <= 1
+    is_vector = axes_of(seen)[rows] <= 1
     zeros[rows[is_vector & without_effect(seen, rows, zeros[rows], ALL)]] = np.nan
 
     def tell(row: int) -> Told:

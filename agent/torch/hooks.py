@@ -142,17 +142,18 @@ class ModuleHooks:
     def attach(self) -> None:
         """Put the hooks on the model."""
         begins, ends = Hook(self._root_begins), Hook(self._root_ends)
+        wrapped = [module for root in self._roots for module in wrapped_in(root)]
         for root in self._roots:
             self._handles.append(root.register_forward_pre_hook(begins, with_kwargs=True))
-            for module in wrapped_in(root):
-                hook = HookApart(self._whole_begins)
-                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for module in wrapped:
+            hook = HookApart(self._whole_begins)
+            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         for name, module in self._chosen:
             self._attach(name, module)
         for root in self._roots:
             self._handles.append(root.register_forward_hook(ends))
-            for module in wrapped_in(root):
-                self._handles.append(module.register_forward_hook(HookApart(self._whole_ends)))
+        for module in wrapped:
+            self._handles.append(module.register_forward_hook(HookApart(self._whole_ends)))
         if self._without:
             first, *others = self._without
             what = f"{first}{more_words(others)}"
@@ -257,8 +258,8 @@ class ModuleHooks:
     def training(self) -> bool:
         """Whether the forward that runs is one that is observed, in whatever step."""
         trains = self._roots[0].training and self._trains and not self._apart
-        trains = trains or not self._training_only
-        return trains and not is_tracing()  # sizes are tensors then, and nobody trains
+        # While it is traced sizes are tensors, and nobody trains.
+        return (trains or not self._training_only) and not is_tracing()
 
     @eager
     def weights_are_used(self) -> None:
